@@ -1,0 +1,64 @@
+# `make demo` and `make test` work on a bare machine with Python 3.11, gcc and make: the first run creates
+# the environment, later runs find it ready. Another Python or torch: make test VENV=.venv312 PYTHON=python3.12
+# CONSTRAINTS=my-pins.txt.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+CONSTRAINTS ?= constraints-dev.txt
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint typecheck pytest slow bench format clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      train a small model plainly and compiled, and compare"
+	@echo "make test      lint, type check, tests"
+	@echo "make lint      ruff alone"
+	@echo "make typecheck mypy alone"
+	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
+	@echo "make slow      the tests that take long"
+	@echo "make bench     call overhead and capture time, next to eager and torch.compile"
+	@echo "make format    let ruff fix what it can"
+	@echo "make clean     remove the environment and every cache"
+
+# torch comes first and from the pinned constraints: resolved from the open range of pyproject.toml it could be
+# another version with gigabytes of accelerator packages. No build isolation, for the same reason.
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 is needed; set PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -c 'import sys; (3, 11) <= sys.version_info[:2] < (3, 14) or sys.exit("Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0])'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) setuptools torch
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/train.py
+
+test: lint typecheck pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+typecheck: $(READY)
+	$(BIN)/mypy
+
+pytest: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/capture.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

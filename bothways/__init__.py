@@ -1,0 +1,39 @@
+"""bothways compiles PyTorch programs both ways, forward and backward."""
+
+from bothways import errors, testing
+from bothways.api.compile import compile, reset
+from bothways.api.decorators import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+)
+from bothways.api.dropin import install, uninstall
+from bothways.api.explain import explain
+from bothways.backends import list_backends, register_backend
+from bothways.config import config
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "config",
+    "disable",
+    "errors",
+    "explain",
+    "graph_break",
+    "install",
+    "is_compiling",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "register_backend",
+    "reset",
+    "testing",
+    "uninstall",
+]

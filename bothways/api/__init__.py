@@ -1,0 +1,1 @@
+"""What users call: compile, explain, the decorators, and the drop-in."""

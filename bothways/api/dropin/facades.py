@@ -1,0 +1,269 @@
+"""PyTorch's entry points with PyTorch's signatures, carried out by bothways.
+
+Each takes what its original takes; arguments that steer PyTorch's own compilers are accepted and have no
+effect. A facade that needs its original asks the ledger for it; none imports ``torch._dynamo`` unless the
+caller's request cannot be met without.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import bothways
+from bothways.api.dropin.changes import ledger
+from bothways.api.dropin.names import BACKENDS
+from bothways.backends import lookup_backend as lookup_our_backend
+from bothways.errors import Break, InvalidBackend, Position
+from bothways.runtime.marks import Mark, mark
+
+# Compiling -------------------------------------------------------------------------------------------------
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: Any = None,
+) -> Any:
+    """``torch.compile``."""
+    if mode is not None and options is not None:
+        raise RuntimeError("Either mode or options can be specified, not both at the same time.")
+    backend = default_backend() if backend is None else backend
+    if isinstance(backend, str) and backend in BACKENDS:
+        # The options are settings of the compiler that ours stands in for.
+        ours, our_mode = BACKENDS[backend], mode
+    else:
+        settings = {"mode": mode if mode != "default" else None, "options": options}
+        ours, our_mode = with_settings(lookup_backend(backend), settings), None
+    return bothways.compile(
+        model,
+        backend=ours,
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        mode=our_mode,
+        disable=disable or compiling_is_off(),
+    )
+
+
+def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
+    """A backend that is passed the settings it was chosen with, as PyTorch passes them."""
+    given = {name: value for name, value in settings.items() if value}
+    return functools.partial(backend, **given) if given else backend
+
+
+def default_backend() -> str | Callable[..., Any]:
+    """The backend for calls that name none: PyTorch's default, or what the program has made the default."""
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    return registry.get_default_backend() if hasattr(registry, "get_default_backend") else "inductor"
+
+
+def compiling_is_off() -> bool:
+    """Whether the environment or the configuration says to run everything as plain Python."""
+    config = sys.modules.get("torch._dynamo.config")
+    return config.disable if config is not None else os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+
+
+def optimize(
+    backend: str | Callable[..., Any] = "inductor",
+    *,
+    nopython: bool = False,
+    disable: bool = False,
+    dynamic: bool | None = None,
+    **settings: Any,
+) -> Callable[[Any], Any]:
+    """``torch._dynamo.optimize``: the decorator that ``torch.compile`` is with these arguments."""
+    check_settings("optimize", settings)
+    return lambda fn: compile(fn, backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic)
+
+
+def optimize_assert(
+    backend: str | Callable[..., Any] = "inductor", *, dynamic: bool | None = None, **settings: Any
+) -> Callable[[Any], Any]:
+    """``torch._dynamo.optimize_assert``: ``optimize`` where every break is an error."""
+    check_settings("optimize_assert", settings)
+    return lambda fn: compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
+
+
+# What ``optimize`` and ``optimize_assert`` take beside that, in one version or another: doors into the inside
+# of PyTorch's compiler, and limits it keeps for each call.
+INNER_SETTINGS = frozenset(
+    "error_on_graph_break export export_constraints guard_export_fn guard_fail_fn guard_filter_fn hooks "
+    "isolate_recompiles load_cache_fn package rebuild_ctx recompile_limit save_cache_fn shapes_spec".split()
+)
+
+
+def check_settings(function: str, settings: dict[str, Any]) -> None:
+    """Raise for a keyword that PyTorch does not know either."""
+    for name in settings.keys() - INNER_SETTINGS:
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def run(fn: Any = None) -> Any:
+    """``torch._dynamo.run``: call without compiling anything new."""
+    return run if fn is None else fn
+
+
+def reset() -> None:
+    """``torch._dynamo.reset``: forget what was compiled, here and by PyTorch."""
+    bothways.reset()
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        ledger.before(dynamo, "reset")()
+
+
+# Explaining ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BreakReason:
+    """A break, as the explanations of PyTorch show it."""
+
+    reason: str
+    user_stack: list[traceback.FrameSummary]
+    graph_break: bool = True
+
+    @classmethod
+    def of(cls, break_: Break) -> BreakReason:
+        frames = [frame_summary(position) for position in (*reversed(break_.stack), break_.where)]
+        return cls(break_.reason, frames)
+
+
+def frame_summary(position: Position) -> traceback.FrameSummary:
+    return traceback.FrameSummary(position.filename, position.line, position.function, line=position.text)
+
+
+class ExplainOutput:
+    """An ``Explanation`` with the names PyTorch has for its parts; all else is the explanation's own."""
+
+    compile_times = None
+
+    def __init__(self, explanation: Any) -> None:
+        self.explanation = explanation
+        self.break_reasons = [BreakReason.of(break_) for break_ in explanation.breaks]
+        self.out_guards = list(explanation.guards)
+        self.ops_per_graph = [
+            [node.target for node in graph.graph.nodes if node.op.startswith("call")]
+            for graph in explanation.graphs
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.explanation, name)
+
+    def __str__(self) -> str:
+        return str(self.explanation)
+
+
+def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any:
+    """``torch._dynamo.explain``: ``explain(f)(*args)``, and the old ``explain(f, *args)``."""
+
+    def explained(*args: Any, **kwargs: Any) -> ExplainOutput:
+        reset()
+        return ExplainOutput(bothways.explain(f)(*args, **kwargs))
+
+    if extra_args or extra_kwargs:
+        warnings.warn("explain(f, *args) is deprecated, use explain(f)(*args)", FutureWarning, stacklevel=2)
+        return explained(*extra_args, **extra_kwargs)
+    return explained
+
+
+# Backends --------------------------------------------------------------------------------------------------
+
+
+def their_registry() -> Any:
+    return importlib.import_module("torch._dynamo.backends.registry")
+
+
+def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
+    """``torch._dynamo.lookup_backend``: ours for the names we have, else what was registered with PyTorch."""
+    if not isinstance(compiler_fn, str):
+        return lookup_our_backend(compiler_fn)
+    name = BACKENDS.get(compiler_fn, compiler_fn)
+    if name in bothways.list_backends():
+        return lookup_our_backend(name)
+    registry = their_registry()
+    if name in ledger.before(registry, "list_backends")(exclude_tags=None):
+        found: Callable[..., Any] = ledger.before(registry, "lookup_backend")(name)
+        return found
+    raise InvalidBackend(compiler_fn, list_backends(exclude_tags=None))
+
+
+def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
+    """``torch._dynamo.list_backends``: the names PyTorch has, and those only we have."""
+    theirs = ledger.before(their_registry(), "list_backends")
+    only_ours = set(bothways.list_backends()) - set(theirs(exclude_tags=None))
+    return sorted(only_ours.union(theirs(exclude_tags=exclude_tags)))
+
+
+# Marks on functions and tensors ----------------------------------------------------------------------------
+
+
+def disable(
+    fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True
+) -> Any:
+    """``torch._dynamo.disable``."""
+    if not wrapping:
+        # PyTorch's own way of keeping its functions out of its compiler. It remembers the result for good.
+        theirs = ledger.before(sys.modules["torch._dynamo"], "disable")
+        return theirs(fn, recursive, reason=reason, wrapping=False)
+    return bothways.disable(fn, recursive, reason=reason)
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """``torch._dynamo.allow_in_graph``: one function or several."""
+    if isinstance(fn, (list, tuple)):
+        return [allow_in_graph(each) for each in fn]
+    return bothways.allow_in_graph(fn)
+
+
+def disallow_in_graph(fn: Any) -> Any:
+    """``torch._dynamo.disallow_in_graph`` and ``forbid_in_graph``: a call of the function is a break."""
+    for each in fn if isinstance(fn, (list, tuple)) else [fn]:
+        mark(each, Mark.DISABLED)
+    return fn
+
+
+def graph_break(msg: str = "") -> None:
+    """``torch._dynamo.graph_break``."""
+
+
+mark(graph_break, Mark.GRAPH_BREAK)
+
+
+def mark_dynamic(t: Any, index: int | Sequence[int], **bounds: Any) -> None:
+    """``torch._dynamo.mark_dynamic``; ``bounds`` on the sizes only narrow what is compiled."""
+    bothways.mark_dynamic(t, index)
+
+
+def is_compiling() -> bool:
+    """``torch.compiler.is_compiling``: true in functions captured here, and in those PyTorch exports."""
+    return bothways.is_compiling() or ledger.before(torch.compiler, "is_compiling")()
+
+
+mark(is_compiling, Mark.IS_COMPILING)
+
+
+def always(*args: Any) -> bool:
+    """The answer of ``is_dynamo_supported`` wherever bothways can be installed."""
+    return True
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for a call that only PyTorch's own compilers need."""

@@ -1,0 +1,78 @@
+"""What the drop-in replaces: one row for each name people import from PyTorch, and what they get instead.
+
+``torch.nn.Module.compile`` needs no row: it calls ``torch.compile``. Nor do the tools of
+``torch._dynamo.testing`` that count and compare: they are backends and functions like anybody's. The objects
+that several parties share (exceptions, configuration, counters) are linked instead of replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import bothways
+from bothways.api.dropin import facades, translate
+from bothways.api.dropin.changes import Change
+
+
+@dataclass(frozen=True)
+class Row:
+    """``module.name`` becomes ``ours``. A name this version of PyTorch has not is skipped unless required."""
+
+    module: str
+    name: str
+    ours: Any
+    required: bool = False
+
+
+ROWS: tuple[Row, ...] = (
+    Row("torch", "compile", facades.compile, required=True),
+    # The public namespace. What it has and has no row either forwards to a name below or needs no compiler.
+    Row("torch.compiler", "compile", facades.compile, required=True),
+    Row("torch.compiler", "reset", facades.reset, required=True),
+    Row("torch.compiler", "disable", facades.disable, required=True),
+    Row("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
+    Row("torch.compiler", "assume_constant_result", bothways.assume_constant_result, required=True),
+    Row("torch.compiler", "is_compiling", facades.is_compiling, required=True),
+    Row("torch.compiler", "is_dynamo_compiling", facades.is_compiling),
+    Row("torch.compiler", "list_backends", facades.list_backends),
+    Row("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
+    # What people import from the compiler itself: compiling and looking at the result,
+    Row("torch._dynamo", "optimize", facades.optimize),
+    Row("torch._dynamo", "optimize_assert", facades.optimize_assert),
+    Row("torch._dynamo", "run", facades.run),
+    Row("torch._dynamo", "explain", facades.explain),
+    Row("torch._dynamo", "reset", facades.reset),
+    Row("torch._dynamo", "is_compiling", facades.is_compiling),
+    Row("torch._dynamo", "is_dynamo_supported", facades.always),
+    # marks on functions,
+    Row("torch._dynamo", "disable", facades.disable),
+    Row("torch._dynamo", "graph_break", facades.graph_break),
+    Row("torch._dynamo", "allow_in_graph", facades.allow_in_graph),
+    Row("torch._dynamo", "nonstrict_trace", facades.allow_in_graph),
+    Row("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
+    Row("torch._dynamo", "forbid_in_graph", facades.disallow_in_graph),
+    Row("torch._dynamo", "assume_constant_result", bothways.assume_constant_result),
+    # marks on tensors,
+    Row("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
+    Row("torch._dynamo", "maybe_mark_dynamic", facades.mark_dynamic),
+    Row("torch._dynamo", "mark_static", bothways.mark_static),
+    # and backends. Those registered with PyTorch stay there, and are found there.
+    Row("torch._dynamo", "list_backends", facades.list_backends),
+    Row("torch._dynamo", "lookup_backend", facades.lookup_backend),
+    Row("torch._dynamo.backends.registry", "list_backends", facades.list_backends),
+    Row("torch._dynamo.backends.registry", "lookup_backend", facades.lookup_backend),
+    # Tests written for the compiler call these by the names their modules imported.
+    Row("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
+    Row("torch._dynamo.testing", "reset", facades.reset),
+    Row("torch._dynamo.test_case", "reset", facades.reset),
+)
+
+# Modules whose objects are shared: the function takes the module and gives the changes that link it to ours.
+LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
+    "torch._dynamo.config": translate.mirror_config,
+    "torch._dynamo.exc": translate.adopt_errors,
+    "torch._dynamo.utils": translate.share_counters,
+}

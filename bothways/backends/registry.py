@@ -1,0 +1,125 @@
+"""The registry: backend names in, backend functions out.
+
+A name is looked for in the built-in table and its aliases, then among what the program registered, then among
+the ``torch_dynamo_backends`` entry points of installed distributions. Entry points are listed without
+importing anything; one is imported when its name is looked up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, TypeVar, overload
+
+from torch import Tensor
+from torch.fx import GraphModule
+
+from bothways.backends.eager import eager
+from bothways.errors import BackendFailed, InvalidBackend
+
+CompiledGraph = Callable[..., Any]
+Backend = Callable[[GraphModule, list[Tensor]], CompiledGraph]
+B = TypeVar("B", bound=Callable[..., Any])
+
+ENTRY_POINT_GROUP = "torch_dynamo_backends"
+
+DEFAULT_BACKEND = "native"
+
+BUILT_IN: dict[str, Backend] = {
+    "eager": eager,
+}
+
+# Names that stand for another backend. "native" becomes a row of BUILT_IN once kernels are generated; until
+# then the best backend there is runs the graph as captured.
+ALIASES: dict[str, str] = {
+    "native": "eager",
+}
+
+_registered: dict[str, Backend] = {}
+_loaded_entry_points: dict[str, Backend] = {}
+_lock = threading.Lock()
+
+
+@overload
+def register_backend(fn: B, *, name: str | None = None) -> B: ...
+@overload
+def register_backend(fn: None = None, *, name: str | None = None) -> Callable[[B], B]: ...
+def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Callable[[B], B]:
+    """Give a backend a name, by default the function's own, that ``compile(backend=...)`` accepts.
+
+    Works as ``register_backend(fn)``, ``register_backend(fn, name="mine")``, ``@register_backend`` and
+    ``@register_backend(name="mine")``. Registering a name again replaces it; the built-in names are taken.
+    """
+    if fn is None:
+        return lambda decorated: register_backend(decorated, name=name)
+    if not callable(fn):
+        raise TypeError(f"a backend is a callable f(gm, example_inputs), not {fn!r}")
+    name = name if name is not None else getattr(fn, "__name__", None)
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{fn!r} has no __name__; pass register_backend(fn, name=...)")
+    if name in BUILT_IN or name in ALIASES:
+        raise ValueError(f"{name!r} is a backend of bothways; register yours under another name")
+    with _lock:
+        _registered[name] = fn
+    return fn
+
+
+def list_backends() -> list[str]:
+    """Every name ``compile(backend=...)`` accepts, sorted."""
+    return sorted({*BUILT_IN, *ALIASES, *_registered, *_entry_points()})
+
+
+def lookup_backend(backend: str | Backend) -> Backend:
+    """The backend of that name; a callable is a backend already and comes back as it is."""
+    if not isinstance(backend, str):
+        if callable(backend):
+            return backend
+        raise InvalidBackend(backend, list_backends())
+    name = ALIASES.get(backend, backend)
+    found = BUILT_IN.get(name) or _registered.get(name) or _from_entry_point(name)
+    if found is None:
+        raise InvalidBackend(backend, list_backends())
+    return found
+
+
+def backend_name(backend: str | Backend) -> str:
+    """What to call a backend in messages and reports."""
+    if isinstance(backend, str):
+        return backend
+    return getattr(backend, "__name__", None) or type(backend).__name__
+
+
+def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
+    """Compile one graph, and see to it that what comes back can be called."""
+    try:
+        compiled = backend(gm, list(example_inputs))
+    except Exception as error:
+        name = backend_name(backend)
+        raise BackendFailed(f"backend {name!r} raised {type(error).__name__}: {error}") from error
+    if not callable(compiled):
+        name = backend_name(backend)
+        raise BackendFailed(f"backend {name!r} must return a callable, not {type(compiled).__name__}")
+    return compiled
+
+
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    # Read anew each time: it takes a few milliseconds, only on a name we do not have, and distributions
+    # installed meanwhile are found.
+    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _from_entry_point(name: str) -> Backend | None:
+    if name in _loaded_entry_points:
+        return _loaded_entry_points[name]
+    point = _entry_points().get(name)
+    if point is None:
+        return None
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise BackendFailed(f"backend {name!r} ({point.value}) could not be imported: {error}") from error
+    if not callable(loaded):
+        raise BackendFailed(f"backend {name!r} ({point.value}) is {type(loaded).__name__}, not a callable")
+    with _lock:
+        return _loaded_entry_points.setdefault(name, loaded)

@@ -1,0 +1,76 @@
+"""Calls of Python functions: what the user said about the callee, what the policy says, then inlining."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from bothways.capture import policy
+from bothways.capture.policy import Treatment
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+from bothways.runtime.marks import Mark, mark_of
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.functions import FunctionValue
+
+_COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
+    """Capture a call of a Python function."""
+    from bothways.capture import standins
+    from bothways.capture.values import torch_functions
+
+    real = function.function
+    if real is not None:
+        marked = mark_of(real)
+        if marked is not None:
+            return _call_marked(tracer, function, marked, args, kwargs)
+        handler = torch_functions.HANDLERS.get(real)
+        if handler is not None:
+            return handler(tracer, args, kwargs)
+        stand_in = standins.find(real)
+        if stand_in is not None:
+            return tracer.inline(stand_in, args, kwargs)
+        treatment = policy.treatment_of(real)
+        if treatment is Treatment.GRAPH:
+            return torch_functions.call_in_graph(tracer, real, args, kwargs)
+        if treatment is Treatment.BREAK:
+            tracer.stop("call_unknown", f"{real.__module__}.{real.__qualname__} is not looked into")
+    return inline(tracer, function, args, kwargs)
+
+
+def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values import torch_functions
+    from bothways.capture.values.constants import constant_arguments
+    from bothways.capture.wrap import library_value
+
+    real = function.function
+    assert real is not None
+    if marked is Mark.IN_GRAPH:
+        return torch_functions.call_in_graph(tracer, real, args, kwargs)
+    if marked is Mark.IS_COMPILING:
+        return ConstantValue(True)
+    if marked is Mark.CONSTANT_RESULT:
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return library_value(tracer, tracer.run_const(real, *positional, **keywords))
+    if marked is Mark.GRAPH_BREAK:
+        tracer.stop("graph_break", "bothways.graph_break() was called")
+    tracer.stop("call_disabled", f"{real.__qualname__} is marked with bothways.disable")
+
+
+def inline(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
+    """Interpret the callee in a frame of its own; a generator function gives a suspended frame."""
+    from bothways.capture.interpreter import Frame
+    from bothways.capture.values.generators import GeneratorValue
+
+    if function.code.co_flags & _COROUTINE:
+        tracer.stop("async", f"{function.name} is a coroutine")
+    if len(tracer.frames) >= tracer.depth_limit:
+        tracer.stop("too_deep", f"{function.name} is called {len(tracer.frames)} calls deep")
+    frame = Frame(tracer, function, function.bind(tracer, args, kwargs))
+    if function.code.co_flags & inspect.CO_GENERATOR:
+        return GeneratorValue(frame)
+    return frame.run_to_return()

@@ -1,0 +1,147 @@
+"""Looks at one call: from a function and its arguments to a Capture.
+
+``capture`` interprets the function's bytecode on Values, then renders what it learned into a Program. It
+changes nothing outside itself; torch's interpreter-wide state is put back whatever happens.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.capture.guards import Guard
+from bothways.capture.interpreter import Frame
+from bothways.capture.render import render
+from bothways.capture.sources import Local
+from bothways.capture.tracer import Observed, Tracer
+from bothways.capture.values.base import Value
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.functions import FunctionValue
+from bothways.errors import Break, Unsupported
+from bothways.runtime.program import Program
+
+_CO_VARARGS, _CO_VARKEYWORDS = 4, 8
+
+# Interpreter-wide state every program depends on. Each costs tens of nanoseconds a call.
+STATE = (
+    torch_compat.is_grad_enabled,
+    torch_compat.is_any_autocast_enabled,
+    torch_compat.is_inference_mode_enabled,
+    torch_compat.get_default_dtype,
+    torch_compat.function_mode_depth,
+    torch_compat.dispatch_mode_depth,
+)
+
+
+@dataclass
+class Capture:
+    """The result of looking at one frame."""
+
+    program: Program
+    graph: torch.fx.GraphModule | None
+    guards: tuple[Guard, ...]
+    inputs: list[torch.Tensor]
+    graph_key: str
+
+
+def capture(
+    function: types.FunctionType, arguments: Mapping[str, object], *, depth_limit: int = 100, tag: str = "0_"
+) -> Capture:
+    """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
+    tracer = Tracer(depth_limit, tag)
+    if torch_compat.function_mode_depth() or torch_compat.dispatch_mode_depth():
+        raise Unsupported(Break("torch_mode", "a torch function or dispatch mode is active"))
+    with _torch_state_kept(tracer):
+        state = [(query, query()) for query in STATE]
+        output = _interpret(tracer, function, arguments)
+    for query, answer in state:
+        _guard_state(tracer, query, answer)
+    _guard_aliasing(tracer)
+    graph_key = f"_graph_{tag}".rstrip("_")
+    try:
+        program, outputs = render(tracer, list(arguments), output, graph_key, function.__name__)
+    except RecursionError:
+        raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
+    graph = tracer.graph.finish(outputs) if tracer.graph.op_count else None
+    inputs = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
+
+
+def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> Value:
+    source = tracer.inject(function, function.__qualname__)
+    value = FunctionValue.external(tracer, function, source, guarded=False)
+    frame = Frame(tracer, value, _bind(tracer, function.__code__, arguments))
+    try:
+        if function.__code__.co_flags & 0x20:
+            raise Unsupported(Break("generator_escapes", "the function is a generator", frame.position()))
+        if function.__code__.co_flags & 0x280:
+            raise Unsupported(Break("async", "the function is a coroutine", frame.position()))
+        return frame.run_to_return()
+    except Observed as observed:
+        kind = observed.value.python_type().__name__
+        where = observed.raised_at or frame.position()
+        raise Unsupported(Break("exception_escapes", f"{kind} leaves the function", where)) from None
+    except RecursionError:
+        raise Unsupported(Break("too_deep", "the capture ran out of stack", frame.position())) from None
+
+
+def _bind(tracer: Tracer, code: types.CodeType, arguments: Mapping[str, object]) -> dict[str, Value]:
+    bound: dict[str, Value] = {name: tracer.wrap(obj, Local(name)) for name, obj in arguments.items()}
+    cursor = code.co_argcount + code.co_kwonlyargcount
+    if code.co_flags & _CO_VARARGS:
+        # The tuple and the dictionary are made by the call itself, so nobody else can hold them.
+        name = code.co_varnames[cursor]
+        bound[name] = TupleValue.external(tracer, arguments[name], Local(name))  # type: ignore[arg-type]
+        cursor += 1
+    if code.co_flags & _CO_VARKEYWORDS:
+        name = code.co_varnames[cursor]
+        bound[name] = DictValue.external(tracer, arguments[name], Local(name))  # type: ignore[arg-type]
+    return bound
+
+
+def _guard_state(tracer: Tracer, query: Any, answer: Any) -> None:
+    source = tracer.inject(query, f"torch.{query.__name__}")
+    if answer is True or answer is False:
+        tracer.guard("{s0}()" if answer else "not {s0}()", source)
+    elif answer == 0:
+        tracer.guard("not {s0}()", source)
+    else:
+        tracer.guard("{s0}() is {c0}", source, answer)
+
+
+def _guard_aliasing(tracer: Tracer) -> None:
+    """Two inputs that were two tensors stay two; an object that was changed is none of the others."""
+    inputs = [value.source for value in tracer.graph.inputs if value.source is not None]
+    if len(inputs) == 2:
+        tracer.guard("{s0} is not {s1}", *inputs)
+    elif len(inputs) > 2:
+        ids = ", ".join(f"id({{s{index}}})" for index in range(len(inputs)))
+        tracer.guard(f"len({{{{{ids}}}}}) == {len(inputs)}", *inputs)
+    known = tracer.known_values()
+    for changed in tracer.effects.values():
+        if changed.source is None:
+            continue
+        for other in known:
+            if other is changed or other.source is None or isinstance(changed, FunctionValue):
+                continue
+            if type(other) is type(changed) and other.python_type() is changed.python_type():  # type: ignore[attr-defined]
+                tracer.guard("{s0} is not {s1}", changed.source, other.source)
+
+
+@contextmanager
+def _torch_state_kept(tracer: Tracer) -> Iterator[None]:
+    grad_enabled = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch_compat.set_grad_enabled(grad_enabled)
+        for context in reversed(tracer.open_contexts):
+            context.leave()

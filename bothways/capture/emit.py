@@ -1,0 +1,169 @@
+"""Writes the body of a Program: read the inputs, run the graph, build what the call created, replay effects.
+
+Values describe themselves through ``rebuild`` (one expression) or, when they can refer to themselves,
+through ``rebuild_empty`` and ``fill``. An object that is used twice is built once and named.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source
+from bothways.capture.values.base import LazyValue, Value
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.tensors import TensorValue
+
+
+class Names:
+    """Hands out variable names that collide with nothing, and remembers which Source has one."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self.bound: dict[Source, str] = {}
+
+    def fresh(self, hint: str) -> str:
+        base = "".join(ch if ch.isalnum() else "_" for ch in hint).strip("_") or "value"
+        if base[0].isdigit() or keyword.iskeyword(base):
+            base = "_" + base
+        name, count = base, 0
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+    def hint(self, source: Source) -> str:
+        """A readable name for what a source leads to: its last attribute, key or variable."""
+        match source:
+            case Attr(_, attribute):
+                return attribute
+            case Item(_, key):
+                return key if isinstance(key, str) else f"{self.hint(source.origin)}_{key}"
+            case Cell(_, _, variable):
+                return variable
+            case _ if source.base is not None:
+                return self.hint(source.base)
+        return source.code("")
+
+    def expression(self, source: Source) -> str:
+        """The cheapest text that reads a source now, given what is bound already."""
+        if source in self.bound:
+            return self.bound[source]
+        base = source.base
+        return source.code(self.expression(base) if base is not None else "")
+
+
+class Emitter:
+    """The body of one Program under construction."""
+
+    def __init__(self, tracer: Tracer, names: Names) -> None:
+        self.tracer = tracer
+        self.names = names
+        self.loads: list[str] = []
+        self.builds: list[str] = []
+        self.effects: list[str] = []
+        self.tensors: dict[torch.fx.Node, str] = {}
+        self._built: dict[int, str] = {}
+        self._uses: dict[int, int] = {}
+        self._cyclic: set[int] = set()
+        self._walked: list[Value] = []
+
+    # First pass: who is used more than once, who refers to itself.
+
+    def survey(self, roots: Iterable[Value]) -> None:
+        for root in roots:
+            self._survey(root, set())
+
+    def _survey(self, value: Value, path: set[int]) -> None:
+        value = resolve(value)
+        if value.source is not None and not value.mutated:
+            return
+        key = id(value)
+        self._uses[key] = self._uses.get(key, 0) + 1
+        if key in path:
+            self._cyclic.add(key)
+        if self._uses[key] > 1:
+            return
+        self._walked.append(value)
+        for part in value.parts():
+            self._survey(part, path | {key})
+
+    # Second pass: text.
+
+    def read(self, source: Source) -> str:
+        """The name of an external object, read before anything is changed."""
+        if isinstance(source, (Local, Injected)) or source in self.names.bound:
+            return self.names.expression(source)
+        expression = self.names.expression(source)
+        name = self.names.fresh(self.names.hint(source))
+        self.names.bound[source] = name
+        self.loads.append(f"{name} = {expression}")
+        return name
+
+    def rebuild(self, value: Value) -> str:
+        """The expression that gives a Value's object."""
+        value = resolve(value)
+        key = id(value)
+        if key in self._built:
+            return self._built[key]
+        if value.source is not None and not value.is_constant_content:
+            return self.read(value.source)
+        if key in self._cyclic or value.two_phase:
+            name = self.names.fresh(value.name_hint())
+            self._built[key] = name
+            self.build(f"{name} = {value.rebuild_empty(self)}")
+            value.fill(self, name)
+            return name
+        expression = value.rebuild(self)
+        if self._uses.get(key, 0) > 1 and not value.is_constant_content and not expression.isidentifier():
+            name = self.names.fresh(value.name_hint())
+            self.build(f"{name} = {expression}")
+            expression = name
+        self._built[key] = expression
+        return expression
+
+    def rebuild_all(self, values: Iterable[Value]) -> str:
+        return ", ".join(self.rebuild(value) for value in values)
+
+    def build(self, statement: str) -> None:
+        """A statement that makes something new; all of them run before the first effect."""
+        self.builds.append(statement)
+
+    def effect(self, statement: str) -> None:
+        """A statement that changes something which existed before the call."""
+        self.effects.append(statement)
+
+    def tensor(self, value: TensorValue) -> str:
+        """The name of a tensor the graph computes; asking makes it an output of the graph."""
+        if value.node not in self.tensors:
+            self.tensors[value.node] = self.names.fresh(value.node.name)
+        return self.tensors[value.node]
+
+    def inject(self, obj: object, label: str) -> str:
+        return self.tracer.inject(obj, label).key
+
+    def literal(self, content: Any) -> str:
+        """A constant as source text, or as a name of the namespace when it has no literal."""
+        kind = type(content)
+        if content is None or kind in (bool, int, str, bytes) or content is Ellipsis:
+            return repr(content)
+        if kind is float and math.isfinite(content):
+            return repr(content)
+        if kind is torch.dtype:
+            return self.inject(content, str(content))
+        return self.inject(content, getattr(content, "__name__", None) or kind.__name__)
+
+
+def resolve(value: Value) -> Value:
+    """What to build for a Value: the known one behind a lazy one, if anybody looked at it."""
+    if isinstance(value, LazyValue):
+        return value.if_known() or value
+    return value

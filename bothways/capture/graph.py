@@ -1,0 +1,163 @@
+"""Builds the ``torch.fx`` graph of a capture: inputs, operations, and what each returns.
+
+Values go in, Values come out; shapes are worked out by ``fakes``. It never runs an operation on real data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways.capture import fakes
+from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.sources import Source
+from bothways.capture.values.base import NotConstant, Value
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.tensors import TensorValue
+
+# Tensor functions whose Python result follows from dtype and sizes alone, so that it may be folded. The result
+# of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
+FOLDED = frozenset(
+    "is_floating_point is_complex is_signed is_same_size can_cast result_type promote_types broadcast_shapes "
+    "numel dim ndimension nelement element_size is_contiguous is_conj is_neg is_inference".split()
+)
+
+_DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
+
+
+class GraphBuilder:
+    """The graph under construction and the Values that stand for its nodes."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.graph = torch.fx.Graph()
+        self.inputs: list[TensorValue] = []
+        self._last_input: torch.fx.Node | None = None
+
+    def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
+        """A placeholder for a tensor from outside, named after the path that reached it."""
+        name = re.sub(r"\W+", "_", source.name).strip("_") + "_"
+        with self.graph.inserting_after(self._last_input):
+            node = self.graph.create_node("placeholder", name, name=name.lower())
+        self._last_input = node
+        node.meta["where"] = self.tracer.where()
+        return node
+
+    def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record one operation and give the Value of its result.
+
+        ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
+        """
+        tensors: dict[int, TensorValue] = {}
+        pairs = [self._argument(arg, tensors) for arg in args]
+        keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
+        try:
+            result = fakes.run(
+                run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+            )
+        except FakeFailure as failure:
+            self._explain_failure(target, failure)
+        node = self.graph.create_node(
+            kind,
+            target,
+            tuple(node for node, _ in pairs),
+            {name: node for name, (node, _) in keyword_pairs.items()},
+        )
+        node.meta["where"] = self.tracer.where()
+        return self._result(node, result, tensors)
+
+    def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
+        """A node that changes the state the following ones run under: grad mode, autocast."""
+        node = self.graph.create_node("call_function", function, args)
+        node.meta["where"] = self.tracer.where()
+        return node
+
+    def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        error = failure.error
+        text = f"{type(error).__name__}: {error}"
+        if type(error).__name__ in _DYNAMIC_ERRORS or "meta" in str(error) or isinstance(error, NotImplementedError):
+            self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")
+        self.tracer.stop("op_failed", f"{name} raised {text}")
+
+    def _argument(self, value: Value, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
+        """An argument twice: as the graph holds it and as the fakes take it."""
+        from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+        from bothways.capture.values.dicts import DictValue
+        from bothways.capture.values.tensors import TensorValue
+
+        value = value.realize()
+        if isinstance(value, TensorValue):
+            tensors[id(value.fake)] = value
+            return value.node, value.fake
+        if isinstance(value, (ListValue, TupleValue)):
+            pairs = [self._argument(item, tensors) for item in value.items_for_graph(self.tracer)]
+            kind: type = list if isinstance(value, ListValue) else tuple
+            return kind(node for node, _ in pairs), kind(fake for _, fake in pairs)
+        if isinstance(value, SliceValue):
+            pairs = [self._argument(part, tensors) for part in value.bounds]
+            return slice(*(node for node, _ in pairs)), slice(*(fake for _, fake in pairs))
+        if isinstance(value, DictValue):
+            named = {key: self._argument(item, tensors) for key, item in value.constant_items(self.tracer)}
+            return {k: node for k, (node, _) in named.items()}, {k: fake for k, (_, fake) in named.items()}
+        try:
+            constant = value.constant()
+        except NotConstant:
+            self.tracer.stop("call_unknown", f"a tensor operation cannot take {value.describe()}")
+        return constant, constant
+
+    def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:
+        from bothways.capture.values.constants import constant_value
+        from bothways.capture.values.containers import ListValue, TupleValue
+        from bothways.capture.values.tensors import TensorValue
+
+        if isinstance(result, Fake):
+            own = tensors.get(id(result))
+            if own is not None:
+                # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
+                own.node = node
+                return own
+            return TensorValue(node, result)
+        if isinstance(result, fakes.Structured):
+            return TupleValue(self._items(node, result.items, tensors), result.kind)
+        if type(result) is tuple:
+            return TupleValue(self._items(node, result, tensors))
+        if type(result) is list:
+            return ListValue(self._items(node, result, tensors))
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if result is None:
+            return constant_value(None)
+        if name in FOLDED:
+            self.graph.erase_node(node)
+            return constant_value(result)
+        self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")
+
+    def _items(self, node: torch.fx.Node, results: Any, tensors: dict[int, TensorValue]) -> list[Value]:
+        import operator
+
+        return [
+            self._result(self.graph.create_node("call_function", operator.getitem, (node, index)), item, tensors)
+            for index, item in enumerate(results)
+        ]
+
+    def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+        """Close the graph over the tensors the program needs and drop inputs nothing reads."""
+        self.graph.output(tuple(outputs))
+        used = []
+        for value in self.inputs:
+            if value.placeholder.users:
+                used.append(value)
+            else:
+                self.graph.erase_node(value.placeholder)
+        self.inputs = used
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+
+    @property
+    def op_count(self) -> int:
+        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)

@@ -1,0 +1,532 @@
+"""Instructions that mean the same in CPython 3.11, 3.12 and 3.13: stack, names, operators, containers, jumps."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture import protocols
+from bothways.capture.interpreter import NULL, Frame, Signal
+from bothways.capture.sources import Item
+from bothways.capture.values.base import Value
+from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.functions import CellValue, FunctionValue
+from bothways.capture.values.sets import SetValue
+
+if TYPE_CHECKING:
+    from bothways.capture.instructions import Handler, Instruction
+
+TABLE: dict[str, Handler] = {}
+
+
+def opcode(handler: Handler) -> Handler:
+    """Register a handler under its function's name, which is the instruction's."""
+    TABLE[handler.__name__] = handler
+    return handler
+
+
+def unknown_opcode(frame: Frame, inst: Instruction) -> None:
+    frame.tracer.stop("opcode_unknown", f"the instruction {inst.name} is not supported")
+
+
+def no_operation(frame: Frame, inst: Instruction) -> None:
+    """Instructions that only matter to CPython's own execution."""
+
+
+for _name in ("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "SETUP_ANNOTATIONS"):
+    TABLE[_name] = no_operation
+
+
+# The stack.
+
+
+@opcode
+def POP_TOP(frame: Frame, inst: Instruction) -> None:
+    frame.pop()
+
+
+@opcode
+def PUSH_NULL(frame: Frame, inst: Instruction) -> None:
+    frame.push(NULL)
+
+
+@opcode
+def COPY(frame: Frame, inst: Instruction) -> None:
+    frame.push(frame.stack[-inst.arg])
+
+
+@opcode
+def SWAP(frame: Frame, inst: Instruction) -> None:
+    stack = frame.stack
+    stack[-1], stack[-inst.arg] = stack[-inst.arg], stack[-1]
+
+
+@opcode
+def LOAD_CONST(frame: Frame, inst: Instruction) -> None:
+    frame.push(load_constant(frame, inst.argval))
+
+
+def load_constant(frame: Frame, content: object) -> Value:
+    return constant_value(content, frame.tracer)
+
+
+# Local variables and cells.
+
+
+@opcode
+def LOAD_FAST(frame: Frame, inst: Instruction) -> None:
+    frame.push(read_local(frame, inst.argval))
+
+
+def read_local(frame: Frame, name: str) -> Any:
+    value = frame.locals.get(name)
+    if value is None:
+        frame.tracer.throw(
+            UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
+        )
+    return value
+
+
+@opcode
+def STORE_FAST(frame: Frame, inst: Instruction) -> None:
+    frame.locals[inst.argval] = frame.pop()
+
+
+@opcode
+def DELETE_FAST(frame: Frame, inst: Instruction) -> None:
+    read_local(frame, inst.argval)
+    del frame.locals[inst.argval]
+
+
+@opcode
+def MAKE_CELL(frame: Frame, inst: Instruction) -> None:
+    frame.locals[inst.argval] = CellValue(frame.locals.get(inst.argval))
+
+
+@opcode
+def COPY_FREE_VARS(frame: Frame, inst: Instruction) -> None:
+    for name, cell in zip(frame.code.co_freevars, frame.function.closure, strict=True):
+        frame.locals[name] = cell
+
+
+@opcode
+def LOAD_CLOSURE(frame: Frame, inst: Instruction) -> None:
+    frame.push(frame.locals[inst.argval])
+
+
+@opcode
+def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
+    cell: CellValue = frame.locals[inst.argval]
+    if cell.content is None:
+        free = inst.argval in frame.code.co_freevars
+        if free:
+            frame.tracer.throw(
+                NameError,
+                f"cannot access free variable {inst.argval!r} where it is not associated with a value"
+                " in enclosing scope",
+            )
+        frame.tracer.throw(
+            UnboundLocalError,
+            f"cannot access local variable {inst.argval!r} where it is not associated with a value",
+        )
+    frame.push(cell.content)
+
+
+@opcode
+def STORE_DEREF(frame: Frame, inst: Instruction) -> None:
+    frame.locals[inst.argval].store(frame.tracer, frame.pop())
+
+
+@opcode
+def DELETE_DEREF(frame: Frame, inst: Instruction) -> None:
+    frame.locals[inst.argval].store(frame.tracer, None)
+
+
+# Globals.
+
+
+def read_global(frame: Frame, name: str) -> Value:
+    """A global or builtin variable, pending writes first."""
+    tracer, globals_ = frame.tracer, frame.globals
+    written = tracer.effects.read_global(globals_, name)
+    if written is not None:
+        if written.value is None:
+            tracer.throw(NameError, f"name {name!r} is not defined")
+        return written.value
+    if name in globals_:
+        return tracer.wrap(globals_[name], Item(tracer.globals_source(globals_), name))
+    if hasattr(builtins, name):
+        from bothways.capture.wrap import library_value
+
+        tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
+        return library_value(tracer, getattr(builtins, name))
+    tracer.throw(NameError, f"name {name!r} is not defined")
+
+
+@opcode
+def STORE_GLOBAL(frame: Frame, inst: Instruction) -> None:
+    tracer = frame.tracer
+    tracer.effects.write_global(frame.globals, tracer.globals_source(frame.globals), inst.argval, frame.pop())
+
+
+@opcode
+def DELETE_GLOBAL(frame: Frame, inst: Instruction) -> None:
+    tracer = frame.tracer
+    read_global(frame, inst.argval)
+    tracer.effects.write_global(frame.globals, tracer.globals_source(frame.globals), inst.argval, None)
+
+
+# Operators.
+
+
+@opcode
+def BINARY_OP(frame: Frame, inst: Instruction) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(protocols.binary(frame.tracer, BINARY_SYMBOLS[inst.arg], left, right))
+
+
+BINARY_SYMBOLS = "+ & // << @ * % | ** >> - / ^ += &= //= <<= @= *= %= |= **= >>= -= /= ^=".split()
+
+
+@opcode
+def UNARY_NEGATIVE(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.unary(frame.tracer, "-", frame.pop()))
+
+
+@opcode
+def UNARY_POSITIVE(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.unary(frame.tracer, "+", frame.pop()))
+
+
+@opcode
+def UNARY_INVERT(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.unary(frame.tracer, "~", frame.pop()))
+
+
+@opcode
+def UNARY_NOT(frame: Frame, inst: Instruction) -> None:
+    frame.push(ConstantValue(not protocols.truth(frame.tracer, frame.pop())))
+
+
+@opcode
+def COMPARE_OP(frame: Frame, inst: Instruction) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(protocols.compare(frame.tracer, inst.argval, left, right))
+
+
+@opcode
+def IS_OP(frame: Frame, inst: Instruction) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(ConstantValue(protocols.same_object(left, right) != bool(inst.arg)))
+
+
+@opcode
+def CONTAINS_OP(frame: Frame, inst: Instruction) -> None:
+    container, item = frame.pop(), frame.pop()
+    frame.push(ConstantValue(protocols.contains(frame.tracer, container, item) != bool(inst.arg)))
+
+
+@opcode
+def BINARY_SUBSCR(frame: Frame, inst: Instruction) -> None:
+    key, container = frame.pop(), frame.pop()
+    frame.push(container.realize().get_item(frame.tracer, key.realize()))
+
+
+@opcode
+def STORE_SUBSCR(frame: Frame, inst: Instruction) -> None:
+    key, container, value = frame.pop(), frame.pop(), frame.pop()
+    container.realize().set_item(frame.tracer, key.realize(), value)
+
+
+@opcode
+def DELETE_SUBSCR(frame: Frame, inst: Instruction) -> None:
+    key, container = frame.pop(), frame.pop()
+    container.realize().del_item(frame.tracer, key.realize())
+
+
+@opcode
+def STORE_ATTR(frame: Frame, inst: Instruction) -> None:
+    owner, value = frame.pop(), frame.pop()
+    owner.realize().set_attr(frame.tracer, inst.argval, value)
+
+
+@opcode
+def DELETE_ATTR(frame: Frame, inst: Instruction) -> None:
+    frame.pop().realize().del_attr(frame.tracer, inst.argval)
+
+
+# Building containers and strings.
+
+
+@opcode
+def BUILD_TUPLE(frame: Frame, inst: Instruction) -> None:
+    frame.push(TupleValue(frame.pop_many(inst.arg)))
+
+
+@opcode
+def BUILD_LIST(frame: Frame, inst: Instruction) -> None:
+    frame.push(ListValue(frame.pop_many(inst.arg)))
+
+
+@opcode
+def BUILD_SET(frame: Frame, inst: Instruction) -> None:
+    frame.push(SetValue.of(frame.tracer, frame.pop_many(inst.arg), set))
+
+
+@opcode
+def BUILD_MAP(frame: Frame, inst: Instruction) -> None:
+    flat = frame.pop_many(inst.arg * 2)
+    frame.push(DictValue.from_pairs(frame.tracer, list(zip(flat[::2], flat[1::2], strict=True))))
+
+
+@opcode
+def BUILD_CONST_KEY_MAP(frame: Frame, inst: Instruction) -> None:
+    keys = frame.pop().constant()
+    values = frame.pop_many(inst.arg)
+    pairs = [(constant_value(key, frame.tracer), value) for key, value in zip(keys, values, strict=True)]
+    frame.push(DictValue.from_pairs(frame.tracer, pairs))
+
+
+@opcode
+def BUILD_SLICE(frame: Frame, inst: Instruction) -> None:
+    parts = frame.pop_many(inst.arg)
+    frame.push(SliceValue([*parts, ConstantValue(None)][:3]))
+
+
+@opcode
+def BUILD_STRING(frame: Frame, inst: Instruction) -> None:
+    parts = frame.pop_many(inst.arg)
+    frame.push(ConstantValue("".join(part.constant() for part in parts)))
+
+
+def converted(frame: Frame, value: Value, conversion: int) -> Value:
+    """The ``!s``, ``!r`` or ``!a`` of a replacement field."""
+    if conversion == 0:
+        return value
+    text = protocols.text(frame.tracer, value, "str" if conversion == 1 else "repr")
+    return ConstantValue(ascii(text)[1:-1] if conversion == 3 else text)
+
+
+@opcode
+def LIST_APPEND(frame: Frame, inst: Instruction) -> None:
+    item = frame.pop()
+    frame.stack[-inst.arg].append_item(frame.tracer, item)
+
+
+@opcode
+def SET_ADD(frame: Frame, inst: Instruction) -> None:
+    item = frame.pop()
+    frame.stack[-inst.arg].add_item(frame.tracer, item)
+
+
+@opcode
+def MAP_ADD(frame: Frame, inst: Instruction) -> None:
+    value, key = frame.pop(), frame.pop()
+    frame.stack[-inst.arg].set_item(frame.tracer, key.realize(), value)
+
+
+@opcode
+def LIST_EXTEND(frame: Frame, inst: Instruction) -> None:
+    iterable = frame.pop()
+    frame.stack[-inst.arg].extend_with(frame.tracer, iterable)
+
+
+@opcode
+def SET_UPDATE(frame: Frame, inst: Instruction) -> None:
+    iterable = frame.pop()
+    target: SetValue = frame.stack[-inst.arg]
+    for item in protocols.unpack(frame.tracer, iterable):
+        target.add_item(frame.tracer, item)
+
+
+@opcode
+def DICT_UPDATE(frame: Frame, inst: Instruction) -> None:
+    mapping = frame.pop()
+    frame.stack[-inst.arg].merge(frame.tracer, mapping, reject_duplicates=False)
+
+
+@opcode
+def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
+    mapping = frame.pop()
+    frame.stack[-inst.arg].merge(frame.tracer, mapping, reject_duplicates=True)
+
+
+@opcode
+def UNPACK_SEQUENCE(frame: Frame, inst: Instruction) -> None:
+    items = _unpacked(frame, frame.pop())
+    if len(items) != inst.arg:
+        _complain_unpack(frame, len(items), inst.arg)
+    frame.stack.extend(reversed(items))
+
+
+def _unpacked(frame: Frame, value: Value) -> list[Value]:
+    return protocols.unpack(frame.tracer, value)
+
+
+def _complain_unpack(frame: Frame, found: int, expected: int) -> None:
+    if found < expected:
+        frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {found})")
+    frame.tracer.throw(ValueError, f"too many values to unpack (expected {expected})")
+
+
+@opcode
+def UNPACK_EX(frame: Frame, inst: Instruction) -> None:
+    before, after = inst.arg & 0xFF, inst.arg >> 8
+    items = _unpacked(frame, frame.pop())
+    if len(items) < before + after:
+        frame.tracer.throw(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    middle = items[before : len(items) - after]
+    frame.stack.extend(reversed([*items[:before], ListValue(middle), *items[len(items) - after :]]))
+
+
+# Loops and jumps.
+
+
+@opcode
+def GET_ITER(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.iterate(frame.tracer, frame.pop()))
+
+
+def jump_forward(frame: Frame, inst: Instruction) -> None:
+    frame.jump(inst.target)
+
+
+for _name in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"):
+    TABLE[_name] = jump_forward
+
+
+def pop_jump_if(expected: bool) -> Handler:
+    def handler(frame: Frame, inst: Instruction) -> None:
+        if protocols.truth(frame.tracer, frame.pop()) is expected:
+            frame.jump(inst.target)
+
+    return handler
+
+
+def pop_jump_if_none(expected: bool) -> Handler:
+    def handler(frame: Frame, inst: Instruction) -> None:
+        if is_none(frame.pop()) is expected:
+            frame.jump(inst.target)
+
+    return handler
+
+
+def is_none(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, ConstantValue) and value.content is None
+
+
+@opcode
+def RETURN_VALUE(frame: Frame, inst: Instruction) -> Signal:
+    frame.result = frame.pop()
+    return Signal.RETURN
+
+
+# Functions and classes.
+
+
+def make_function(frame: Frame, code: types.CodeType) -> FunctionValue:
+    return FunctionValue(code, frame.globals, [], [], {})
+
+
+@opcode
+def LOAD_BUILD_CLASS(frame: Frame, inst: Instruction) -> None:
+    frame.tracer.stop("class_definition", "a class is defined inside the function")
+
+
+@opcode
+def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
+    import sys
+
+    from bothways.capture.wrap import library_value
+
+    names, level = frame.pop(), frame.pop()
+    if level.constant() != 0 or inst.argval not in sys.modules:
+        frame.tracer.stop("import", f"{inst.argval} is imported inside the function")
+    top = inst.argval if names.constant() else inst.argval.partition(".")[0]
+    frame.push(library_value(frame.tracer, sys.modules[top]))
+
+
+@opcode
+def IMPORT_FROM(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.get_attr(frame.tracer, frame.stack[-1], inst.argval))
+
+
+# Pattern matching.
+
+
+@opcode
+def GET_LEN(frame: Frame, inst: Instruction) -> None:
+    frame.push(ConstantValue(protocols.length(frame.tracer, frame.stack[-1])))
+
+
+def _matches(abstract: type) -> Handler:
+    def handler(frame: Frame, inst: Instruction) -> None:
+        kind = frame.stack[-1].realize().python_type()
+        text = kind in (str, bytes, bytearray)
+        frame.push(ConstantValue(issubclass(kind, abstract) and not text))
+
+    return handler
+
+
+@opcode
+def MATCH_KEYS(frame: Frame, inst: Instruction) -> None:
+    keys, subject = frame.stack[-1], frame.stack[-2]
+    found = []
+    for key in protocols.unpack(frame.tracer, keys):
+        if not protocols.contains(frame.tracer, subject, key):
+            frame.push(ConstantValue(None))
+            return
+        found.append(subject.realize().get_item(frame.tracer, key.realize()))
+    frame.push(TupleValue(found))
+
+
+@opcode
+def MATCH_CLASS(frame: Frame, inst: Instruction) -> None:
+    from bothways.capture.values.builtins import isinstance_of
+
+    names, pattern_class, subject = frame.pop(), frame.pop(), frame.pop()
+    tracer = frame.tracer
+    if not isinstance_of(tracer, subject, pattern_class):
+        frame.push(ConstantValue(None))
+        return
+    found: list[Value] = []
+    cls = pattern_class.realize().cls
+    if inst.arg:
+        positional = getattr(cls, "__match_args__", None)
+        if positional is None and inst.arg == 1 and issubclass(cls, _SELF_MATCHING):
+            found.append(subject)
+        else:
+            for name in (positional or ())[: inst.arg]:
+                found.append(protocols.get_attr(tracer, subject, name))
+            if len(positional or ()) < inst.arg:
+                tracer.throw(
+                    TypeError,
+                    f"{cls.__name__}() accepts {len(positional or ())} positional sub-patterns ({inst.arg} given)",
+                )
+    for name in names.constant():
+        attribute = protocols.try_get_attr(tracer, subject, name)
+        if attribute is None:
+            frame.push(ConstantValue(None))
+            return
+        found.append(attribute)
+    frame.push(TupleValue(found))
+
+
+_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+def _register_patterns() -> None:
+    import collections.abc
+
+    TABLE["MATCH_SEQUENCE"] = _matches(collections.abc.Sequence)
+    TABLE["MATCH_MAPPING"] = _matches(collections.abc.Mapping)
+
+
+_register_patterns()
+

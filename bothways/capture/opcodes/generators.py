@@ -1,0 +1,50 @@
+"""Instructions that suspend and delegate: generators and ``yield from``, in CPython 3.11, 3.12 and 3.13."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bothways.capture import protocols
+from bothways.capture.interpreter import Frame, Signal
+from bothways.capture.opcodes.common import is_none, opcode
+from bothways.capture.tracer import Observed
+from bothways.capture.values.base import Value
+from bothways.capture.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from bothways.capture.instructions import Instruction
+
+
+@opcode
+def RETURN_GENERATOR(frame: Frame, inst: Instruction) -> None:
+    # The generator Value already exists: it is what resumes this frame. CPython resumes it with a value on the
+    # stack, which the following POP_TOP drops.
+    frame.push(ConstantValue(None))
+
+
+@opcode
+def YIELD_VALUE(frame: Frame, inst: Instruction) -> Signal:
+    frame.result = frame.pop()
+    return Signal.YIELD
+
+
+@opcode
+def GET_YIELD_FROM_ITER(frame: Frame, inst: Instruction) -> None:
+    frame.push(protocols.iterate(frame.tracer, frame.pop()))
+
+
+def send(frame: Frame, iterator: Value, value: Value) -> tuple[bool, Value]:
+    """Resume a delegate: (True, what it yielded) or (False, what it returned)."""
+    from bothways.capture.values.generators import GeneratorValue
+
+    iterator = iterator.realize()
+    try:
+        if isinstance(iterator, GeneratorValue):
+            return True, iterator.resume(frame.tracer, value)
+        if not is_none(value):
+            return True, protocols.call_attr(frame.tracer, iterator, "send", value)
+        return True, iterator.next(frame.tracer)
+    except Observed as observed:
+        if not issubclass(observed.value.python_type(), StopIteration):
+            raise
+        return False, protocols.get_attr(frame.tracer, observed.value, "value")

@@ -1,0 +1,140 @@
+"""From a finished capture to a Program: guards become one condition, outputs and effects the body.
+
+Paths that several guards and the body share are read once, by an assignment inside the condition.
+"""
+
+from __future__ import annotations
+
+import builtins
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture.emit import Emitter, Names
+from bothways.capture.guards import Guard, WeakIdentity
+from bothways.capture.sources import Local, Source
+from bothways.capture.values.base import Value
+from bothways.runtime.program import Check, Program
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from bothways.capture.tracer import Tracer
+
+RESERVED = frozenset(dir(builtins)) | {"hit"}
+
+
+def inner_name(parameter: str) -> str:
+    """The name a parameter has in generated code, where builtins keep their meaning."""
+    return f"{parameter}_" if parameter in RESERVED else parameter
+
+
+class GuardWriter:
+    """Writes guards as expressions over the parameters."""
+
+    def __init__(self, tracer: Tracer, names: Names, guards: list[Guard]) -> None:
+        self.tracer, self.names = tracer, names
+        uses: Counter[Source] = Counter()
+        for guard in guards:
+            for source in set(guard.sources):
+                _count(source, uses)
+        self._shared = {source for source, count in uses.items() if count > 1 and source.base is not None}
+
+    def check(self, guard: Guard) -> Check:
+        code = guard.template.format(
+            **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
+            **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
+        )
+        return Check(code, guard.text(), guard.where, guard.may_raise)
+
+    def _read(self, source: Source) -> str:
+        if source in self.names.bound:
+            return self.names.bound[source]
+        base = source.base
+        expression = source.code(self._read(base) if base is not None else "")
+        if isinstance(source, Local):
+            return inner_name(source.local)
+        if source not in self._shared:
+            return expression
+        name = self.names.fresh(self.names.hint(source))
+        self.names.bound[source] = name
+        return f"({name} := {expression})"
+
+    def _constant(self, constant: object) -> str:
+        if isinstance(constant, WeakIdentity):
+            return self.tracer.inject(weakref.ref(constant.obj), repr(constant)).key + "()"
+        if _has_literal(constant):
+            return repr(constant)
+        return self.tracer.inject(constant, _label(constant)).key
+
+
+def _label(constant: object) -> str:
+    return getattr(constant, "__qualname__", None) or getattr(constant, "co_name", None) or str(constant)
+
+
+def _count(source: Source, uses: Counter[Source]) -> None:
+    uses[source] += 1
+    if source.base is not None and uses[source] == 1:
+        _count(source.base, uses)
+
+
+def _has_literal(constant: object) -> bool:
+    if type(constant) is tuple:
+        return all(_has_literal(item) for item in constant)
+    return constant is None or type(constant) in (int, bool, str, bytes) or (
+        type(constant) is float and constant == constant and abs(constant) != float("inf")
+    )
+
+
+def render(
+    tracer: Tracer, parameters: Iterable[str], output: Value, graph_key: str, program_name: str
+) -> tuple[Program, list[torch.fx.Node]]:
+    """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
+    inner = [inner_name(parameter) for parameter in parameters]
+    names = Names([*inner, *RESERVED])
+    for parameter in parameters:
+        names.bound[Local(parameter)] = inner_name(parameter)
+    guards = sorted(tracer.guards, key=_rank)
+    writer = GuardWriter(tracer, names, guards)
+    checks = [writer.check(guard) for guard in guards]
+
+    emitter = Emitter(tracer, names)
+    mutated = tracer.effects.all()
+    emitter.survey([output, *_effect_roots(mutated)])
+    for effect in mutated:
+        effect.emit_effects(emitter)
+    returned = emitter.rebuild(output)
+    inputs = [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
+    outputs = list(emitter.tensors)
+    body = [*emitter.loads]
+    if tracer.graph.op_count:
+        call = f"{graph_key}({', '.join(inputs)})"
+        targets = ", ".join(emitter.tensors.values())
+        body.append(f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call)
+    body += [*emitter.builds, *emitter.effects, f"return {returned}"]
+    program = Program(
+        program_name, tuple(checks), tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
+    )
+    return program, outputs
+
+
+def _rank(guard: Guard) -> int:
+    """Arguments change most often, then what they lead to, then globals and interpreter state."""
+    roots = [source.root for source in guard.sources]
+    return 0 if all(isinstance(root, Local) for root in roots) else 1
+
+
+def _effect_roots(mutated: list[Any]) -> list[Value]:
+    roots: list[Value] = []
+    for effect in mutated:
+        if isinstance(effect, Value):
+            roots.extend(effect.parts())
+        elif effect.value is not None:
+            roots.append(effect.value)
+    return roots
+
+
+def _source_of(value: Value) -> Source:
+    assert value.source is not None
+    return value.source

@@ -1,0 +1,154 @@
+"""Where an object that existed before the call can be found again: a path from the call's own names.
+
+A Source prints twice: as the expression the generated code evaluates, given the text of its base, and as
+the name people read (``L['x'].weight``). It never holds the object it leads to, ``Injected`` roots aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """One step of a path. ``base`` is None for roots."""
+
+    @property
+    def base(self) -> Source | None:
+        return None
+
+    def code(self, base: str) -> str:
+        """The expression that reads this step, where ``base`` is the expression of the step before."""
+        raise AssertionError(f"{type(self).__name__} has no code")
+
+    @property
+    def name(self) -> str:
+        """How people read it."""
+        return self.code("")
+
+    @property
+    def root(self) -> Source:
+        step: Source = self
+        while step.base is not None:
+            step = step.base
+        return step
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """A parameter of the compiled function."""
+
+    local: str
+
+    def code(self, base: str) -> str:
+        return self.local
+
+    @property
+    def name(self) -> str:
+        return f"L[{self.local!r}]"
+
+
+@dataclass(frozen=True)
+class Injected(Source):
+    """An object the generated code keeps in its namespace under ``key``: a globals dict, a class, a function."""
+
+    key: str
+    label: str
+
+    def code(self, base: str) -> str:
+        return self.key
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True)
+class Step(Source):
+    """A step that starts from another source."""
+
+    origin: Source
+
+    @property
+    def base(self) -> Source:
+        return self.origin
+
+    @property
+    def name(self) -> str:
+        return self.code(self.origin.name)
+
+
+@dataclass(frozen=True)
+class Attr(Step):
+    """``base.attribute``, where reading it runs no user code."""
+
+    attribute: str
+
+    def code(self, base: str) -> str:
+        if self.attribute.isidentifier():
+            return f"{base}.{self.attribute}"
+        return f"getattr({base}, {self.attribute!r})"
+
+
+@dataclass(frozen=True)
+class Item(Step):
+    """``base[key]`` for keys whose repr is their literal."""
+
+    key: object
+
+    def code(self, base: str) -> str:
+        return f"{base}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class InjectedItem(Step):
+    """``base[key]`` for a key that is an object kept in the namespace (an enum member, a class, a module)."""
+
+    key: Injected
+
+    def code(self, base: str) -> str:
+        return f"{base}[{self.key.key}]"
+
+    @property
+    def name(self) -> str:
+        return f"{self.origin.name}[{self.key.label}]"
+
+
+@dataclass(frozen=True)
+class Cell(Step):
+    """The content of a function's closure cell."""
+
+    index: int
+    variable: str
+
+    def code(self, base: str) -> str:
+        return f"{base}.__closure__[{self.index}].cell_contents"
+
+
+@dataclass(frozen=True)
+class BaseItem(Step):
+    """``builtin.__getitem__(base, key)``: an item of a container whose class overrides item access."""
+
+    builtin: str
+    key: object
+
+    def code(self, base: str) -> str:
+        return f"{self.builtin}.__getitem__({base}, {self.key!r})"
+
+
+@dataclass(frozen=True)
+class Expression(Step):
+    """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""
+
+    template: str
+
+    def code(self, base: str) -> str:
+        return self.template.format(base)
+
+
+def global_variable(globals_: Injected, variable: str) -> Item:
+    """A variable in a module's globals, which are kept in the namespace as a dict."""
+    return Item(globals_, variable)

@@ -1,0 +1,136 @@
+"""The state of one capture: the graph, the guards, the effects, and the frames being interpreted.
+
+Everything a Value or an opcode needs from its surroundings comes through the Tracer. It reads user
+objects and never changes them, so that a capture which stops leaves no trace.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bothways.capture.effects import Effects
+from bothways.capture.graph import GraphBuilder
+from bothways.capture.guards import Guard, GuardSet
+from bothways.capture.sources import Injected, Source
+from bothways.capture.values.base import LazyValue, Value
+from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
+
+if TYPE_CHECKING:
+    from bothways.capture.interpreter import Frame
+
+
+class Observed(Exception):
+    """An exception of the captured program, on its way to the handler that catches it."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
+        self.raised_at: Position | None = None
+
+    def remember(self, position: Position) -> None:
+        """Keep the innermost place the exception passed."""
+        self.raised_at = self.raised_at or position
+
+
+class Tracer:
+    """One capture in progress."""
+
+    def __init__(self, depth_limit: int = 100, tag: str = "") -> None:
+        """``tag`` goes into the names of injected objects, so that several programs share one namespace."""
+        self.tag = tag
+        self.graph = GraphBuilder(self)
+        self.guards = GuardSet()
+        self.effects = Effects()
+        self.frames: list[Frame] = []
+        self.handled: Value | None = None  # the exception a handler is dealing with
+        self.namespace: dict[str, object] = {}
+        self.depth_limit = depth_limit
+        self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
+        self._injected: dict[int, Injected] = {}
+        # Every external object that was looked at, by id: one object is one Value, however it was reached.
+        self._known: dict[int, tuple[object, Value]] = {}
+
+    # Positions and stops.
+
+    def where(self) -> Position:
+        return self.frames[-1].position() if self.frames else UNKNOWN_POSITION
+
+    def stack(self) -> tuple[Position, ...]:
+        return tuple(frame.position() for frame in reversed(self.frames[:-1]))
+
+    def stop(self, code: str, reason: str) -> NoReturn:
+        """End the capture with a break."""
+        raise Unsupported(Break(code, reason, self.where(), self.stack()))
+
+    def throw(self, kind: type[BaseException], *args: object) -> NoReturn:
+        """Raise an exception inside the captured program."""
+        from bothways.capture.values.exceptions import new_exception
+
+        raise Observed(new_exception(self, kind, args))
+
+    # Objects from outside.
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """A Value for an object that is merely passed around; nothing is guarded until it is looked at."""
+        return LazyValue(self, obj, source)
+
+    def look_at(self, obj: object, source: Source) -> Value:
+        """The Value for an object whose kind or content the program depends on; adds the guards."""
+        from bothways.capture.wrap import look_at
+
+        known = self._known.get(id(obj))
+        if known is not None:
+            value = known[1]
+            if value.source is not None and value.source != source:
+                self.guard("{s0} is {s1}", source, value.source)
+            return value
+        return look_at(self, obj, source)
+
+    def remember(self, obj: object, value: Value) -> None:
+        """Make ``value`` the one Value of ``obj``."""
+        self._known[id(obj)] = (obj, value)
+
+    def known(self, obj: object) -> Value | None:
+        found = self._known.get(id(obj))
+        return found[1] if found else None
+
+    def known_values(self) -> list[Value]:
+        return [value for _, value in self._known.values()]
+
+    def guard(self, template: str, *operands: object) -> None:
+        """Assume something: Sources among the operands fill {s0}, {s1} …, everything else {c0}, {c1} …"""
+        sources = tuple(operand for operand in operands if isinstance(operand, Source))
+        constants = tuple(operand for operand in operands if not isinstance(operand, Source))
+        self.guards.add(Guard(template, sources, constants, self.where()))
+
+    def inject(self, obj: object, label: str) -> Injected:
+        """Keep an object in the program's namespace and give the source that reads it."""
+        source = self._injected.get(id(obj))
+        if source is None:
+            hint = "".join(ch if ch.isalnum() else "_" for ch in label.rpartition(".")[2]).strip("_") or "object"
+            source = Injected(f"_{hint[:30]}_{self.tag}{len(self._injected)}", label)
+            self._injected[id(obj)] = source
+            self.namespace[source.key] = obj
+        return source
+
+    def globals_source(self, globals_: dict[str, Any]) -> Injected:
+        return self.inject(globals_, f"G[{globals_.get('__name__', '?')}]")
+
+    # Running code.
+
+    def inline(self, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""
+        from bothways.capture.values.functions import library_function
+
+        return library_function(self, function).call(self, args, kwargs)
+
+    def run_const(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Compute with constants; an exception becomes the captured program's own."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            from bothways.capture.values.exceptions import new_exception
+
+            raise Observed(new_exception(self, type(error), error.args)) from None

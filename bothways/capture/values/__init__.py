@@ -1,0 +1,1 @@
+"""The Values: one file per kind of Python object."""

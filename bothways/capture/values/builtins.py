@@ -1,0 +1,208 @@
+"""Functions and methods that are implemented in C, as objects of the captured program.
+
+A call goes to its handler, to its Python stand-in, to the method of its first argument, or is done at capture
+time when the function is pure and all arguments are constants; anything else stops the capture.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import operator
+import struct
+import sys
+import types
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture import protocols
+from bothways.capture.sources import Source
+from bothways.capture.values import builtin_functions, builtin_types  # noqa: F401  they fill the table
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.builtin_table import HANDLERS, handles
+from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.type_checks import isinstance_of, issubclass_of
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.protocols import Operator
+    from bothways.capture.tracer import Tracer
+
+__all__ = ["HANDLERS", "BoundBuiltin", "BuiltinValue", "handles", "isinstance_of", "issubclass_of"]
+
+METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _functions_of(*modules: types.ModuleType) -> set[Any]:
+    return {
+        function
+        for module in modules
+        for function in vars(module).values()
+        if isinstance(function, types.BuiltinFunctionType)
+    }
+
+
+# Functions whose result follows from their arguments alone, so that constants may be computed with.
+PURE: frozenset[Any] = frozenset(
+    _functions_of(math, cmath, operator)
+    | {chr, ord, hex, bin, oct}
+    | {struct.pack, struct.unpack, struct.calcsize, sys.getrecursionlimit, sys.intern}
+)
+
+
+def is_pure(function: Any) -> bool:
+    try:
+        return function in PURE
+    except TypeError:
+        return False
+
+
+def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | None:
+    """The handler of a callable, its stand-in included."""
+    from bothways.capture import standins
+
+    try:
+        handler = HANDLERS.get(function)
+    except TypeError:  # a method bound to something unhashable
+        return None
+    if handler is not None:
+        return handler
+    stand_in = standins.find(function)
+    if stand_in is None:
+        return None
+
+    def inlined(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        from bothways.capture.wrap import library_value
+
+        return protocols.call(tracer, library_value(tracer, stand_in), args, kwargs)
+
+    return inlined
+
+
+class BuiltinValue(Value):
+    """A C function, or a method of a built-in type that is bound to nothing yet."""
+
+    def __init__(self, function: Any, source: Source | None = None) -> None:
+        self.function, self.source = function, source
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def constant(self) -> Any:
+        return self.function
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self.function
+
+    def identity(self) -> object:
+        return self.function
+
+    def describe(self) -> str:
+        return f"the built-in {getattr(self.function, '__qualname__', None) or self.function!r}"
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        found = tracer.run_const(getattr, self.function, name)
+        if isinstance(found, types.MethodWrapperType):
+            return BoundBuiltin(self, name)
+        return constant_value(found, tracer)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__call__":
+            return self.call(tracer, args, kwargs)
+        return super().call_method(tracer, name, args, kwargs)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        function = self.function
+        handler = find_handler(function)
+        if handler is not None:
+            return handler(tracer, args, kwargs)
+        if isinstance(function, METHOD_TYPES):
+            return self._call_on_first(tracer, args, kwargs)
+        owner = getattr(function, "__self__", None)
+        if function.__name__ == "__new__" and isinstance(owner, type):
+            from bothways.capture.values.classes import ClassValue
+
+            return ClassValue.of(tracer, owner).call_method(tracer, "__new__", args, kwargs)
+        if is_pure(function):
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            return constant_value(tracer.run_const(function, *positional, **keywords), tracer)
+        return super().call(tracer, args, kwargs)
+
+    def _call_on_first(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """``list.append(x, 1)`` is ``x.append(1)`` for anything that is a list."""
+        kind, name = self.function.__objclass__, self.function.__name__
+        if not args:
+            tracer.throw(TypeError, f"unbound method {kind.__name__}.{name}() needs an argument")
+        owner = args[0].realize()
+        if not issubclass(owner.python_type(), kind):
+            given = owner.python_type().__name__
+            message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {given!r} object"
+            tracer.throw(TypeError, message)
+        return owner.call_method(tracer, name, args[1:], kwargs)
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        if " at 0x" in repr(self.function):
+            return super().text(tracer, conversion)
+        return repr(self.function)
+
+    def name_hint(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return emitter.inject(self.function, getattr(self.function, "__qualname__", "function"))
+
+
+class BoundBuiltin(Value):
+    """A method of a built-in type together with the object it was read from."""
+
+    def __init__(self, owner: Value, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        if self.name.startswith("__"):
+            return types.MethodWrapperType
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name!r} of {self.owner.describe()}"
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return (BoundBuiltin, self.owner.identity(), self.name)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        from bothways.capture.values.classes import ClassValue
+
+        owner = self.owner.realize()
+        if self.name == "__call__":
+            return owner.call(tracer, args, kwargs)
+        if isinstance(owner, ClassValue):
+            handler = find_handler(getattr(owner.cls, self.name))
+            if handler is not None:
+                return handler(tracer, args, kwargs)
+        return owner.call_method(tracer, self.name, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstantValue(self.name)
+        if name == "__qualname__":
+            return ConstantValue(f"{self.owner.python_type().__name__}.{self.name}")
+        if name == "__call__":
+            return self
+        return super().get_attr(tracer, name)
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        if op.symbol not in ("==", "!=") or not isinstance(other, BoundBuiltin):
+            return None
+        same = self.name == other.name and protocols.same_object(self.owner, other.owner)
+        return ConstantValue(same == (op.symbol == "=="))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def name_hint(self) -> str:
+        return self.name
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.rebuild(self.owner)}.{self.name}"

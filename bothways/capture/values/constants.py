@@ -1,0 +1,193 @@
+"""Values whose content capture computes with directly: numbers, strings, dtypes, enum members, ranges.
+
+Operations on them are done at capture time by Python itself, so their semantics are Python's. They are
+immutable; two of them are the same object only where Python promises it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import types
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.sources import Source
+    from bothways.capture.tracer import Tracer
+
+# Types whose instances are immutable and compare by content: the tensor library's own literals included.
+LITERALS: tuple[type, ...] = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+TORCH_LITERALS: tuple[type, ...] = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+)
+OTHERS: tuple[type, ...] = (range, types.CodeType)
+CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
+SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplemented))
+
+
+def is_constant_type(kind: type) -> bool:
+    return kind in CONSTANT_TYPES or issubclass(kind, enum.Enum)
+
+
+class ConstantValue(Value):
+    """A Python object of a constant type."""
+
+    def __init__(self, content: object, source: Source | None = None) -> None:
+        self.content = content
+        self.source = source
+
+    def python_type(self) -> type:
+        return type(self.content)
+
+    def constant(self) -> Any:
+        return self.content
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return tracer.run_const(lambda: (hash(self.content), self.content)[1])
+
+    def identity(self) -> object:
+        return _Same(self.content)
+
+    def describe(self) -> str:
+        text = repr(self.content)
+        return text if len(text) <= 60 else f"a {type(self.content).__name__}"
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.objects import class_attribute
+
+        if isinstance(self.content, enum.Enum):
+            return class_attribute(tracer, self, name)
+        found = tracer.run_const(getattr, self.content, name)
+        if isinstance(found, (types.BuiltinMethodType, types.MethodWrapperType)):
+            from bothways.capture.values.builtins import BoundBuiltin
+
+            return BoundBuiltin(self, name)
+        return constant_value(found, tracer)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        method = tracer.run_const(getattr, self.content, name)
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return constant_value(tracer.run_const(method, *positional, **keywords), tracer)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(self.content, (str, bytes, range)):
+            return constant_value(tracer.run_const(lambda: self.content[key_constant(tracer, key)]), tracer)  # type: ignore[index]
+        return super().get_item(tracer, key)
+
+    def iterate(self, tracer: Tracer) -> Value:
+        from bothways.capture.values.iterators import SequenceIterator
+
+        if isinstance(self.content, range):
+            from bothways.capture.values.iterators import RangeIterator
+
+            return RangeIterator(self.content)
+        if isinstance(self.content, (str, bytes)):
+            return SequenceIterator([constant_value(item) for item in self.content], type(iter(self.content)))
+        return super().iterate(tracer)
+
+    def truth(self, tracer: Tracer) -> bool:
+        return bool(tracer.run_const(bool, self.content))
+
+    def length(self, tracer: Tracer) -> int:
+        return int(tracer.run_const(len, self.content))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return bool(tracer.run_const(lambda: item.constant() in self.content))  # type: ignore[operator]
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        return str(tracer.run_const(repr if conversion == "repr" else str, self.content))
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return emitter.literal(self.content)
+
+
+class _Same:
+    """Compares as ``is`` does on constants: by identity, or by content where content decides it."""
+
+    def __init__(self, content: object) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or type(self.content) is not type(other.content):
+            return False
+        if self.content is other.content:
+            return True
+        # CPython interns small numbers and most strings; programs that rely on it compare equal contents.
+        return isinstance(self.content, (int, str, bytes)) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(type(self.content))
+
+
+def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
+    """The Value of a result computed at capture time; containers of constants become container Values."""
+    from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+    from bothways.capture.values.dicts import DictValue
+    from bothways.capture.values.sets import SetValue
+
+    kind = type(obj)
+    if is_constant_type(kind):
+        return ConstantValue(obj)
+    if kind is tuple or kind is torch.Size:
+        return TupleValue([constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
+    if kind is list:
+        return ListValue([constant_value(item, tracer) for item in obj])  # type: ignore[attr-defined]
+    if kind is dict and tracer is not None:
+        return DictValue.from_pairs(
+            tracer, [(constant_value(k, tracer), constant_value(v, tracer)) for k, v in obj.items()]  # type: ignore[attr-defined]
+        )
+    if kind in (set, frozenset) and tracer is not None:
+        return SetValue.of(tracer, [constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
+    if kind is slice:
+        return SliceValue([constant_value(part) for part in (obj.start, obj.stop, obj.step)])  # type: ignore[attr-defined]
+    if isinstance(obj, tuple) and hasattr(kind, "_fields"):
+        return TupleValue([constant_value(item, tracer) for item in obj], kind)
+    if tracer is not None:
+        from bothways.capture.wrap import library_value
+
+        return library_value(tracer, obj)
+    raise NotConstant(f"a {kind.__name__}")
+
+
+def constant_arguments(tracer: Tracer, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    """All arguments as Python objects, or a break that names the one which is none."""
+    try:
+        return [arg.realize().constant() for arg in args], {k: v.realize().constant() for k, v in kwargs.items()}
+    except NotConstant as missing:
+        tracer.stop("call_unknown", f"cannot compute with {missing} at capture time")
+
+
+def key_constant(tracer: Tracer, key: Value) -> Any:
+    return constant_arguments(tracer, [key], {})[0][0]
+
+
+def guard_constant(tracer: Tracer, content: object, source: Source) -> None:
+    """Assume that the object at ``source`` is this constant: type and content, signs of zero and NaN included."""
+    kind = type(content)
+    if kind in SINGLETONS or isinstance(content, (enum.Enum, torch.dtype, torch.layout, torch.memory_format)):
+        tracer.guard("{s0} is {c0}", source, content)
+        return
+    tracer.guard("type({s0}) is {c0}", source, kind)
+    if isinstance(content, (float, complex)) and _needs_bits(content):
+        # Equality cannot tell 0.0 from -0.0 nor NaN from itself; the repr can.
+        tracer.guard("repr({s0}) == {c0}", source, repr(content))
+    elif isinstance(content, (torch.finfo, torch.iinfo)):
+        tracer.guard("{s0}.dtype == {c0}", source, content.dtype)
+    else:
+        tracer.guard("{s0} == {c0}", source, content)
+
+
+def _needs_bits(number: float | complex) -> bool:
+    parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
+    return any(part == 0.0 or math.isnan(part) for part in parts)

@@ -1,0 +1,251 @@
+"""Making instances: what calling a class does, and how an instance made inside is rebuilt outside.
+
+``__new__`` and ``__init__`` written in Python are inlined; the built-in bases give the instance its payload.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture import protocols
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.classes import ClassValue, make_super
+from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
+from bothways.capture.values.objects import MISSING, ObjectValue, lookup
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.tracer import Tracer
+
+HEAP_TYPE = 1 << 9
+
+# Built-in bases a user class may extend; the instance then holds one of these as its payload.
+PAYLOADS: tuple[type, ...] = (
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.deque,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    int,
+    float,
+    str,
+)
+IMMUTABLE_PAYLOADS: tuple[type, ...] = (tuple, frozenset, int, float, str)
+
+# Classes whose instances are plain facts: calling them with constants is done at capture time.
+FOLDED_CLASSES: tuple[type, ...] = (torch.device, torch.finfo, torch.iinfo)
+
+
+def builtin_base(cls: type) -> type:
+    """The first class of the MRO that is implemented in C."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+
+
+def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """``cls(*args, **kwargs)``."""
+    from bothways.capture import standins
+    from bothways.capture.values import builtins, torch_functions
+    from bothways.capture.wrap import library_value
+
+    cls = target.cls
+    if cls is super:
+        return make_super(tracer, args)
+    special = torch_functions.HANDLERS.get(cls) or builtins.HANDLERS.get(cls)
+    if special is not None:
+        return special(tracer, args, kwargs)
+    stand_in = standins.find(cls)
+    if stand_in is not None:
+        return protocols.call(tracer, library_value(tracer, stand_in), args, kwargs)
+    if issubclass(cls, enum.Enum) or cls in FOLDED_CLASSES:
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return ConstantValue(tracer.run_const(cls, *positional, **keywords))
+    if isinstance(lookup(type(cls), "__call__"), types.FunctionType):
+        tracer.stop("call_unknown", f"the metaclass of {target.describe()} has its own __call__")
+    if issubclass(cls, torch.autograd.Function):
+        tracer.stop("autograd_function", f"{cls.__name__} is made inside the function")
+    if issubclass(cls, torch.Tensor):
+        tracer.stop("tensor_subclass", f"a {cls.__name__} is made inside the function")
+    make = lookup(cls, "__new__")
+    made: Value
+    if isinstance(make, staticmethod):
+        made = protocols.call(tracer, library_value(tracer, make.__func__), [target, *args], kwargs)
+    elif isinstance(make, types.FunctionType):
+        made = protocols.call(tracer, library_value(tracer, make), [target, *args], kwargs)
+    else:
+        made = new_instance(tracer, cls, args, kwargs)
+    made = made.realize()
+    if issubclass(made.python_type(), cls):
+        _initialize(tracer, made, cls, args, kwargs)
+    return made
+
+
+def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
+    from bothways.capture.values.objects import bind_class_attribute
+
+    initialize = lookup(cls, "__init__")
+    if isinstance(initialize, types.FunctionType):
+        protocols.call(tracer, bind_class_attribute(tracer, made, cls, "__init__", initialize), args, kwargs)
+    elif initialize is object.__init__:
+        # object.__init__ complains about arguments only when __new__ is object's as well.
+        if (args or kwargs) and lookup(cls, "__new__") is object.__dict__["__new__"]:
+            tracer.throw(TypeError, f"{cls.__name__}() takes no arguments")
+    else:
+        made.call_method(tracer, "__init__", args, kwargs)
+
+
+def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    """``base.__new__(cls, *args)`` for the C base class: an empty instance, or an immutable one with content."""
+    from bothways.capture.values import builtins
+    from bothways.capture.values.containers import TupleValue
+    from bothways.capture.values.exceptions import ExceptionValue
+
+    base = builtin_base(cls)
+    if base is object:
+        tracer.run_const(object.__new__, cls)  # complains about abstract classes; has no other effect
+        if issubclass(cls, torch.nn.Module):
+            from bothways.capture.values.modules import ModuleValue
+
+            return ModuleValue(cls)
+        return ObjectValue(cls)
+    if issubclass(base, BaseException):
+        return ExceptionValue(cls, args)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields") and not _has_state(cls):
+        return TupleValue(protocols.unpack(tracer, args[0]) if args else [], cls)
+    if base not in PAYLOADS:
+        tracer.stop("object_unknown", f"instances of {cls.__name__} are kept by C code ({base.__name__})")
+    if base in IMMUTABLE_PAYLOADS:
+        payload = builtins.HANDLERS[base](tracer, args, kwargs)
+    else:
+        payload = builtins.HANDLERS[base](tracer, [], {})
+    return ObjectValue(cls, payload=payload)
+
+
+def _has_state(cls: type) -> bool:
+    """Whether instances of a named tuple class can carry attributes beside the fields."""
+    return cls.__dictoffset__ != 0
+
+
+class ClassMethodCall(Value):
+    """``super().__new__`` and the like: a static C method of a base class."""
+
+    def __init__(self, base: type, name: str) -> None:
+        self.base, self.name = base, name
+
+    def python_type(self) -> type:
+        return types.BuiltinFunctionType
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return CLASS_METHODS[self.name](tracer, ClassValue.of(tracer, self.base), args, kwargs)
+
+
+class BaseMethod(Value):
+    """A C method of a base class bound to an object, as ``super().method`` gives it."""
+
+    def __init__(self, owner: Value, base: type, name: str) -> None:
+        self.owner, self.base, self.name = owner, base, name
+
+    def python_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        from bothways.capture.values import object_methods
+
+        owner = self.owner.realize()
+        if isinstance(owner, ObjectValue) and owner.payload is not None and self.base is not object:
+            return owner.payload.call_method(tracer, self.name, args, kwargs)
+        handler = object_methods.HANDLERS.get(self.name)
+        if isinstance(owner, ObjectValue) and handler is not None and self.base is object:
+            return handler(tracer, owner, args, kwargs)
+        return owner.call_method(tracer, self.name, args, kwargs)
+
+
+def _new(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """``base.__new__(cls, …)``."""
+    target = args[0].realize()
+    assert isinstance(target, ClassValue)
+    return new_instance(tracer, target.cls, args[1:], kwargs)
+
+
+def _init_subclass(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(None)
+
+
+def _mro(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    return constant_value(list(owner.cls.__mro__), tracer)
+
+
+def _fromkeys(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values.dicts import DictValue
+
+    if owner.cls not in (dict, collections.OrderedDict):
+        tracer.stop("call_unknown", f"{owner.cls.__name__}.fromkeys is not supported")
+    default = args[1] if len(args) > 1 else ConstantValue(None)
+    return DictValue.from_pairs(tracer, [(key, default) for key in protocols.unpack(tracer, args[0])], owner.cls)
+
+
+def _folded(name: str) -> Callable[..., Value]:
+    """A class method of a constant type (``int.from_bytes``, ``float.fromhex``), done at capture time."""
+
+    def handler(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+        if not is_constant_type(owner.cls):
+            tracer.stop("call_unknown", f"{owner.cls.__name__}.{name} is not supported")
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return constant_value(tracer.run_const(getattr(owner.cls, name), *positional, **keywords), tracer)
+
+    return handler
+
+
+CLASS_METHODS: dict[str, Callable[..., Value]] = {
+    "__new__": _new,
+    "__init_subclass__": _init_subclass,
+    "mro": _mro,
+    "fromkeys": _fromkeys,
+    "from_bytes": _folded("from_bytes"),
+    "fromhex": _folded("fromhex"),
+    "maketrans": _folded("maketrans"),
+}
+
+
+def rebuild_new(value: ObjectValue, emitter: Emitter) -> str:
+    """The expression that makes an instance without running its ``__init__`` a second time."""
+    cls = emitter.inject(value.cls, value.cls.__qualname__)
+    base = builtin_base(value.cls)
+    if base is object:
+        return f"object.__new__({cls})"
+    new = f"{emitter.inject(base, base.__qualname__)}.__new__"
+    if base in IMMUTABLE_PAYLOADS and value.payload is not None:
+        return f"{new}({cls}, {emitter.rebuild(value.payload)})"
+    return f"{new}({cls}{''.join(f', {emitter.rebuild(arg)}' for arg in value.new_args)})"
+
+
+_FILLERS: dict[type, str] = {list: "extend", set: "update", dict: "update", collections.deque: "extend"}
+
+
+def fill_payload(value: ObjectValue, emitter: Emitter, name: str) -> None:
+    base = builtin_base(value.cls)
+    if value.payload is None or base in IMMUTABLE_PAYLOADS:
+        return
+    # The base class's own method: the user's override already ran at capture time.
+    plain = next(kind for kind in _FILLERS if issubclass(base, kind))
+    holder = emitter.inject(base, base.__qualname__)
+    content = emitter.rebuild(value.payload)
+    if base is collections.OrderedDict or base is collections.defaultdict:
+        emitter.build(f"{holder}.__init__({name}, {_factory(value, emitter)}{content})")
+    else:
+        emitter.build(f"{holder}.{_FILLERS[plain]}({name}, {content})")
+
+
+def _factory(value: ObjectValue, emitter: Emitter) -> str:
+    factory: Any = getattr(value.payload, "default_factory", MISSING)
+    if factory is MISSING or builtin_base(value.cls) is not collections.defaultdict:
+        return ""
+    return f"{emitter.rebuild(factory) if isinstance(factory, Value) else None}, "

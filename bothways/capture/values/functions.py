@@ -1,0 +1,361 @@
+"""Python functions, bound methods and closure cells.
+
+Calling one captures its body into the same graph: arguments are bound as Python binds them, a frame is
+pushed, and generators become suspended frames. A function from outside is guarded by its code, so another
+function with the same code and the same values behind it needs no new program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture.guards import WeakIdentity
+from bothways.capture.sources import Attr, Cell, Injected, Item, Source
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.tracer import Tracer
+
+
+class CellValue(Value):
+    """A closure cell; ``content`` is None while the variable is unbound."""
+
+    def __init__(self, content: Value | None, source: Source | None = None) -> None:
+        self.content = content
+        self.source = source
+
+    def python_type(self) -> type:
+        return types.CellType
+
+    def store(self, tracer: Tracer, content: Value | None) -> None:
+        self.content = content
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.content is None else (self.content,)
+
+    two_phase = True
+
+    def name_hint(self) -> str:
+        return "cell"
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        return f"{emitter.inject(types.CellType, 'CellType')}()"
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        if self.content is not None:
+            emitter.build(f"{name}.cell_contents = {emitter.rebuild(self.content)}")
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None
+        target = f"{emitter.read(self.source)}.cell_contents"
+        emitter.effect(f"del {target}" if self.content is None else f"{target} = {emitter.rebuild(self.content)}")
+
+
+class FunctionValue(Value):
+    """A function written in Python: one that existed before, or one the captured code defined."""
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: dict[str, Any],
+        closure: list[Value],
+        defaults: list[Value],
+        keyword_defaults: dict[str, Value],
+        *,
+        function: types.FunctionType | None = None,
+        source: Source | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.code, self.globals, self.closure = code, globals_, closure
+        self.defaults, self.keyword_defaults = defaults, keyword_defaults
+        self.function, self.source = function, source
+        self.name = name or code.co_name
+        self.annotations: Value | None = None
+        self.attrs: dict[str, Value] = {}
+
+    @classmethod
+    def external(
+        cls, tracer: Tracer, function: types.FunctionType, source: Source, *, guarded: bool = True
+    ) -> FunctionValue:
+        """A function from outside. Library functions are not guarded: nobody replaces their code."""
+        if guarded:
+            tracer.guard("type({s0}) is {c0}", source, types.FunctionType)
+            tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
+        closure: list[Value] = [
+            external_cell(tracer, cell, source, index, function.__code__.co_freevars[index])
+            for index, cell in enumerate(function.__closure__ or ())
+        ]
+        # A library function's defaults are facts like its code; a user's may be replaced and are guarded when used.
+        defaults = [
+            tracer.wrap(value, Item(Attr(source, "__defaults__"), index))
+            for index, value in enumerate(function.__defaults__ or ())
+        ]
+        if guarded:
+            count = len(defaults)
+            check = "len({s0}.__defaults__) == {c0}" if count else "not {s0}.__defaults__"
+            tracer.guard(check, source, *([count] if count else []))
+        keyword_defaults = {
+            name: tracer.wrap(value, Item(Attr(source, "__kwdefaults__"), name))
+            for name, value in (function.__kwdefaults__ or {}).items()
+        }
+        value = cls(
+            function.__code__,
+            function.__globals__,
+            closure,
+            defaults,
+            keyword_defaults,
+            function=function,
+            source=source,
+            name=function.__name__,
+        )
+        tracer.remember(function, value)
+        return value
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"the function {self.name}"
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        if self.function is not None and self.source is not None:
+            tracer.guard("{s0} is {c0}", self.source, WeakIdentity(self.function))
+            return self.function
+        return self
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        from bothways.capture.calls import call_function
+
+        return call_function(tracer, self, args, kwargs)
+
+    def bind(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> dict[str, Value]:
+        """The callee's locals, bound as Python binds them, with Python's own complaints."""
+        from bothways.capture.values.containers import TupleValue
+        from bothways.capture.values.dicts import DictValue
+
+        code = self.code
+        names = code.co_varnames
+        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
+        bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
+        cursor = count + keyword_only
+        if code.co_flags & inspect.CO_VARARGS:
+            bound[names[cursor]] = TupleValue(list(args[count:]))
+            cursor += 1
+        elif len(args) > count:
+            self._complain_too_many(tracer, len(args))
+        extra: list[tuple[Value, Value]] = []
+        accepts_extra = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        by_keyword = names[code.co_posonlyargcount : count + keyword_only]
+        for name, value in kwargs.items():
+            if name in by_keyword:
+                if name in bound:
+                    tracer.throw(TypeError, f"{self.qualname}() got multiple values for argument {name!r}")
+                bound[name] = value
+            elif accepts_extra:
+                extra.append((ConstantValue(name), value))
+            elif name in names[: code.co_posonlyargcount]:
+                tracer.throw(
+                    TypeError,
+                    f"{self.qualname}() got some positional-only arguments passed as keyword arguments: {name!r}",
+                )
+            else:
+                tracer.throw(TypeError, f"{self.qualname}() got an unexpected keyword argument {name!r}")
+        if accepts_extra:
+            bound[names[cursor]] = DictValue.from_pairs(tracer, extra)
+        first_default = count - len(self.defaults)
+        missing = []
+        for index, name in enumerate(names[:count]):
+            if name not in bound:
+                if index >= first_default:
+                    bound[name] = self.defaults[index - first_default]
+                else:
+                    missing.append(name)
+        if missing:
+            self._complain_missing(tracer, missing, "positional")
+        for name in names[count : count + keyword_only]:
+            if name not in bound:
+                if name in self.keyword_defaults:
+                    bound[name] = self.keyword_defaults[name]
+                else:
+                    missing.append(name)
+        if missing:
+            self._complain_missing(tracer, missing, "keyword-only")
+        return bound
+
+    @property
+    def qualname(self) -> str:
+        return self.function.__qualname__ if self.function is not None else self.code.co_qualname
+
+    def _complain_missing(self, tracer: Tracer, names: list[str], kind: str) -> None:
+        quoted = [repr(name) for name in names]
+        listed = quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f"{',' * (len(quoted) > 2)} and {quoted[-1]}"
+        plural = "s" if len(names) > 1 else ""
+        tracer.throw(
+            TypeError, f"{self.qualname}() missing {len(names)} required {kind} argument{plural}: {listed}"
+        )
+
+    def _complain_too_many(self, tracer: Tracer, given: int) -> None:
+        count, optional = self.code.co_argcount, len(self.defaults)
+        takes = f"from {count - optional} to {count}" if optional else str(count)
+        plural = "s" if count != 1 or optional else ""
+        verb = "was" if given == 1 else "were"
+        tracer.throw(
+            TypeError, f"{self.qualname}() takes {takes} positional argument{plural} but {given} {verb} given"
+        )
+
+    # Attributes.
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.objects import class_attribute
+
+        if name in self.attrs:
+            return self.attrs[name]
+        if self.function is not None and self.source is not None and name in self.function.__dict__:
+            return tracer.wrap(self.function.__dict__[name], Attr(self.source, name))
+        if name in ("__name__", "__qualname__"):
+            return ConstantValue(self.name if name == "__name__" else self.qualname)
+        if name in ("__code__",):
+            return ConstantValue(self.code)
+        if name in ("__doc__", "__module__", "__defaults__", "__kwdefaults__", "__annotations__", "__closure__"):
+            return self._data_attribute(tracer, name)
+        if name == "__get__" or name == "__call__":
+            return class_attribute(tracer, self, name)
+        if name == "__dict__":
+            tracer.stop("attribute_unknown", f"cannot read '__dict__' of {self.describe()}")
+        tracer.throw(AttributeError, f"'function' object has no attribute {name!r}")
+
+    def _data_attribute(self, tracer: Tracer, name: str) -> Value:
+        if self.function is not None and self.source is not None:
+            return tracer.wrap(getattr(self.function, name), Attr(self.source, name))
+        if name == "__doc__":
+            first = self.code.co_consts[0] if self.code.co_consts else None
+            return ConstantValue(first if isinstance(first, str) else None)
+        if name == "__module__":
+            return ConstantValue(self.globals.get("__name__"))
+        tracer.stop("attribute_unknown", f"cannot read {name!r} of a function made inside")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"):
+            tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
+        if name == "__name__":
+            self.name = str(value.constant())
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # After the call.
+
+    two_phase = True
+
+    def parts(self) -> Iterable[Value]:
+        if self.source is not None:
+            return self.attrs.values()
+        return [*self.closure, *self.defaults, *self.keyword_defaults.values(), *self.attrs.values()]
+
+    def name_hint(self) -> str:
+        return self.name if self.name.isidentifier() else "function"
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        make = emitter.inject(types.FunctionType, "FunctionType")
+        code = emitter.inject(self.code, f"{self.code.co_name}_code")
+        globals_ = emitter.read(emitter.tracer.globals_source(self.globals))
+        cells = "".join(f"{emitter.rebuild(cell)}, " for cell in self.closure)
+        return f"{make}({code}, {globals_}, {self.name!r}, None, {f'({cells})' if cells else None})"
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        if self.defaults:
+            emitter.build(f"{name}.__defaults__ = ({emitter.rebuild_all(self.defaults)},)")
+        if self.keyword_defaults:
+            pairs = ", ".join(f"{key!r}: {emitter.rebuild(value)}" for key, value in self.keyword_defaults.items())
+            emitter.build(f"{name}.__kwdefaults__ = {{{pairs}}}")
+        if self.annotations is not None:
+            emitter.build(f"{name}.__annotations__ = {emitter.rebuild(self.annotations)}")
+        for attribute, value in self.attrs.items():
+            emitter.build(f"{name}.{attribute} = {emitter.rebuild(value)}")
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None
+        name = emitter.read(self.source)
+        for attribute, value in self.attrs.items():
+            emitter.effect(f"{name}.{attribute} = {emitter.rebuild(value)}")
+
+
+class MethodValue(Value):
+    """A Python function bound to an object."""
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        self.function, self.owner, self.source = function, owner, source
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"a method, {self.function.describe()}"
+
+    def identity(self) -> object:
+        return self
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return (self.function.realize().hash_key(tracer), id(self.owner.realize()))
+
+    def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
+        from bothways.capture.protocols import same_object
+
+        if op.symbol not in ("==", "!=") or not isinstance(other, MethodValue):
+            return None
+        same = same_object(self.function, other.function) and same_object(self.owner, other.owner)
+        return ConstantValue(same == (op.symbol == "=="))
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return self.function.realize().call(tracer, [self.owner, *args], kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        return self.function.realize().get_attr(tracer, name)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, self.owner)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        bind = emitter.inject(types.MethodType, "MethodType")
+        return f"{bind}({emitter.rebuild(self.function)}, {emitter.rebuild(self.owner)})"
+
+
+def external_cell(tracer: Tracer, cell: types.CellType, owner: Source, index: int, variable: str) -> Value:
+    """The Value of a cell in a function's closure; one cell is one Value, whoever shares it."""
+    source = Item(Attr(owner, "__closure__"), index)
+    known = tracer.known(cell)
+    if known is not None:
+        if known.source is not None and known.source != source:
+            tracer.guard("{s0} is {s1}", source, known.source)
+        return known
+    try:
+        content: Value | None = tracer.wrap(cell.cell_contents, Cell(owner, index, variable))
+    except ValueError:
+        content = None
+    value = CellValue(content, source)
+    tracer.remember(cell, value)
+    return value
+
+
+def library_function(tracer: Tracer, function: types.FunctionType) -> FunctionValue:
+    """A function of a library or a stand-in: inlined like any other, guarded by nothing."""
+    known = tracer.known(function)
+    if isinstance(known, FunctionValue):
+        return known
+    source: Injected = tracer.inject(function, function.__qualname__)
+    return FunctionValue.external(tracer, function, source, guarded=False)
+
+

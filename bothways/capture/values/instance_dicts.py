@@ -1,0 +1,91 @@
+"""``obj.__dict__`` of a user object: a view that reads and writes the object's own attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bothways.capture import protocols
+from bothways.capture.sources import Attr
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.dicts import DictValue
+    from bothways.capture.values.objects import ObjectValue
+
+_WRITES = frozenset("update setdefault pop popitem clear __setitem__ __delitem__ __ior__".split())
+
+
+class InstanceDict(Value):
+    """The attribute dictionary of an object."""
+
+    def __init__(self, owner: ObjectValue) -> None:
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return dict
+
+    def identity(self) -> object:
+        return ("__dict__", id(self.owner))
+
+    def snapshot(self, tracer: Tracer) -> DictValue:
+        """The whole dictionary as a new one; relies on the names and their order."""
+        from bothways.capture.values.dicts import DictValue
+
+        owner = self.owner
+        content: dict[str, Value | None] = {}
+        if owner.source is not None:
+            original = owner.instance_dict()
+            tracer.guard("tuple({s0}.__dict__) == {c0}", owner.source, tuple(original))
+            content = {name: tracer.wrap(item, Attr(owner.source, name)) for name, item in original.items()}
+        content.update(owner.attrs)
+        pairs = [(ConstantValue(name), value) for name, value in content.items() if value is not None]
+        return DictValue.from_pairs(tracer, list(pairs))
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        return self.snapshot(tracer).get_item(tracer, key)
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self._store(tracer, protocols.as_string(tracer, key), value)
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        self.snapshot(tracer).get_item(tracer, key)
+        self._store(tracer, protocols.as_string(tracer, key), None)
+
+    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        self.owner.attrs[name] = value
+        if self.owner.source is not None:
+            self.owner.mutated = True
+            tracer.effects.mutated(self.owner)
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return self.snapshot(tracer).contains(tracer, item)
+
+    def iterate(self, tracer: Tracer) -> Value:
+        return self.snapshot(tracer).iterate(tracer)
+
+    def length(self, tracer: Tracer) -> int:
+        return self.snapshot(tracer).length(tracer)
+
+    def truth(self, tracer: Tracer) -> bool:
+        return self.snapshot(tracer).truth(tracer)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.objects import class_attribute
+
+        return class_attribute(tracer, self, name)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name not in _WRITES:
+            return self.snapshot(tracer).call_method(tracer, name, args, kwargs)
+        before = self.snapshot(tracer)
+        after = self.snapshot(tracer)
+        result = after.call_method(tracer, name, args, kwargs)
+        new = dict(after.constant_items(tracer))
+        for key, _ in before.constant_items(tracer):
+            if key not in new:
+                self._store(tracer, key, None)
+        for key, value in new.items():
+            self._store(tracer, key, value)
+        return result

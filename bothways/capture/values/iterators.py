@@ -1,0 +1,338 @@
+"""Iterators: over containers and ranges, and the lazy ones that ``zip``, ``map`` and their kind give.
+
+``next`` gives one element or raises the captured StopIteration, so a loop consumes exactly what Python would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture import protocols
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import ListValue, TupleValue
+from bothways.capture.values.methods import call_from_table, is_none
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.deques import DequeValue
+    from bothways.capture.values.sets import SetValue
+
+
+class IteratorValue(Value):
+    """What all iterators share: they iterate over themselves and have no content but the next element."""
+
+    kind: type
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def iterate(self, tracer: Tracer) -> Value:
+        return self
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.objects import class_attribute
+
+        return class_attribute(tracer, self, name)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        return call_from_table(tracer, self, {}, iter(()), name, args, kwargs)
+
+    def hash_key(self, tracer: Tracer) -> IteratorValue:
+        return self
+
+
+_ITERATED: dict[type, type] = {type(iter(kind())): kind for kind in (list, tuple, str, bytes)}
+
+
+class SequenceIterator(IteratorValue):
+    """An iterator over elements that are known from the start and cannot change."""
+
+    def __init__(self, items: list[Value], kind: type) -> None:
+        self.items, self.kind = items, kind
+        self._position = 0
+
+    def next(self, tracer: Tracer) -> Value:
+        if self._position >= len(self.items):
+            tracer.throw(StopIteration)
+        self._position += 1
+        return self.items[self._position - 1]
+
+    def parts(self) -> Iterable[Value]:
+        return self.items[self._position :]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        iterated = _ITERATED.get(self.kind, list if self.kind is reversed else None)
+        rest = self.items[self._position :]
+        if iterated is None:
+            return super().rebuild(emitter)
+        if iterated in (str, bytes):
+            constants = [item.constant() for item in rest]
+            content = emitter.literal("".join(constants) if iterated is str else bytes(constants))
+        elif self.kind is reversed:
+            return f"reversed([{emitter.rebuild_all(reversed(rest))}])"
+        else:
+            content = (ListValue if iterated is list else TupleValue)(rest).rebuild(emitter)
+        return f"iter({content})"
+
+
+class ListIterator(IteratorValue):
+    """An iterator over a list, which sees what is appended while it runs."""
+
+    kind: type = type(iter([]))
+    two_phase = True
+
+    def __init__(self, owner: ListValue) -> None:
+        owner.depend_on_length()
+        self.owner: ListValue | None = owner
+        self.position = 0
+
+    def next(self, tracer: Tracer) -> Value:
+        if self.owner is None or self.position >= len(self.owner.items):
+            self.owner = None
+            tracer.throw(StopIteration)
+        self.position += 1
+        return self.owner.items[self.position - 1]
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.owner is None else (self.owner,)
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        owner = "[]" if self.owner is None else emitter.rebuild(self.owner)
+        return f"iter({owner})"
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        if self.owner is not None and self.position:
+            emitter.build(f"{name}.__setstate__({self.position})")
+
+
+class ReversedListIterator(IteratorValue):
+    """An iterator from a list's end to its beginning."""
+
+    kind: type = type(reversed([]))
+
+    def __init__(self, owner: ListValue) -> None:
+        self._owner: ListValue | None = owner
+        self._position = len(owner.known_items()) - 1
+
+    def next(self, tracer: Tracer) -> Value:
+        if self._owner is None or not 0 <= self._position < len(self._owner.items):
+            self._owner = None
+            tracer.throw(StopIteration)
+        self._position -= 1
+        return self._owner.items[self._position + 1]
+
+    def parts(self) -> Iterable[Value]:
+        return () if self._owner is None else self._owner.items[: self._position + 1]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"reversed([{emitter.rebuild_all(self.parts())}])"
+
+
+class RangeIterator(IteratorValue):
+    """An iterator over a range."""
+
+    kind = type(iter(range(0)))
+
+    def __init__(self, numbers: range) -> None:
+        self.rest = numbers
+
+    def next(self, tracer: Tracer) -> Value:
+        if not self.rest:
+            tracer.throw(StopIteration)
+        number, self.rest = self.rest[0], self.rest[1:]
+        return ConstantValue(number)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        rest = self.rest
+        arguments = f"{rest.start}, {rest.stop}, {rest.step}"
+        return f"iter(range({arguments}))"
+
+
+class SetIterator(IteratorValue):
+    """An iterator over a set, which notices when elements come or go."""
+
+    kind: type = type(iter(set()))
+
+    def __init__(self, owner: SetValue) -> None:
+        self._items = owner.known_elements()
+        self._owner: SetValue | None = owner
+        self._version, self._position = owner.version, 0
+
+    def next(self, tracer: Tracer) -> Value:
+        if self._owner is None:
+            tracer.throw(StopIteration)
+        if self._owner.version != self._version:
+            if len(self._owner.keys) == len(self._items):
+                tracer.stop("call_unknown", "the elements of a set were exchanged during iteration")
+            tracer.throw(RuntimeError, "Set changed size during iteration")
+        if self._position >= len(self._items):
+            self._owner = None
+            tracer.throw(StopIteration)
+        self._position += 1
+        return self._items[self._position - 1]
+
+
+class DequeIterator(IteratorValue):
+    """An iterator over a deque in either direction, which notices changes."""
+
+    def __init__(self, owner: DequeValue, backwards: bool) -> None:
+        from collections import deque
+
+        self.kind = type(reversed(deque()) if backwards else iter(deque()))
+        self._items = list(owner.known_items())[:: -1 if backwards else 1]
+        self._owner, self._version, self._position = owner, owner.version, 0
+
+    def next(self, tracer: Tracer) -> Value:
+        if self._position >= len(self._items):
+            tracer.throw(StopIteration)
+        if self._owner.version != self._version:
+            self._items = []
+            tracer.throw(RuntimeError, "deque mutated during iteration")
+        self._position += 1
+        return self._items[self._position - 1]
+
+
+class ZipIterator(IteratorValue):
+    """``zip(*iterables, strict=...)``."""
+
+    kind = zip
+
+    def __init__(self, iterators: list[Value], strict: bool) -> None:
+        self.iterators, self.strict = iterators, strict
+
+    def next(self, tracer: Tracer) -> Value:
+        items: list[Value] = []
+        for number, iterator in enumerate(self.iterators):
+            item = protocols.next_or_none(tracer, iterator)
+            if item is None:
+                if self.strict:
+                    self._check_lengths(tracer, number)
+                tracer.throw(StopIteration)
+            items.append(item)
+        if not items:
+            tracer.throw(StopIteration)
+        return TupleValue(items)
+
+    def _check_lengths(self, tracer: Tracer, ended: int) -> None:
+        """Complain unless all ended together: number ``ended`` is the first that did."""
+        if ended:
+            before = " " if ended == 1 else "s 1-"
+            tracer.throw(ValueError, f"zip() argument {ended + 1} is shorter than argument{before}{ended}")
+        for number, iterator in enumerate(self.iterators[1:], 1):
+            if protocols.next_or_none(tracer, iterator) is not None:
+                before = " " if number == 1 else "s 1-"
+                tracer.throw(
+                    ValueError, f"zip() argument {number + 1} is longer than argument{before}{number}"
+                )
+
+    def parts(self) -> Iterable[Value]:
+        return self.iterators
+
+    def rebuild(self, emitter: Emitter) -> str:
+        strict = ", strict=True" if self.strict else ""
+        return f"zip({emitter.rebuild_all(self.iterators)}{strict})"
+
+
+class MapIterator(IteratorValue):
+    """``map(function, *iterables)``."""
+
+    kind = map
+
+    def __init__(self, function: Value, iterators: list[Value]) -> None:
+        self.function, self.iterators = function, iterators
+
+    def next(self, tracer: Tracer) -> Value:
+        return protocols.call(tracer, self.function, [it.realize().next(tracer) for it in self.iterators])
+
+    def parts(self) -> Iterable[Value]:
+        return [self.function, *self.iterators]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"map({emitter.rebuild_all(self.parts())})"
+
+
+class FilterIterator(IteratorValue):
+    """``filter(function, iterable)``."""
+
+    kind = filter
+
+    def __init__(self, function: Value, iterator: Value) -> None:
+        self.function, self.iterator = function, iterator
+
+    def next(self, tracer: Tracer) -> Value:
+        while True:
+            item = self.iterator.realize().next(tracer)
+            verdict = item if is_none(self.function) else protocols.call(tracer, self.function, [item])
+            if protocols.truth(tracer, verdict):
+                return item
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, self.iterator)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"filter({emitter.rebuild_all(self.parts())})"
+
+
+class EnumerateIterator(IteratorValue):
+    """``enumerate(iterable, start)``."""
+
+    kind = enumerate
+
+    def __init__(self, iterator: Value, start: int) -> None:
+        self.iterator, self.count = iterator, start
+
+    def next(self, tracer: Tracer) -> Value:
+        item = self.iterator.realize().next(tracer)
+        self.count += 1
+        return TupleValue([ConstantValue(self.count - 1), item])
+
+    def parts(self) -> Iterable[Value]:
+        return (self.iterator,)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"enumerate({emitter.rebuild(self.iterator)}, {self.count})"
+
+
+class CallIterator(IteratorValue):
+    """``iter(function, sentinel)``."""
+
+    kind: type = type(iter(int, 1))
+
+    def __init__(self, function: Value, sentinel: Value) -> None:
+        self.function: Value | None = function
+        self.sentinel = sentinel
+
+    def next(self, tracer: Tracer) -> Value:
+        if self.function is None:
+            tracer.throw(StopIteration)
+        result = protocols.call(tracer, self.function, [])
+        if protocols.equal(tracer, self.sentinel, result):
+            self.function = None
+            tracer.throw(StopIteration)
+        return result
+
+
+def reversed_iterator(tracer: Tracer, value: Value) -> Value:
+    """``reversed(value)``."""
+    value = value.realize()
+    kind = value.python_type()
+    if isinstance(value, TupleValue):
+        return SequenceIterator(value.known_items()[::-1], reversed)
+    if isinstance(value, ConstantValue) and isinstance(value.content, range):
+        return RangeIterator(value.content[::-1])
+    if isinstance(value, ConstantValue) and isinstance(value.content, (str, bytes)):
+        return SequenceIterator([ConstantValue(item) for item in _backwards(value.content)], reversed)
+    if hasattr(kind, "__reversed__"):
+        return protocols.call_attr(tracer, value, "__reversed__").realize()
+    if hasattr(kind, "__len__") and hasattr(kind, "__getitem__"):
+        from bothways.capture.standins.sequences import reverse_by_index
+
+        return tracer.inline(reverse_by_index, [value], {})  # type: ignore[arg-type]
+    tracer.throw(TypeError, f"{kind.__name__!r} object is not reversible")
+
+
+def _backwards(content: Any) -> Any:
+    return content[::-1]

@@ -1,0 +1,139 @@
+"""``nn.Module`` instances: parameters, buffers and submodules by name, and calls through their hooks.
+
+Calling a module inlines its ``forward``; forward hooks are inlined around it. Attribute assignment follows
+``nn.Module.__setattr__``: buffers go to the buffer dictionary, plain values to the instance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture import protocols
+from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.objects import MISSING, ObjectValue, lookup
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+# The dictionaries nn.Module.__getattr__ looks in, in its order.
+MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+
+
+class ModuleValue(ObjectValue):
+    """A module."""
+
+    @classmethod
+    def external(cls, tracer: Tracer, module: torch.nn.Module, source: Source) -> ModuleValue:
+        tracer.guard("type({s0}) is {c0}", source, type(module))
+        value = cls(type(module), obj=module, source=source)
+        tracer.remember(module, value)
+        return value
+
+    def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
+        if self.source is not None and name not in self.attrs and name not in self.instance_dict():
+            if lookup(self.cls, name) is MISSING:
+                for holder in MEMBER_DICTS:
+                    if name in self.instance_dict().get(holder, ()):
+                        return self._member(tracer, holder, name)
+        return super().generic_get_attr(tracer, name)
+
+    def _member(self, tracer: Tracer, holder: str, name: str) -> Value:
+        assert self.source is not None
+        content = self.instance_dict()[holder]
+        known = tracer.known(content)
+        if known is not None and known.mutated:
+            return known.get_item(tracer, ConstantValue(name))
+        return tracer.wrap(content[name], Item(Attr(self.source, holder), name))
+
+    def missing_attr(self, tracer: Tracer, name: str, fallback: Any) -> Value:
+        if fallback is not lookup(torch.nn.Module, "__getattr__"):
+            return super().missing_attr(tracer, name, fallback)
+        for holder in MEMBER_DICTS:
+            if self._dict_has(tracer, holder, name):
+                return self._member_dict(tracer, holder).get_item(tracer, ConstantValue(name))
+        tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def _member_dict(self, tracer: Tracer, holder: str) -> Value:
+        return super().generic_get_attr(tracer, holder).realize()
+
+    def _dict_has(self, tracer: Tracer, holder: str, name: str) -> bool:
+        if holder not in self.attrs and holder not in self.instance_dict():
+            return False
+        return self._member_dict(tracer, holder).contains(tracer, ConstantValue(name))
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if lookup(self.cls, "__setattr__") is not lookup(torch.nn.Module, "__setattr__"):
+            super().set_attr(tracer, name, value)
+            return
+        content = value.realize()
+        is_parameter = issubclass(content.python_type(), torch.nn.Parameter)
+        if is_parameter or self._dict_has(tracer, "_parameters", name):
+            tracer.stop("mutation_unknown", f"the parameter {name!r} is replaced inside the function")
+        for holder, kind in (("_modules", torch.nn.Module), ("_buffers", torch.Tensor)):
+            fits = issubclass(content.python_type(), kind) or content.python_type() is type(None)
+            if self._dict_has(tracer, holder, name):
+                if not fits:
+                    tracer.stop("mutation_unknown", f"{name!r} is set to something that is no {kind.__name__}")
+                self._member_dict(tracer, holder).set_item(tracer, ConstantValue(name), value)
+                return
+        if issubclass(content.python_type(), torch.nn.Module):
+            self._member_dict(tracer, "_modules").set_item(tracer, ConstantValue(name), value)
+            return
+        self.generic_set_attr(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        for holder in MEMBER_DICTS:
+            if self._dict_has(tracer, holder, name):
+                self._member_dict(tracer, holder).del_item(tracer, ConstantValue(name))
+                return
+        self.generic_set_attr(tracer, name, None)
+
+    # Calls.
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        custom = lookup(self.cls, "__call__")
+        if custom is not lookup(torch.nn.Module, "__call__") and not hasattr(custom, "__bothways__"):
+            return super().call(tracer, args, kwargs)
+        self._stop_at_backward_hooks(tracer)
+        if self._has_forward_hooks(tracer):
+            from bothways.capture.standins.modules import call_with_hooks
+            from bothways.capture.values.containers import TupleValue
+            from bothways.capture.values.dicts import DictValue
+
+            packed = DictValue.from_pairs(tracer, [(ConstantValue(k), v) for k, v in kwargs.items()])
+            return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed], {})
+        return protocols.call(tracer, self.get_attr(tracer, "forward"), args, kwargs)
+
+    def _stop_at_backward_hooks(self, tracer: Tracer) -> None:
+        hooks = torch_compat.global_module_hooks()
+        if any(hooks[name] for name in torch_compat.GLOBAL_MODULE_HOOKS):
+            tracer.stop("hook", "hooks are registered for all modules")
+        globals_ = tracer.globals_source(hooks)
+        for name in torch_compat.GLOBAL_MODULE_HOOKS:
+            tracer.guard("not {s0}", Item(globals_, name))
+        for name in BACKWARD_HOOKS:
+            if self._hooks(name):
+                tracer.stop("hook", f"{self.cls.__name__} has backward hooks")
+            if self.source is not None:
+                tracer.guard("not {s0}", Attr(self.source, name))
+
+    def _has_forward_hooks(self, tracer: Tracer) -> bool:
+        found = False
+        for name in FORWARD_HOOKS:
+            if self._hooks(name):
+                found = True
+            elif self.source is not None:
+                tracer.guard("not {s0}", Attr(self.source, name))
+        return found
+
+    def _hooks(self, name: str) -> Any:
+        if self.source is None:
+            return None
+        return self.instance_dict().get(name)

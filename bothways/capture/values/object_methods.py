@@ -1,0 +1,62 @@
+"""The methods every object inherits from ``object``, for instances of user classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bothways.capture import protocols
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.objects import ObjectValue
+
+
+def _getattribute(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    return owner.generic_get_attr(tracer, protocols.as_string(tracer, args[0]))
+
+
+def _setattr(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    owner.generic_set_attr(tracer, protocols.as_string(tracer, args[0]), args[1])
+    return ConstantValue(None)
+
+
+def _delattr(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    owner.generic_set_attr(tracer, protocols.as_string(tracer, args[0]), None)
+    return ConstantValue(None)
+
+
+def _nothing(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(None)
+
+
+def _identity_comparison(expected: bool) -> Callable[..., Value]:
+    def handler(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+        if protocols.same_object(owner, args[0]):
+            return ConstantValue(expected)
+        return ConstantValue(NotImplemented)
+
+    return handler
+
+
+def _format(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(format(protocols.text(tracer, owner), protocols.as_string(tracer, args[0])))
+
+
+def _str(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(owner.text(tracer, "repr"))
+
+
+HANDLERS: dict[str, Callable[..., Value]] = {
+    "__getattribute__": _getattribute,
+    "__setattr__": _setattr,
+    "__delattr__": _delattr,
+    "__init__": _nothing,
+    "__init_subclass__": _nothing,
+    "__eq__": _identity_comparison(True),
+    "__ne__": _identity_comparison(False),
+    "__format__": _format,
+    "__str__": _str,
+}

@@ -1,0 +1,322 @@
+"""Tensors: a node of the graph, and the fake that knows its metadata.
+
+Metadata (shape, dtype, device, …) is answered from the fake and becomes a constant of the program, which is
+sound because every input's metadata is guarded. Work on data becomes a node; reading data breaks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways.capture import protocols
+from bothways.capture.fakes import Fake, fake_like
+from bothways.capture.sources import Attr, Source
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue, constant_value
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.tracer import Tracer
+
+# Attributes that follow from guarded metadata. Those that depend on the device ask the Fake, whose meta
+# tensor is on no real device.
+METADATA: dict[str, Callable[[Fake], object]] = {
+    "shape": lambda fake: fake.meta.shape,
+    "dtype": lambda fake: fake.meta.dtype,
+    "device": lambda fake: fake.device,
+    "ndim": lambda fake: fake.meta.ndim,
+    "layout": lambda fake: fake.meta.layout,
+    "requires_grad": lambda fake: fake.meta.requires_grad,
+    "itemsize": lambda fake: fake.meta.itemsize,
+    "nbytes": lambda fake: fake.meta.nbytes,
+    "is_cuda": lambda fake: fake.device.type == "cuda",
+    "is_cpu": lambda fake: fake.device.type == "cpu",
+    "is_meta": lambda fake: fake.device.type == "meta",
+    "is_mps": lambda fake: fake.device.type == "mps",
+    "is_xpu": lambda fake: fake.device.type == "xpu",
+    "is_sparse": lambda fake: False,
+    "is_sparse_csr": lambda fake: False,
+    "is_mkldnn": lambda fake: False,
+    "is_quantized": lambda fake: False,
+    "is_nested": lambda fake: False,
+    "output_nr": lambda fake: fake.meta.output_nr,
+}
+
+# The same for methods, which take constant arguments.
+METADATA_METHODS: dict[str, Callable[..., object]] = {
+    "size": lambda fake, *args, **kwargs: fake.meta.size(*args, **kwargs),
+    "dim": lambda fake: fake.meta.dim(),
+    "ndimension": lambda fake: fake.meta.dim(),
+    "numel": lambda fake: fake.meta.numel(),
+    "nelement": lambda fake: fake.meta.numel(),
+    "stride": lambda fake, *args, **kwargs: fake.meta.stride(*args, **kwargs),
+    "element_size": lambda fake: fake.meta.element_size(),
+    "is_contiguous": lambda fake, **kwargs: fake.meta.is_contiguous(**kwargs),
+    "is_floating_point": lambda fake: fake.meta.is_floating_point(),
+    "is_complex": lambda fake: fake.meta.is_complex(),
+    "is_signed": lambda fake: fake.meta.is_signed(),
+    "get_device": lambda fake: -1 if fake.device.index is None else fake.device.index,
+    "__len__": lambda fake: len(fake.meta),
+}
+
+# Attributes that are tensors computed from this one.
+TENSOR_PROPERTIES = frozenset("T mT H mH real imag".split())
+
+# Methods that need data, change autograd's own state, or hand out what capture cannot follow.
+STOPS: dict[str, tuple[str, str]] = {
+    **{
+        name: ("tensor_value", f"Tensor.{name} reads the tensor's data")
+        for name in (
+            "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__ data_ptr is_nonzero equal "
+            "allclose storage untyped_storage storage_offset is_set_to __dlpack__ is_pinned is_shared __contains__"
+        ).split()
+    },
+    **{
+        name: ("hook", f"Tensor.{name} registers a hook")
+        for name in "register_hook register_post_accumulate_grad_hook retain_grad".split()
+    },
+    **{
+        name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
+        for name in "requires_grad_ set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
+    },
+    "backward": ("backward", "Tensor.backward runs the autograd engine"),
+    "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
+    "__format__": ("tensor_value", "a tensor is formatted as text"),
+    "type": ("call_unknown", "Tensor.type is not supported"),
+    "new": ("call_unknown", "Tensor.new is not supported"),
+    "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),
+    "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
+}
+
+
+class TensorValue(Value):
+    """A tensor the graph computes or takes in."""
+
+    def __init__(self, node: torch.fx.Node, fake: Fake, cls: type = torch.Tensor, source: Source | None = None) -> None:
+        self.node, self.fake, self.cls, self.source = node, fake, cls, source
+        self.placeholder = node
+        self.obj: torch.Tensor | None = None
+        self.attrs: dict[str, Value | None] = {}
+
+    @classmethod
+    def external(cls, tracer: Tracer, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """A tensor from outside: an input of the graph, guarded by everything metadata can tell."""
+        guard_tensor(tracer, tensor, source)
+        value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor), type(tensor), source)
+        value.obj = tensor
+        tracer.graph.inputs.append(value)
+        tracer.remember(tensor, value)
+        return value
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        meta = self.fake.meta
+        return f"a tensor of shape {tuple(meta.shape)} and {meta.dtype}"
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self
+
+    # Attributes.
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.builtins import BoundBuiltin
+        from bothways.capture.values.classes import ClassValue
+
+        if name in self.attrs:
+            stored = self.attrs[name]
+            if stored is not None:
+                return stored
+        elif self.obj is not None and self.source is not None and name in self.obj.__dict__:
+            return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))
+        if name in METADATA:
+            return constant_value(METADATA[name](self.fake))
+        if name in TENSOR_PROPERTIES:
+            return tracer.graph.op("call_function", getattr, getattr, [self, ConstantValue(name)], {})
+        if name in _ATTRIBUTES:
+            return _ATTRIBUTES[name](tracer, self)
+        if name == "__class__":
+            return ClassValue.of(tracer, self.cls)
+        if name in STOPS or callable(getattr(torch.Tensor, name, None)):
+            return BoundBuiltin(self, name)
+        if hasattr(torch.Tensor, name):
+            tracer.stop("attribute_unknown", f"cannot read Tensor.{name}")
+        if self.source is not None:
+            tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
+        tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if hasattr(torch.Tensor, name):
+            tracer.stop("mutation_unknown", f"cannot set Tensor.{name}")
+        self._store(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        self.get_attr(tracer, name)
+        self._store(tracer, name, None)
+
+    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # Operations.
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in METADATA_METHODS:
+            from bothways.capture.values.constants import constant_arguments
+
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
+        if name in STOPS:
+            tracer.stop(*STOPS[name])
+        if name in _SLOT_METHODS:
+            return _SLOT_METHODS[name](tracer, self, args)
+        return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
+
+    def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
+        from bothways.capture.values.objects import ObjectValue
+
+        if isinstance(other, ObjectValue) and other.payload is None:
+            return None
+        operands: list[Value] = [other, self] if reflected else [self, other]
+        if op.symbol in ("==", "!=") and isinstance(other, ConstantValue) and not _is_number(other):
+            return None
+        return tracer.graph.op("call_function", op.function, op.function, operands, {})
+
+    def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
+        return tracer.graph.op("call_function", function, function, [self], {})
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        value = value.realize()
+        tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
+
+    def iterate(self, tracer: Tracer) -> Value:
+        from bothways.capture.values.iterators import SequenceIterator
+
+        if self.fake.meta.dim() == 0:
+            tracer.throw(TypeError, "iteration over a 0-d tensor")
+        count = self.fake.meta.shape[0]
+        items = [self.get_item(tracer, ConstantValue(index)) for index in range(count)]
+        return SequenceIterator(items, type(iter(())))
+
+    def truth(self, tracer: Tracer) -> bool:
+        tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
+
+    def length(self, tracer: Tracer) -> int:
+        return int(tracer.run_const(len, self.fake.meta))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        tracer.stop("tensor_value", "looking for an element reads the tensor's data")
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        tracer.stop("tensor_value", "a tensor is turned into text")
+
+    def format(self, tracer: Tracer, spec: str) -> str | None:
+        tracer.stop("tensor_value", "a tensor is formatted as text")
+
+    # After the call.
+
+    def name_hint(self) -> str:
+        return str(self.node.name)
+
+    def parts(self) -> Iterable[Value]:
+        return [value for value in self.attrs.values() if value is not None]
+
+    @property
+    def two_phase(self) -> bool:  # type: ignore[override]
+        return bool(self.attrs)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return emitter.tensor(self)
+
+    rebuild_empty = rebuild
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        for attribute, value in self.attrs.items():
+            if value is not None:
+                emitter.build(f"{name}.{attribute} = {emitter.rebuild(value)}")
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None and self.obj is not None
+        name = emitter.read(self.source)
+        for attribute, value in self.attrs.items():
+            if value is not None:
+                emitter.effect(f"{name}.{attribute} = {emitter.rebuild(value)}")
+            elif attribute in self.obj.__dict__:
+                emitter.effect(f"del {name}.{attribute}")
+
+
+def guard_tensor(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
+    """Assume the tensor's type and metadata. Sparse and nested tensors fail the stride check by raising."""
+    tracer.guard("type({s0}) is {c0}", source, type(tensor))
+    tracer.guard("{s0}.dtype is {c0}", source, tensor.dtype)
+    tracer.guard("{s0}.shape == {c0}", source, tuple(tensor.shape))
+    tracer.guard("{s0}.stride() == {c0}", source, tensor.stride())
+    tracer.guard("{s0}.device == {c0}", source, tensor.device)
+    if tensor.requires_grad:
+        tracer.guard("{s0}.requires_grad", source)
+    else:
+        tracer.guard("not {s0}.requires_grad", source)
+
+
+def _is_number(value: ConstantValue) -> bool:
+    return isinstance(value.content, (int, float, complex))
+
+
+def _grad(tracer: Tracer, value: TensorValue) -> Value:
+    if value.obj is not None and value.source is not None:
+        return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
+    return ConstantValue(None)
+
+
+def _grad_fn(tracer: Tracer, value: TensorValue) -> Value:
+    if value.obj is not None and value.source is not None:
+        if value.obj.grad_fn is not None:
+            tracer.stop("attribute_unknown", "cannot follow Tensor.grad_fn")
+        tracer.guard("{s0}.grad_fn is None", value.source)
+        return ConstantValue(None)
+    if value.fake.meta.grad_fn is not None:
+        tracer.stop("attribute_unknown", "cannot follow Tensor.grad_fn")
+    return ConstantValue(None)
+
+
+def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:
+    if value.source is not None:
+        tracer.guard("{s0}.is_leaf" if value.fake.meta.is_leaf else "not {s0}.is_leaf", value.source)
+    return ConstantValue(value.fake.meta.is_leaf)
+
+
+def _data(tracer: Tracer, value: TensorValue) -> Value:
+    # ``x.data`` shares storage outside autograd's sight; as a value it is what detach() gives.
+    return tracer.graph.op("call_method", "detach", torch.Tensor.detach, [value], {})
+
+
+_ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
+    "grad": _grad,
+    "grad_fn": _grad_fn,
+    "is_leaf": _is_leaf,
+    "data": _data,
+}
+
+
+def _set_item_method(tracer: Tracer, value: TensorValue, args: Args) -> Value:
+    value.set_item(tracer, args[0].realize(), args[1])
+    return ConstantValue(None)
+
+
+_SLOT_METHODS: dict[str, Callable[[Tracer, TensorValue, Args], Value]] = {
+    "__getitem__": lambda tracer, value, args: value.get_item(tracer, args[0].realize()),
+    "__setitem__": _set_item_method,
+    "__iter__": lambda tracer, value, args: value.iterate(tracer),
+    "__hash__": lambda tracer, value, args: tracer.stop("hash_unknown", "the hash of a tensor is its address"),
+}

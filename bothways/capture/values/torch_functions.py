@@ -1,0 +1,244 @@
+"""Functions of the torch namespace: one node each, except those that ask about the interpreter or the types.
+
+``HANDLERS`` holds what is answered at capture time; everything else that is a tensor operation goes through
+``call_in_graph``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture import protocols
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+Handler = Callable[["Tracer", Args, Kwargs], Value]
+HANDLERS: dict[Any, Handler] = {}
+
+# Pure functions of types and sizes: computed at capture time from constants.
+FOLDED: tuple[Any, ...] = (
+    torch.promote_types,
+    torch.can_cast,
+    torch.broadcast_shapes,
+    torch.get_default_dtype,
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch.get_autocast_dtype,
+    torch.is_autocast_cache_enabled,
+    torch.amp.is_autocast_available,
+    torch.cuda.is_available,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+)
+# Answers that are the same in every capture.
+CONSTANT_ANSWERS: dict[Any, Any] = {
+    torch.jit.is_scripting: False,
+    torch.jit.is_tracing: False,
+    torch_compat.is_scripting: False,
+    torch_compat.get_tracing_state: None,
+    torch.compiler.is_compiling: True,
+    torch.compiler.is_dynamo_compiling: True,
+    torch.overrides.has_torch_function: False,
+    torch.overrides.has_torch_function_unary: False,
+    torch.overrides.has_torch_function_variadic: False,
+}
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+def call_in_graph(tracer: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """Record a call as one node."""
+    out = kwargs.get("out")
+    if out is not None and not _is_none(out):
+        if not isinstance(out.realize(), TensorValue):
+            tracer.stop("call_unknown", "several out= tensors are given")
+    inplace = kwargs.get("inplace")
+    if inplace is not None and protocols.truth(tracer, inplace):
+        kwargs = {**kwargs, "inplace": ConstantValue(True)}
+    return tracer.graph.op("call_function", function, function, args, kwargs)
+
+
+def _is_none(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, ConstantValue) and value.content is None
+
+
+class TorchFunctionValue(Value):
+    """A C function of torch's that is one operation of the graph."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def constant(self) -> Any:
+        return self.function
+
+    def identity(self) -> object:
+        return self.function
+
+    def hash_key(self, tracer: Tracer) -> Any:
+        return self.function
+
+    def describe(self) -> str:
+        return f"the function {getattr(self.function, '__name__', self.function)}"
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        handler = HANDLERS.get(self.function)
+        if handler is not None:
+            return handler(tracer, args, kwargs)
+        return call_in_graph(tracer, self.function, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        return constant_value(tracer.run_const(getattr, self.function, name), tracer)
+
+    def rebuild(self, emitter: Any) -> str:
+        return str(emitter.inject(self.function, getattr(self.function, "__name__", "function")))
+
+
+def _folded(function: Callable[..., Any]) -> Handler:
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return constant_value(tracer.run_const(function, *positional, **keywords), tracer)
+
+    return handler
+
+
+def _answer(content: Any) -> Handler:
+    return lambda tracer, args, kwargs: ConstantValue(content)
+
+
+HANDLERS.update({function: _folded(function) for function in FOLDED})
+HANDLERS.update({function: _answer(content) for function, content in CONSTANT_ANSWERS.items()})
+
+
+@handles(functools.partial)
+def _partial(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values.partials import PartialValue
+
+    return PartialValue.make(tracer, args, kwargs)
+
+
+@handles(torch.is_tensor)
+def _is_tensor(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(isinstance(args[0].realize(), TensorValue))
+
+
+@handles(torch.is_grad_enabled)
+def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
+    return ConstantValue(torch.is_grad_enabled())
+
+
+@handles(torch_compat.set_grad_enabled)
+def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    enabled = bool(protocols.as_constant(tracer, args[0]))
+    if enabled != torch.is_grad_enabled():
+        torch_compat.set_grad_enabled(enabled)
+        tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
+    return ConstantValue(None)
+
+
+@handles(torch.numel)
+def _numel(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return protocols.call_attr(tracer, args[0], "numel")
+
+
+@handles(torch.Size)
+def _size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    positional, _ = constant_arguments(tracer, args, kwargs)
+    return constant_value(tracer.run_const(torch.Size, *positional))
+
+
+def _from_data(function: Any) -> Handler:
+    """``torch.tensor`` and ``torch.as_tensor``: of constants, or of one whole tensor."""
+
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        data = args[0].realize() if args else kwargs["data"].realize()
+        if not isinstance(data, TensorValue) and not data.is_constant:
+            tracer.stop("tensor_value", f"torch.{function.__name__} reads the data of the tensors it is given")
+        return tracer.graph.op("call_function", function, function, args, kwargs)
+
+    return handler
+
+
+HANDLERS.update({function: _from_data(function) for function in (torch.tensor, torch.as_tensor)})
+
+
+class AutocastValue(Value):
+    """``torch.autocast(…)``: entering and leaving it are two nodes of the graph."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self.arguments = arguments
+        self._entered: list[tuple[Any, Any]] = []
+
+    def python_type(self) -> type:
+        return torch.autocast
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__enter__":
+            node = tracer.graph.statement(torch_compat.enter_autocast, self.arguments)
+            self._entered.append((node, torch_compat.enter_autocast(*self.arguments)))
+            tracer.open_contexts.append(self)
+            return self
+        node, entered = self._entered.pop()
+        tracer.open_contexts.remove(self)
+        torch_compat.exit_autocast(entered)
+        tracer.graph.statement(torch_compat.exit_autocast, (node,))
+        return ConstantValue(False)
+
+    def leave(self) -> None:
+        """Undo what capture entered, when it stops inside."""
+        while self._entered:
+            torch_compat.exit_autocast(self._entered.pop()[1])
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.builtins import BoundBuiltin
+
+        if name in ("__enter__", "__exit__"):
+            return BoundBuiltin(self, name)
+        return super().get_attr(tracer, name)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        from bothways.capture.standins.contexts import decorate
+
+        return tracer.inline(decorate, [self, args[0]], {})
+
+
+@handles(torch.autocast)
+def _autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    positional, keywords = constant_arguments(tracer, args, kwargs)
+    return _autocast_value(*positional, **keywords)
+
+
+def _autocast_value(
+    device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> AutocastValue:
+    if cache_enabled is None:
+        cache_enabled = torch.is_autocast_cache_enabled()
+    return AutocastValue((device_type, dtype, enabled, cache_enabled))
+
+
+@handles(torch.cuda.amp.autocast)
+def _cuda_autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    positional, keywords = constant_arguments(tracer, args, kwargs)
+    enabled = positional[0] if positional else keywords.get("enabled", True)
+    return _autocast_value("cuda", keywords.get("dtype", torch.float16), enabled)
+

@@ -1,0 +1,268 @@
+"""From a real object to its Value: what kind it is, and which guards that takes.
+
+``look_at`` is for objects reached by a Source that may hold something else next time; ``library_value`` for
+objects that are facts (builtins, library functions, class attributes already guarded).
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture import policy
+from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values.base import Value
+from bothways.capture.values.builtins import BuiltinValue
+from bothways.capture.values.classes import ClassValue
+from bothways.capture.values.constants import CONSTANT_TYPES, ConstantValue, constant_value, guard_constant
+from bothways.capture.values.construction import PAYLOADS, builtin_base
+from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.deques import DequeValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
+from bothways.capture.values.modules import ModuleValue
+from bothways.capture.values.namespaces import NamespaceValue
+from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.sets import SetValue
+from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+Wrapper = Callable[["Tracer", Any, Source], Value]
+
+
+def look_at(tracer: Tracer, obj: Any, source: Source) -> Value:
+    """The Value of an object from outside, with the guards its kind needs."""
+    kind = type(obj)
+    wrapper = BY_TYPE.get(kind)
+    if wrapper is not None:
+        return wrapper(tracer, obj, source)
+    for base, general in BY_BASE:
+        if isinstance(obj, base):
+            return general(tracer, obj, source)
+    return _instance(tracer, obj, source)
+
+
+def library_value(tracer: Tracer, obj: Any) -> Value:
+    """The Value of an object that is a fact: no guard."""
+    known = tracer.known(obj)
+    if known is not None:
+        return known
+    if isinstance(obj, types.FunctionType):
+        return _inner_function(tracer, obj) or library_function(tracer, obj)
+    if isinstance(obj, type):
+        return ClassValue.of(tracer, obj)
+    if isinstance(obj, types.ModuleType):
+        return NamespaceValue(obj)
+    if isinstance(obj, types.MethodType):
+        return MethodValue(library_value(tracer, obj.__func__), library_value(tracer, obj.__self__))
+    if _is_callable_fact(obj):
+        return _callable(obj)
+    kind = type(obj)
+    if kind in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+        return ConstantValue(obj)
+    if kind in (tuple, torch.Size, slice):
+        return constant_value(obj, tracer)
+    label = getattr(obj, "__qualname__", None) or kind.__qualname__
+    return tracer.look_at(obj, tracer.inject(obj, label))
+
+
+def _inner_function(tracer: Tracer, function: Any) -> Value | None:
+    """The user's function behind one that bothways compiled: captures look through it."""
+    if "__bothways__" not in function.__dict__:
+        return None
+    return library_function(tracer, function.__wrapped__)
+
+
+def _is_callable_fact(obj: Any) -> bool:
+    return isinstance(
+        obj,
+        (
+            types.BuiltinFunctionType,
+            types.MethodDescriptorType,
+            types.WrapperDescriptorType,
+            types.MethodWrapperType,
+            *torch_compat.OP_TYPES,
+        ),
+    )
+
+
+def _callable(obj: Any) -> Value:
+    if policy.is_graph_function(obj) or (obj in HANDLERS and not isinstance(obj, type)):
+        return TorchFunctionValue(obj)
+    return BuiltinValue(obj)
+
+
+def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
+    guard_constant(tracer, obj, source)
+    return ConstantValue(obj, source)
+
+
+def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if "__bothways__" in obj.__dict__:
+        return look_at(tracer, obj.__wrapped__, Attr(source, "__wrapped__"))
+    return FunctionValue.external(tracer, obj, source)
+
+
+def _look_method(tracer: Tracer, obj: Any, source: Source) -> Value:
+    tracer.guard("type({s0}) is {c0}", source, types.MethodType)
+    function = tracer.wrap(obj.__func__, Attr(source, "__func__"))
+    value = MethodValue(function, tracer.wrap(obj.__self__, Attr(source, "__self__")), source)
+    tracer.remember(obj, value)
+    return value
+
+
+def _look_class(tracer: Tracer, obj: Any, source: Source) -> Value:
+    tracer.guard("{s0} is {c0}", source, obj)
+    return ClassValue.of(tracer, obj)
+
+
+def _look_namespace(tracer: Tracer, obj: Any, source: Source) -> Value:
+    tracer.guard("{s0} is {c0}", source, obj)
+    return NamespaceValue(obj)
+
+
+def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
+    owner = getattr(obj, "__self__", None)
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not policy.is_graph_function(obj):
+        from bothways.capture.values.builtins import BoundBuiltin
+
+        tracer.guard("type({s0}) is {c0}", source, type(obj))
+        tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
+        return BoundBuiltin(tracer.wrap(owner, Attr(source, "__self__")), obj.__name__)
+    tracer.guard("{s0} is {c0}", source, obj)
+    return _callable(obj)
+
+
+def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        tracer.stop("tensor_subclass", f"{source} is a {type(obj).__name__}")
+    if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or obj.is_conj() or obj.is_neg():
+        tracer.stop("tensor_subclass", f"{source} is a tensor of a special layout")
+    return TensorValue.external(tracer, obj, source)
+
+
+def _look_slice(tracer: Tracer, obj: Any, source: Source) -> Value:
+    tracer.guard("type({s0}) is {c0}", source, slice)
+    return SliceValue([tracer.wrap(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")])
+
+
+def _look_partial(tracer: Tracer, obj: Any, source: Source) -> Value:
+    from bothways.capture.values.partials import PartialValue
+
+    return PartialValue.external(tracer, obj, source)
+
+
+def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
+    """An instance of a user class."""
+    from bothways.capture.values.exceptions import ExceptionValue
+
+    cls = type(obj)
+    if isinstance(obj, torch.nn.Module):
+        return _look_module(tracer, obj, source)
+    base = builtin_base(cls)
+    tracer.guard("type({s0}) is {c0}", source, cls)
+    if isinstance(obj, BaseException):
+        held = Attr(source, "args")
+        tracer.guard("len({s0}) == {c0}", held, len(obj.args))
+        args = [tracer.wrap(arg, Item(held, index)) for index, arg in enumerate(obj.args)]
+        value: ObjectValue = ExceptionValue(cls, args, obj=obj, source=source)
+    elif base is object:
+        value = ObjectValue(cls, obj=obj, source=source)
+    elif base in PAYLOADS:
+        payload = payload_of(tracer, obj, base, source)
+        value = ObjectValue(cls, obj=obj, source=source, payload=payload)
+    else:
+        tracer.stop("object_unknown", f"{source} is a {cls.__module__}.{cls.__qualname__}, kept by C code")
+    tracer.remember(obj, value)
+    return value
+
+
+def payload_of(tracer: Tracer, obj: Any, base: type, source: Source) -> Value:
+    """The built-in part of an instance of a class that extends a built-in one."""
+    external = _PAYLOAD_KINDS[base]
+    if external is None:
+        guard = {"int": "int.__index__({s0}) == {c0}", "float": "float.__float__({s0}) == {c0}"}
+        template = guard.get(base.__name__, "str.__str__({s0}) == {c0}")
+        content = base(obj)
+        tracer.guard(template, source, content)
+        return ConstantValue(content)
+    value: Value = external(tracer, obj, source)
+    return value
+
+
+_PAYLOAD_KINDS: dict[type, Callable[..., Value] | None] = {
+    collections.OrderedDict: DictValue.external,
+    collections.defaultdict: DictValue.external,
+    dict: DictValue.external,
+    collections.deque: DequeValue.external,
+    list: ListValue.external,
+    tuple: TupleValue.external,
+    set: SetValue.external,
+    frozenset: SetValue.external,
+    int: None,
+    float: None,
+    str: None,
+}
+
+
+def _look_module(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if isinstance(obj, torch.jit.ScriptModule):
+        tracer.stop("object_unknown", f"{source} is a ScriptModule")
+    original = type(obj).__dict__.get("__bothways_original__")
+    if original is not None:
+        # A compiled module shares its dictionary with the module it was made from; captures see that module.
+        return tracer.look_at(obj._orig_mod, Attr(source, "_orig_mod"))
+    return ModuleValue.external(tracer, obj, source)
+
+
+def _look_named_tuple(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if hasattr(obj, "_fields") and type(obj).__dictoffset__ == 0:
+        return TupleValue.external(tracer, obj, source)
+    if type(obj).__module__ == "torch.return_types":
+        return TupleValue.external(tracer, obj, source)
+    return _instance(tracer, obj, source)
+
+
+BY_TYPE: dict[type, Wrapper] = {
+    **dict.fromkeys(CONSTANT_TYPES, _look_constant),
+    types.FunctionType: _look_function,
+    types.MethodType: _look_method,
+    types.ModuleType: _look_namespace,
+    types.BuiltinFunctionType: _look_callable,
+    types.MethodDescriptorType: _look_callable,
+    types.WrapperDescriptorType: _look_callable,
+    types.MethodWrapperType: _look_callable,
+    torch.Tensor: _look_tensor,
+    torch.nn.Parameter: _look_tensor,
+    list: ListValue.external,
+    tuple: TupleValue.external,
+    torch.Size: TupleValue.external,
+    dict: DictValue.external,
+    collections.OrderedDict: DictValue.external,
+    collections.defaultdict: DictValue.external,
+    collections.deque: DequeValue.external,
+    set: SetValue.external,
+    frozenset: SetValue.external,
+    slice: _look_slice,
+    functools.partial: _look_partial,
+}
+
+BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
+    (enum.Enum, _look_constant),
+    (type, _look_class),
+    (types.ModuleType, _look_namespace),
+    (torch.Tensor, _look_tensor),
+    (torch_compat.OP_TYPES, _look_callable),
+    (torch.nn.Module, _look_module),
+    (tuple, _look_named_tuple),
+)

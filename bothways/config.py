@@ -1,0 +1,165 @@
+"""The configuration: one typed object, ``config``, read by every layer and written only by the user.
+
+Setting a name that does not exist, or a value of the wrong type, raises at once and says what is valid.
+``config.patch(...)`` changes values for the length of a ``with`` block or of a decorated function's calls.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from types import TracebackType
+from typing import Any, TypeVar, get_type_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOGS_VARIABLE = "BOTHWAYS_LOGS"
+
+# Topic of ``config.logs`` -> what it prints.
+LOG_TOPICS: dict[str, str] = {
+    "recompiles": "why a function was captured again: the guard that failed",
+    "breaks": "where a capture stopped, why, and what to do about it",
+    "guards": "what each program assumes, with the source line that caused it",
+    "programs": "the Python source generated for each capture",
+    "graphs": "the graph handed to the backend",
+}
+
+
+def parse_topics(text: str) -> tuple[str, ...]:
+    """The topics in a comma-separated list, each once, in the order of ``LOG_TOPICS``; "all" is every one."""
+    named = {topic for part in text.split(",") if (topic := part.strip().lower())}
+    if unknown := sorted(named - LOG_TOPICS.keys() - {"all"}):
+        raise ValueError(f"no log topic {unknown[0]!r}; the valid topics are {', '.join(LOG_TOPICS)}, all")
+    return tuple(topic for topic in LOG_TOPICS if topic in named or "all" in named)
+
+
+def _topics_from_environment() -> str:
+    text = os.environ.get(LOGS_VARIABLE, "")
+    try:
+        return ",".join(parse_topics(text))
+    except ValueError as error:
+        # A typing mistake in the environment must not stop the program that happens to import bothways.
+        warnings.warn(f"{LOGS_VARIABLE} is ignored: {error}", stacklevel=2)
+        return ""
+
+
+@dataclass(repr=False)
+class Config:
+    """What can be configured. ``bothways.config`` is the one instance."""
+
+    recompile_limit: int = 8
+    """How many programs one function may have; after that it runs as plain Python, with one warning."""
+
+    error_on_recompile: bool = False
+    """Raise ``errors.RecompileError`` when a guard fails, instead of capturing the function again."""
+
+    inline_depth_limit: int = 100
+    """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
+
+    suppress_errors: bool = False
+    """When bothways itself goes wrong, run the function as plain Python instead of raising."""
+
+    logs: str = field(default_factory=_topics_from_environment)
+    """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
+    Starts as the environment variable BOTHWAYS_LOGS."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, _checked(name, value))
+
+    def wants_log(self, topic: str) -> bool:
+        """Whether ``topic`` is one of ``logs``."""
+        return topic in self.logs.split(",")
+
+    def patch(self, **changes: Any) -> Patch:
+        """Set values for a ``with`` block, or for each call of a decorated function; then restore them.
+
+        The names and values are checked here, before anything changes.
+        """
+        return Patch(self, {name: _checked(name, value) for name, value in changes.items()})
+
+    def reset(self) -> None:
+        """Set every value back to its default; ``logs`` to what the environment says now."""
+        with _lock:
+            for name, value in Config().as_dict().items():
+                setattr(self, name, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The current values by name."""
+        return {name: getattr(self, name) for name in FIELD_TYPES}
+
+    def __repr__(self) -> str:
+        width = max(map(len, FIELD_TYPES))
+        return "\n".join(f"{name:<{width}} = {value!r}" for name, value in self.as_dict().items())
+
+
+class Patch:
+    """Values that hold inside a ``with`` block or during the calls of a decorated function.
+
+    One patch may be entered several times, nested or one after another. The configuration is one for the
+    whole process: other threads see the patched values as well.
+    """
+
+    def __init__(self, target: Config, changes: dict[str, Any]) -> None:
+        self._target, self._changes = target, changes
+        self._saved: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Config:
+        with _lock:
+            self._saved.append({name: getattr(self._target, name) for name in self._changes})
+            self._assign(self._changes)
+        return self._target
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _lock:
+            self._assign(self._saved.pop())
+
+    def __call__(self, function: F) -> F:
+        # The body of a generator or coroutine runs after its call returned: a patch there would do nothing.
+        kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if not inspect.isfunction(function) or any(kind(function) for kind in kinds):
+            raise TypeError(
+                f"config.patch decorates plain functions; use it in a with block inside {function!r}"
+            )
+
+        @functools.wraps(function)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return patched  # type: ignore[return-value]
+
+    def _assign(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self._target, name, value)
+
+
+_lock = threading.RLock()
+
+# Field -> its type, taken from the annotations above so that there is one list of fields.
+FIELD_TYPES: dict[str, type[Any]] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}
+
+
+def _checked(name: str, value: Any) -> Any:
+    """``value`` as field ``name`` stores it; AttributeError, TypeError or ValueError when it cannot."""
+    if name not in FIELD_TYPES:
+        close = difflib.get_close_matches(name, FIELD_TYPES, n=1)
+        meant = f" did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"config has no field {name!r};{meant} the fields are {', '.join(FIELD_TYPES)}")
+    expected = FIELD_TYPES[name]
+    # `type(...) is` and not isinstance: True is an int, and a limit of True is a mistake.
+    if type(value) is not expected:
+        raise TypeError(f"config.{name} is {expected.__name__}, not {type(value).__name__} ({value!r})")
+    if expected is int and value < 0:
+        raise ValueError(f"config.{name} counts something and cannot be {value}")
+    return ",".join(parse_topics(value)) if name == "logs" else value
+
+
+config = Config()

@@ -1,0 +1,74 @@
+"""What ``explain`` shows: graph, guards with what caused them, effects, program, recompilations, breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bothways.errors import Break
+from bothways.runtime.program import Check, Program
+
+
+@dataclass
+class Explanation:
+    """How one call was compiled; print it to read it."""
+
+    name: str
+    programs: list[Program] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    recompilations: list[str] = field(default_factory=list)
+    result: Any = field(default=None, repr=False)
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        return len(self.breaks)
+
+    @property
+    def break_reasons(self) -> list[Break]:
+        return self.breaks
+
+    @property
+    def op_count(self) -> int:
+        return sum(program.op_count for program in self.programs)
+
+    @property
+    def guards(self) -> list[Check]:
+        return [check for program in self.programs for check in program.checks]
+
+    def __str__(self) -> str:
+        count = f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}"
+        lines = [f"{self.name}: {count}, {self.op_count} operations, {len(self.breaks)} breaks"]
+        for index, program in enumerate(self.programs):
+            lines += ["", *_program_lines(index, program)]
+        lines += _section("Breaks", [str(found) for found in self.breaks])
+        lines += _section("Recompilations", self.recompilations)
+        return "\n".join(lines)
+
+
+def _program_lines(index: int, program: Program) -> list[str]:
+    graph = program.graph_text().strip() if program.graph_text is not None else "(no tensor operations)"
+    return [
+        f"== Program {index} of {program.name} ==",
+        *_section("Graph", [graph]),
+        *_section("Guards", [_guard_line(check) for check in program.checks]),
+        *_section("Effects", list(program.effects)),
+        *_section("Program", [program.source]),
+    ]
+
+
+def _guard_line(check: Check) -> str:
+    if check.where is None or not check.where.line:
+        return check.text
+    source = check.where.text
+    return f"{check.text:<60}  # {check.where.function}:{check.where.line}{f'  {source}' if source else ''}"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    return ["", f"{title}:", *(f"    {line}" for text in lines for line in text.split("\n"))]

@@ -1,0 +1,225 @@
+"""One compiled function: its dispatcher, what happens on a miss, and the history people can read.
+
+A miss captures, hands the graph to the backend and adds a program; what cannot be captured runs as plain
+Python. Misses of one function are handled one at a time, hits take no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from bothways import errors
+from bothways.config import config
+from bothways.errors import Break, Unsupported
+from bothways.runtime import logs
+from bothways.runtime.counters import counters
+from bothways.runtime.dispatcher import Dispatcher, call_bound
+from bothways.runtime.program import Check, Program
+
+
+class Captured(Protocol):
+    """What the capture layer gives: a Program and the graph it calls."""
+
+    program: Program
+    graph: Any
+    inputs: list[torch.Tensor]
+    graph_key: str
+
+
+Capturer = Callable[..., Captured]
+GraphCompiler = Callable[[Any, list[torch.Tensor]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one function is compiled; ``compile`` validates them."""
+
+    backend: GraphCompiler
+    backend_name: str
+    fullgraph: bool = False
+    dynamic: bool | None = None
+
+
+@dataclass
+class History:
+    """What happened to one compiled function so far."""
+
+    recompilations: list[str] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list)
+    captures: int = 0
+
+
+# The same break this often, and a function is not looked at again: capture costs more than it can win.
+BREAKS_BEFORE_PLAIN = 3
+
+_all: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+class CompiledFunction:
+    """The state behind a compiled function; the function people call is ``self.dispatcher.function``."""
+
+    def __init__(
+        self, function: types.FunctionType, options: Options, capture: Capturer, rename: Callable[[str], str]
+    ) -> None:
+        self.original, self.options = function, options
+        self._capture = capture
+        self._lock = threading.RLock()
+        self._serial = 0
+        self.history = History()
+        self._breaks: Counter[Break] = Counter()
+        # The namespace of the generated function leads here; a weak way back would let the state die first.
+        self.dispatcher = Dispatcher(function, self._miss, rename)
+        self.function = self.dispatcher.function
+        self.function.__bothways__ = self  # type: ignore[attr-defined]
+        _all.add(self)
+
+    # The road of a call that no program takes.
+
+    def _miss(self, *values: Any) -> Any:
+        if logs.capturing():
+            return self._plain(values)
+        with self._lock:
+            if self._another_thread_added(values):
+                return call_bound(self.function, self.original.__code__, values)
+            reason = self._why_missed(values)
+            if reason is not None and not self._may_recompile(reason):
+                return self._plain(values)
+            try:
+                program = self._compile(values)
+            except Unsupported as unsupported:
+                return self._give_up(unsupported, values)
+            self.dispatcher.add(program)
+        return self.dispatcher.run_first(values, self._unstable)
+
+    def _compile(self, values: tuple[Any, ...]) -> Program:
+        """Capture the call and compile its graph."""
+        arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
+        self._serial += 1
+        self.history.captures += 1
+        counters["frames"]["total"] += 1
+        with logs.capture_in_progress():
+            try:
+                captured = self._capture(
+                    self.original, arguments, depth_limit=config.inline_depth_limit, tag=f"{self._serial}_"
+                )
+            except (Unsupported, errors.BackendFailed):
+                raise
+            except Exception as error:
+                raise self._internal(error) from error
+        program = captured.program
+        if captured.graph is not None:
+            graph = captured.graph
+            program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+            program.graph_text = graph_text(graph)
+            self.history.graphs.append(graph)
+            counters["stats"]["unique_graphs"] += 1
+            counters["stats"]["calls_captured"] += program.op_count
+        counters["frames"]["ok"] += 1
+        logs.program_added(self.original, program)
+        return program
+
+    def _internal(self, error: Exception) -> Exception:
+        if config.suppress_errors:
+            return Unsupported(Break("internal", f"{type(error).__name__}: {error}"))
+        return errors.InternalError(
+            f"bothways failed while capturing {self.original.__qualname__}: {type(error).__name__}: {error}. "
+            "This is a bug; config.suppress_errors = True runs the function as plain Python instead."
+        )
+
+    def _give_up(self, unsupported: Unsupported, values: tuple[Any, ...]) -> Any:
+        """What cannot be captured raises (fullgraph) or makes the function plain Python for these guards."""
+        found = unsupported.break_
+        self.history.breaks.append(found)
+        counters["graph_break"][found.reason] += 1
+        logs.broke(self.original, found)
+        # A user's exception is raised by the user's own code, fullgraph or not.
+        if self.options.fullgraph and found.code != "exception_escapes":
+            raise unsupported
+        self._breaks[found] += 1
+        if self._breaks[found] >= BREAKS_BEFORE_PLAIN:
+            self.dispatcher.stop_capturing(self.original)
+        return self._plain(values)
+
+    def _plain(self, values: tuple[Any, ...]) -> Any:
+        return call_bound(self.original, self.original.__code__, values)
+
+    def _unstable(self, *values: Any) -> Any:
+        """A program's own guards failed on the call it was made from: it could never be hit again."""
+        self.dispatcher.drop_last()
+        return self._plain(values)
+
+    def _another_thread_added(self, values: tuple[Any, ...]) -> bool:
+        return bool(self.dispatcher.programs) and any(
+            failing_check(program, self.dispatcher, values) is None for program in self.dispatcher.programs
+        )
+
+    def _why_missed(self, values: tuple[Any, ...]) -> str | None:
+        """Which guard of the most recent program failed; None when there is no program yet."""
+        if not self.dispatcher.programs:
+            return None
+        check = failing_check(self.dispatcher.programs[-1], self.dispatcher, values)
+        return None if check is None else describe_check(check)
+
+    def _may_recompile(self, reason: str) -> bool:
+        self.history.recompilations.append(reason)
+        logs.recompiling(self.original, reason)
+        if config.error_on_recompile:
+            raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
+        if len(self.dispatcher.programs) < config.recompile_limit:
+            return True
+        warnings.warn(
+            f"{self.original.__qualname__} was compiled {len(self.dispatcher.programs)} times "
+            f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
+            "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
+            errors.RecompileLimitWarning,
+            stacklevel=4,
+        )
+        self.dispatcher.stop_capturing(self.original)
+        return False
+
+    # For people and for reset().
+
+    def reset(self) -> None:
+        with self._lock:
+            self.dispatcher.start_again(self._miss)
+            self.history = History()
+            self._breaks.clear()
+
+
+def failing_check(program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]) -> Check | None:
+    """The first guard of a program that does not hold for these values, evaluated one by one."""
+    variables = {**dispatcher.namespace, **dispatcher.renamed(values)}
+    for check in program.checks:
+        try:
+            holds = eval(check.code, variables)
+        except Exception:
+            holds = False
+        if not holds:
+            return check
+    return None
+
+
+def describe_check(check: Check) -> str:
+    where = f" (assumed at {check.where})" if check.where is not None else ""
+    return f"{check.text}{where}"
+
+
+def graph_text(graph: Any) -> Callable[[], str]:
+    return lambda: str(graph.print_readable(print_output=False))
+
+
+def reset_all() -> None:
+    """Forget every program of every compiled function."""
+    for compiled in list(_all):
+        compiled.reset()
+    counters.clear()

@@ -1,0 +1,63 @@
+"""What a capture leaves behind: the text of the guards and of the body, and the objects they name.
+
+A Program is plain data; the dispatcher puts one or several of them into a function. It holds no tensor and
+no module of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bothways.errors import Position
+
+
+@dataclass(frozen=True)
+class Check:
+    """One guard as code: an expression over the parameters, how people read it, and what caused it."""
+
+    code: str
+    text: str
+    where: Position | None
+    may_raise: bool
+
+
+@dataclass
+class Program:
+    """One way to run a compiled function, and when it applies."""
+
+    name: str
+    checks: tuple[Check, ...]
+    body: tuple[str, ...]
+    namespace: dict[str, Any]
+    effects: tuple[str, ...] = ()
+    graph_text: Callable[[], str] | None = field(default=None, repr=False)
+    op_count: int = 0
+    hits_from: str = ""
+
+    @property
+    def may_raise(self) -> bool:
+        return any(check.may_raise for check in self.checks)
+
+    def lines(self, miss: str, promote: str | None = None) -> list[str]:
+        """The block of a dispatcher that tries this program; falls through when a guard fails."""
+        condition = "\n        and ".join(check.code for check in self.checks) or "True"
+        hit = [*([promote] if promote else []), *self.body]
+        if self.may_raise:
+            return [
+                "try:",
+                "    hit = (",
+                f"        {condition}",
+                "    )",
+                "except Exception:  # what a guard reads is not there: another program",
+                "    hit = False",
+                "if hit:",
+                *(f"    {line}" for line in hit),
+            ]
+        return ["if (", f"        {condition}", "):", *(f"    {line}" for line in hit)]
+
+    @property
+    def source(self) -> str:
+        """The program as people read it."""
+        return "\n".join(self.lines("miss"))

@@ -1,0 +1,36 @@
+"""The base class for unittest-style tests: every test starts and ends with nothing compiled.
+
+Programs, recompilation counts and statistics of one test can therefore not reach the next.
+"""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+from bothways.testing.compare import difference
+
+
+class TestCase(unittest.TestCase):
+    """A unittest case that calls ``bothways.reset()`` around each test."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        _reset()
+
+    def tearDown(self) -> None:
+        _reset()
+        super().tearDown()
+
+    def assertSame(self, expected: Any, actual: Any, **options: Any) -> None:
+        """Fail with the place of the first difference; ``options`` are those of ``testing.same``."""
+        found = difference(expected, actual, **options)
+        if found is not None:
+            self.fail(found)
+
+
+def _reset() -> None:
+    # Imported late: the package imports this module while it is itself being imported.
+    import bothways
+
+    bothways.reset()

@@ -1,0 +1,78 @@
+"""The one door to PyTorch's private names, and the place for what differs between its versions.
+
+Everything here is a thin name for something PyTorch has; nothing here knows about bothways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch._C as _C
+import torch._jit_internal
+import torch.amp.autocast_mode as autocast_mode
+import torch.nn.modules.module as module_internals
+
+# Interpreter-wide state: what the fakes run under and what the guards compare.
+is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+is_inference_mode_enabled: Callable[[], bool] = torch.is_inference_mode_enabled
+is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
+get_default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
+function_mode_depth: Callable[[], int] = _C._len_torch_function_stack
+dispatch_mode_depth: Callable[[], int] = _C._len_torch_dispatch_stack
+are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
+
+# Functions torch calls to ask whether somebody compiles; inside a capture the answers are known.
+is_scripting: Callable[[], bool] = torch._jit_internal.is_scripting
+get_tracing_state: Callable[[], Any] = _C._get_tracing_state
+
+# Autocast as two calls, the form a graph can hold.
+enter_autocast: Callable[..., Any] = autocast_mode._enter_autocast
+exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast
+
+disable_torch_function: Callable[[], AbstractContextManager[None]] = _C.DisableTorchFunctionSubclass
+
+# Where C-implemented tensor functions live.
+VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
+NN_FUNCTIONS: Any = _C._nn
+LINALG_FUNCTIONS: Any = getattr(_C, "_linalg", None)
+FFT_FUNCTIONS: Any = getattr(_C, "_fft", None)
+SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
+TENSOR_BASE: type = _C.TensorBase
+OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+GLOBAL_MODULE_HOOKS: tuple[str, ...] = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+)
+
+
+def global_module_hooks() -> dict[str, Any]:
+    """The module-wide hook dictionaries of ``nn.Module``, as the globals of its defining module."""
+    return vars(module_internals)
+
+
+def fake_tensor_mode() -> Any:
+    """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor that claims to be on ``device`` and has the meta tensor's sizes and strides."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor(mode, meta, device)
+
+
+def no_modes() -> AbstractContextManager[None]:
+    """Run without the dispatch modes that are active, so that plain meta tensors can be made."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()

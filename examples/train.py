@@ -1,0 +1,225 @@
+"""Train a small model twice, plainly and compiled, and compare: losses, times, and where capture stopped.
+
+The model has what training code has: a custom autograd.Function, a tensor hook with a side effect, and an
+optimizer. Its parts and the whole training step are compiled; what bothways does not capture runs as plain
+Python, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bothways
+
+LEVELS = 32
+
+
+class Quantize(torch.autograd.Function):
+    """Round to a grid of values; the gradient passes as if nothing had happened, where it was not clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.round(x.clamp(-1, 1) * LEVELS) / LEVELS
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * (x.abs() <= 1)
+
+
+def fourier_features(x: Tensor, octaves: int) -> Tensor:
+    """Each coordinate as sines and cosines of rising frequency."""
+    parts = [x]
+    for octave in range(octaves):
+        parts += [torch.sin(x * 2**octave), torch.cos(x * 2**octave)]
+    return torch.cat(parts, dim=-1)
+
+
+def smooth_loss(prediction: Tensor, target: Tensor, beta: float) -> Tensor:
+    """Squared error near zero, absolute error beyond ``beta``."""
+    error = (prediction - target).abs()
+    return torch.where(error < beta, 0.5 * error**2 / beta, error - 0.5 * beta).mean()
+
+
+class Encoder(nn.Module):
+    """Two residual blocks over the features."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(inputs, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return x
+
+
+class Head(nn.Module):
+    """Quantizes the code, watches its gradient, and predicts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.leave = nn.Linear(width, 1)
+        self.gradient_norms: list[float] = []
+
+    def forward(self, code: Tensor) -> Tensor:
+        code = Quantize.apply(code)
+        if code.requires_grad:
+            code.register_hook(lambda grad: self.gradient_norms.append(grad.norm().item()))
+        return self.leave(code)
+
+
+@dataclass
+class Training:
+    """Everything one run needs; the functions are replaced by compiled ones for the compiled run."""
+
+    features: Callable[..., Tensor]
+    encoder: Callable[..., Tensor]
+    head: Callable[..., Tensor]
+    loss: Callable[..., Tensor]
+    optimizer: torch.optim.Optimizer
+    gradient_norms: list[float]
+
+
+def build() -> Training:
+    torch.manual_seed(0)
+    encoder, head = Encoder(inputs=2 + 2 * 2 * 4, width=64), Head(width=64)
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-2)
+    return Training(fourier_features, encoder, head, smooth_loss, optimizer, head.gradient_norms)
+
+
+def training_step(training: Training, x: Tensor, y: Tensor) -> Tensor:
+    training.optimizer.zero_grad()
+    code = training.encoder(training.features(x, 4))
+    loss = training.loss(training.head(code), y, 0.1)
+    loss.backward()
+    training.optimizer.step()
+    return loss.detach()
+
+
+def compiled(training: Training) -> Training:
+    """The same run with every part compiled."""
+    parts = (training.features, training.encoder, training.head, training.loss)
+    return Training(*map(bothways.compile, parts), training.optimizer, training.gradient_norms)
+
+
+@dataclass
+class Run:
+    losses: list[float]
+    seconds: list[float]
+    gradient_norms: list[float]
+
+
+def train(
+    name: str, training: Training, step: Callable[..., Tensor], batches: list[tuple[Tensor, Tensor]]
+) -> Run:
+    losses, seconds = [], []
+    for number, (x, y) in enumerate(batches, start=1):
+        start = time.perf_counter()
+        losses.append(step(training, x, y).item())
+        seconds.append(time.perf_counter() - start)
+        if number == 1 or number % (len(batches) // 5) == 0:
+            print(f"  {name:<9} step {number:>4} of {len(batches)}   loss {losses[-1]:.5f}", flush=True)
+    return Run(losses, seconds, training.gradient_norms)
+
+
+def make_batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    points = [torch.rand(128, 2) * 2 - 1 for _ in range(count)]
+    return [(x, torch.sin(3 * x[:, :1]) * torch.cos(2 * x[:, 1:])) for x in points]
+
+
+def explain_parts(x: Tensor, y: Tensor) -> dict[str, Any]:
+    """What bothways makes of each function, on a model of its own so that the runs start alike."""
+    training = build()
+    features = fourier_features(x, 4)
+    code = training.encoder(features)
+    calls: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
+        "fourier_features": (fourier_features, (x, 4)),
+        "Encoder": (training.encoder, (features,)),
+        "Head": (training.head, (code,)),
+        "smooth_loss": (smooth_loss, (training.head(code), y, 0.1)),
+        "training_step": (training_step, (training, x, y)),
+    }
+    return {name: bothways.explain(function)(*args) for name, (function, args) in calls.items()}
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def report(plain: Run, ours: Run, explanations: dict[str, Any]) -> None:
+    equal = "yes" if plain.losses == ours.losses else "NO"
+    gap = max(abs(a - b) for a, b in zip(plain.losses, ours.losses, strict=True))
+    hooks = "yes" if plain.gradient_norms == ours.gradient_norms else "NO"
+    breaks = sum(len(explanation.breaks) for explanation in explanations.values())
+
+    def row(name: str, run: Run, *rest: str) -> list[str]:
+        later = statistics.median(run.seconds[1:]) * 1e3
+        return [name, f"{run.losses[-1]:.6f}", f"{later:.2f} ms", f"{run.seconds[0] * 1e3:.1f} ms", *rest]
+
+    print("\nThe two runs")
+    header = [
+        "run",
+        "last loss",
+        "time per step",
+        "first step",
+        "losses equal",
+        "hook saw the same",
+        "breaks",
+    ]
+    rows = [
+        row("plain", plain, "", "", ""),
+        row("compiled", ours, f"{equal} (gap {gap:.1e})", hooks, str(breaks)),
+    ]
+    print_table(header, rows)
+
+    print("\nWhat was captured of each function")
+    rows = []
+    for name, explanation in explanations.items():
+        first = explanation.breaks[0] if explanation.breaks else None
+        reason = f"[{first.code}] {first.reason}" if first else ""
+        numbers = [explanation.graph_count, explanation.op_count, len(explanation.breaks)]
+        rows.append([name, *map(str, numbers), reason[:70]])
+    print_table(
+        ["function", "graphs", "operations", "breaks", "first break (the function then runs as Python)"], rows
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args()
+    batches = make_batches(max(options.steps, 5))
+
+    print("Training, plainly and compiled")
+    training_step(build(), *batches[0])  # PyTorch's own first-use costs should burden neither run
+    plain = train("plain", build(), training_step, batches)
+    ours = train("compiled", compiled(build()), bothways.compile(training_step), batches)
+    explanations = explain_parts(*batches[0])
+    report(plain, ours, explanations)
+
+    print("\nThe program generated for fourier_features")
+    for program in explanations["fourier_features"].programs:
+        print("\n".join("  | " + line for line in program.source.splitlines()))
+    if plain.losses != ours.losses:
+        raise SystemExit("the compiled run differs from the plain one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The backend registry: names, callables, registration, entry points, and what a backend must return."""
+
+from importlib import metadata
+
+import pytest
+import torch
+from torch import fx
+
+from bothways.backends import (
+    DEFAULT_BACKEND,
+    backend_name,
+    call_backend,
+    list_backends,
+    lookup_backend,
+    register_backend,
+    registry,
+)
+from bothways.backends.eager import eager
+from bothways.errors import BackendFailed, InvalidBackend
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_loaded_entry_points", {})
+
+
+@pytest.fixture
+def gm():
+    graph = fx.Graph()
+    graph.output((graph.call_function(torch.sin, (graph.placeholder("x"),)),))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def announce(monkeypatch, **backends):
+    group = registry.ENTRY_POINT_GROUP
+    points = {group: [metadata.EntryPoint(name, value, group) for name, value in backends.items()]}
+    monkeypatch.setattr(metadata, "entry_points", lambda *, group: points[group])
+
+
+def test_eager_gives_back_the_forward_of_the_graph(gm):
+    compiled = lookup_backend("eager")(gm, [torch.ones(2)])
+    assert compiled == gm.forward and not isinstance(compiled, torch.nn.Module)
+    assert torch.equal(compiled(torch.ones(2))[0], torch.ones(2).sin())
+
+
+def test_the_default_is_the_best_backend_there_is():
+    assert DEFAULT_BACKEND == "native"
+    assert lookup_backend(DEFAULT_BACKEND) is eager
+
+
+def test_every_listed_name_can_be_looked_up():
+    assert {"eager", "native"} <= set(list_backends())
+    assert list_backends() == sorted(list_backends())
+    for name in ("eager", "native"):
+        assert callable(lookup_backend(name))
+
+
+def test_a_callable_is_a_backend_already():
+    def mine(gm, example_inputs):
+        return gm.forward
+
+    assert lookup_backend(mine) is mine
+
+
+@pytest.mark.parametrize("wrong", ["eagre", "", 3, None])
+def test_a_wrong_backend_names_the_valid_ones(wrong):
+    with pytest.raises(InvalidBackend, match="eager, .*native") as caught:
+        lookup_backend(wrong)
+    assert caught.value.name == wrong and "eager" in caught.value.valid
+
+
+def test_every_form_of_registration():
+    def one(gm, inputs):
+        return gm.forward
+
+    @register_backend
+    def two(gm, inputs):
+        return gm.forward
+
+    @register_backend()
+    def three(gm, inputs):
+        return gm.forward
+
+    @register_backend(name="4")
+    def four(gm, inputs):
+        return gm.forward
+
+    assert register_backend(one) is one
+    register_backend(one, name="uno")
+    expected = {"one": one, "two": two, "three": three, "4": four, "uno": one}
+    assert {name: lookup_backend(name) for name in expected} == expected
+    assert set(expected) <= set(list_backends())
+
+
+def test_registering_again_replaces_but_not_the_built_in_ones():
+    first, second = (lambda gm, inputs: gm.forward), (lambda gm, inputs: gm.forward)
+    register_backend(first, name="mine")
+    register_backend(second, name="mine")
+    assert lookup_backend("mine") is second
+    for name in ("eager", "native"):
+        with pytest.raises(ValueError, match="is a backend of bothways"):
+            register_backend(first, name=name)
+
+
+def test_what_cannot_be_registered():
+    with pytest.raises(TypeError, match="a backend is a callable"):
+        register_backend("eager")
+    with pytest.raises(TypeError, match="has no __name__"):
+        register_backend(type("Anonymous", (), {"__call__": lambda self, gm, inputs: gm})())
+
+
+def test_entry_points_are_found_and_loaded_when_asked_for(monkeypatch):
+    announce(monkeypatch, third_party="bothways.backends.eager:eager", broken="no_such_distribution:backend")
+    assert {"third_party", "broken", "eager"} <= set(list_backends())
+    assert lookup_backend("third_party") is eager
+    with pytest.raises(BackendFailed, match=r"'broken' \(no_such_distribution:backend\) could not be"):
+        lookup_backend("broken")
+
+
+def test_an_entry_point_must_be_callable(monkeypatch):
+    announce(monkeypatch, text="bothways.backends.registry:DEFAULT_BACKEND")
+    with pytest.raises(BackendFailed, match="is str, not a callable"):
+        lookup_backend("text")
+
+
+def test_own_registration_goes_before_an_entry_point(monkeypatch):
+    announce(monkeypatch, twice="bothways.backends.eager:eager")
+    mine = register_backend(lambda gm, inputs: gm.forward, name="twice")
+    assert lookup_backend("twice") is mine
+
+
+def test_call_backend_passes_a_list_and_checks_the_result(gm):
+    def careful(gm, example_inputs):
+        assert type(example_inputs) is list
+        return gm.forward
+
+    def broken(gm, example_inputs):
+        raise ZeroDivisionError("oh")
+
+    def forgetful(gm, example_inputs):
+        gm.recompile()
+
+    assert call_backend(careful, gm, (torch.ones(1),)) == gm.forward
+    with pytest.raises(BackendFailed, match="'broken' raised ZeroDivisionError: oh") as caught:
+        call_backend(broken, gm, [])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(BackendFailed, match="'forgetful' must return a callable, not NoneType"):
+        call_backend(forgetful, gm, [])
+
+
+def test_backend_name():
+    class Counter:
+        def __call__(self, gm, example_inputs):
+            return gm.forward
+
+    assert [backend_name(b) for b in ("native", eager, Counter())] == ["native", "eager", "Counter"]
