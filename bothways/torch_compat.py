@@ -29,6 +29,8 @@ are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_determinist
 is_scripting: Callable[[], bool] = torch._jit_internal.is_scripting
 get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 
+log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
+
 # Autocast as two calls, the form a graph can hold.
 enter_autocast: Callable[..., Any] = autocast_mode._enter_autocast
 exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast

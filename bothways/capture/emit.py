@@ -74,7 +74,8 @@ class Emitter:
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
         self._cyclic: set[int] = set()
-        self._walked: list[Value] = []
+        self._unfilled: list[tuple[Value, str]] = []
+        self._open = 0  # how many objects are named but not made yet
 
     # First pass: who is used more than once, who refers to itself.
 
@@ -92,7 +93,6 @@ class Emitter:
             self._cyclic.add(key)
         if self._uses[key] > 1:
             return
-        self._walked.append(value)
         for part in value.parts():
             self._survey(part, path | {key})
 
@@ -119,8 +119,11 @@ class Emitter:
         if key in self._cyclic or value.two_phase:
             name = self.names.fresh(value.name_hint())
             self._built[key] = name
+            self._open += 1
             self.build(f"{name} = {value.rebuild_empty(self)}")
-            value.fill(self, name)
+            self._open -= 1
+            self._unfilled.append((value, name))
+            self._fill()
             return name
         expression = value.rebuild(self)
         if self._uses.get(key, 0) > 1 and not value.is_constant_content and not expression.isidentifier():
@@ -129,6 +132,12 @@ class Emitter:
             expression = name
         self._built[key] = expression
         return expression
+
+    def _fill(self) -> None:
+        """Fill what was made empty, once nothing is half made: a function's cell may hold the function."""
+        while self._unfilled and not self._open:
+            value, name = self._unfilled.pop(0)
+            value.fill(self, name)
 
     def rebuild_all(self, values: Iterable[Value]) -> str:
         return ", ".join(self.rebuild(value) for value in values)
@@ -163,7 +172,5 @@ class Emitter:
 
 
 def resolve(value: Value) -> Value:
-    """What to build for a Value: the known one behind a lazy one, if anybody looked at it."""
-    if isinstance(value, LazyValue):
-        return value.if_known() or value
-    return value
+    """What to build for a Value: the one behind a lazy one, if anybody looked at it by this very path."""
+    return value.if_realized() if isinstance(value, LazyValue) else value

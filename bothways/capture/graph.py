@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
 FOLDED = frozenset(
     "is_floating_point is_complex is_signed is_same_size can_cast result_type promote_types broadcast_shapes "
-    "numel dim ndimension nelement element_size is_contiguous is_conj is_neg is_inference".split()
+    "numel dim ndimension nelement element_size is_contiguous".split()
 )
 
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
@@ -46,7 +46,6 @@ class GraphBuilder:
         with self.graph.inserting_after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
-        node.meta["where"] = self.tracer.where()
         return node
 
     def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -69,14 +68,19 @@ class GraphBuilder:
             tuple(node for node, _ in pairs),
             {name: node for name, (node, _) in keyword_pairs.items()},
         )
-        node.meta["where"] = self.tracer.where()
+        self._note_origin(node)
         return self._result(node, result, tensors)
 
     def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
         """A node that changes the state the following ones run under: grad mode, autocast."""
         node = self.graph.create_node("call_function", function, args)
-        node.meta["where"] = self.tracer.where()
+        self._note_origin(node)
         return node
+
+    def _note_origin(self, node: torch.fx.Node) -> None:
+        """Say where in the user's source the node comes from, in the form fx prints."""
+        where = self.tracer.where()
+        node.meta["stack_trace"] = f'File "{where.filename}", line {where.line}, in {where.function}\n    {where.text}'
 
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
@@ -123,6 +127,8 @@ class GraphBuilder:
                 # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
                 own.node = node
                 return own
+            # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
+            node.meta["example_value"] = result.meta
             return TensorValue(node, result)
         if isinstance(result, fakes.Structured):
             return TupleValue(self._items(node, result.items, tensors), result.kind)

@@ -7,7 +7,6 @@ objects that are facts (builtins, library functions, class attributes already gu
 from __future__ import annotations
 
 import collections
-import enum
 import functools
 import types
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
 from bothways.capture.values.classes import ClassValue
-from bothways.capture.values.constants import CONSTANT_TYPES, ConstantValue, constant_value, guard_constant
+from bothways.capture.values.constants import CONSTANT_TYPES, ConstantValue, constant_value, guard_constant, is_constant_type
 from bothways.capture.values.construction import PAYLOADS, builtin_base
 from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
@@ -46,6 +45,8 @@ def look_at(tracer: Tracer, obj: Any, source: Source) -> Value:
     wrapper = BY_TYPE.get(kind)
     if wrapper is not None:
         return wrapper(tracer, obj, source)
+    if is_constant_type(kind):
+        return _look_constant(tracer, obj, source)
     for base, general in BY_BASE:
         if isinstance(obj, base):
             return general(tracer, obj, source)
@@ -68,7 +69,7 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
     if _is_callable_fact(obj):
         return _callable(obj)
     kind = type(obj)
-    if kind in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+    if is_constant_type(kind):
         return ConstantValue(obj)
     if kind in (tuple, torch.Size, slice):
         return constant_value(obj, tracer)
@@ -258,7 +259,6 @@ BY_TYPE: dict[type, Wrapper] = {
 }
 
 BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
-    (enum.Enum, _look_constant),
     (type, _look_class),
     (types.ModuleType, _look_namespace),
     (torch.Tensor, _look_tensor),

@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 
-import bothways
+from bothways import backends
+from bothways.api import compile as compiling
+from bothways.api import decorators
 from bothways.api.dropin.changes import ledger
 from bothways.api.dropin.names import BACKENDS
-from bothways.backends import lookup_backend as lookup_our_backend
+from bothways.api.explain import explain as our_explain
 from bothways.errors import Break, InvalidBackend, Position
 from bothways.runtime.marks import Mark, mark
 
@@ -47,13 +49,14 @@ def compile(
     if mode is not None and options is not None:
         raise RuntimeError("Either mode or options can be specified, not both at the same time.")
     backend = default_backend() if backend is None else backend
+    ours: str | Callable[..., Any]
     if isinstance(backend, str) and backend in BACKENDS:
         # The options are settings of the compiler that ours stands in for.
         ours, our_mode = BACKENDS[backend], mode
     else:
         settings = {"mode": mode if mode != "default" else None, "options": options}
         ours, our_mode = with_settings(lookup_backend(backend), settings), None
-    return bothways.compile(
+    return compiling.compile(
         model,
         backend=ours,
         fullgraph=fullgraph,
@@ -71,7 +74,7 @@ def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Call
 
 def default_backend() -> str | Callable[..., Any]:
     """The backend for calls that name none: PyTorch's default, or what the program has made the default."""
-    registry = sys.modules.get("torch._dynamo.backends.registry")
+    registry: Any = sys.modules.get("torch._dynamo.backends.registry")
     return registry.get_default_backend() if hasattr(registry, "get_default_backend") else "inductor"
 
 
@@ -117,13 +120,33 @@ def check_settings(function: str, settings: dict[str, Any]) -> None:
 
 
 def run(fn: Any = None) -> Any:
-    """``torch._dynamo.run``: call without compiling anything new."""
-    return run if fn is None else fn
+    """``torch._dynamo.run``: something that compiles nothing new when it is called, so the original."""
+    if fn is None:
+        return run
+    if is_compiled_module(fn):
+        return fn._orig_mod
+    compiled = getattr(fn, "__bothways__", None)
+    return fn if compiled is None else compiled.original
+
+
+def is_compiled_module(module: Any) -> bool:
+    """Whether ``compile`` made this module."""
+    return isinstance(module, torch.nn.Module) and hasattr(type(module), "__bothways_original__")
+
+
+class _EitherCompiler(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        theirs = ledger.before(sys.modules["torch._dynamo"], "OptimizedModule")
+        return is_compiled_module(instance) or isinstance(instance, theirs)
+
+
+class OptimizedModule(metaclass=_EitherCompiler):
+    """``torch._dynamo.OptimizedModule``, for ``isinstance``: compiled modules of either side are such."""
 
 
 def reset() -> None:
     """``torch._dynamo.reset``: forget what was compiled, here and by PyTorch."""
-    bothways.reset()
+    compiling.reset()
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         ledger.before(dynamo, "reset")()
@@ -176,7 +199,7 @@ def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any
 
     def explained(*args: Any, **kwargs: Any) -> ExplainOutput:
         reset()
-        return ExplainOutput(bothways.explain(f)(*args, **kwargs))
+        return ExplainOutput(our_explain(f)(*args, **kwargs))
 
     if extra_args or extra_kwargs:
         warnings.warn("explain(f, *args) is deprecated, use explain(f)(*args)", FutureWarning, stacklevel=2)
@@ -194,10 +217,10 @@ def their_registry() -> Any:
 def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
     """``torch._dynamo.lookup_backend``: ours for the names we have, else what was registered with PyTorch."""
     if not isinstance(compiler_fn, str):
-        return lookup_our_backend(compiler_fn)
+        return backends.lookup_backend(compiler_fn)
     name = BACKENDS.get(compiler_fn, compiler_fn)
-    if name in bothways.list_backends():
-        return lookup_our_backend(name)
+    if name in backends.list_backends():
+        return backends.lookup_backend(name)
     registry = their_registry()
     if name in ledger.before(registry, "list_backends")(exclude_tags=None):
         found: Callable[..., Any] = ledger.before(registry, "lookup_backend")(name)
@@ -208,7 +231,7 @@ def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
 def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
     """``torch._dynamo.list_backends``: the names PyTorch has, and those only we have."""
     theirs = ledger.before(their_registry(), "list_backends")
-    only_ours = set(bothways.list_backends()) - set(theirs(exclude_tags=None))
+    only_ours = set(backends.list_backends()) - set(theirs(exclude_tags=None))
     return sorted(only_ours.union(theirs(exclude_tags=exclude_tags)))
 
 
@@ -223,14 +246,21 @@ def disable(
         # PyTorch's own way of keeping its functions out of its compiler. It remembers the result for good.
         theirs = ledger.before(sys.modules["torch._dynamo"], "disable")
         return theirs(fn, recursive, reason=reason, wrapping=False)
-    return bothways.disable(fn, recursive, reason=reason)
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if isinstance(fn, (type, torch.nn.Module)):
+        # Instances of the class, or the one module, are disabled through what a call of them runs.
+        name = "_call_impl" if hasattr(fn, "_call_impl") else "__call__"
+        setattr(fn, name, decorators.disable(getattr(fn, name), recursive, reason=reason))
+        return fn
+    return decorators.disable(fn, recursive, reason=reason)
 
 
 def allow_in_graph(fn: Any) -> Any:
     """``torch._dynamo.allow_in_graph``: one function or several."""
     if isinstance(fn, (list, tuple)):
         return [allow_in_graph(each) for each in fn]
-    return bothways.allow_in_graph(fn)
+    return decorators.allow_in_graph(fn)
 
 
 def disallow_in_graph(fn: Any) -> Any:
@@ -249,12 +279,12 @@ mark(graph_break, Mark.GRAPH_BREAK)
 
 def mark_dynamic(t: Any, index: int | Sequence[int], **bounds: Any) -> None:
     """``torch._dynamo.mark_dynamic``; ``bounds`` on the sizes only narrow what is compiled."""
-    bothways.mark_dynamic(t, index)
+    decorators.mark_dynamic(t, index)
 
 
 def is_compiling() -> bool:
     """``torch.compiler.is_compiling``: true in functions captured here, and in those PyTorch exports."""
-    return bothways.is_compiling() or ledger.before(torch.compiler, "is_compiling")()
+    return decorators.is_compiling() or ledger.before(torch.compiler, "is_compiling")()
 
 
 mark(is_compiling, Mark.IS_COMPILING)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import bothways
+from bothways.api import decorators
 from bothways.api.dropin import facades, translate
 from bothways.api.dropin.changes import Change
 
@@ -34,7 +34,7 @@ ROWS: tuple[Row, ...] = (
     Row("torch.compiler", "reset", facades.reset, required=True),
     Row("torch.compiler", "disable", facades.disable, required=True),
     Row("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
-    Row("torch.compiler", "assume_constant_result", bothways.assume_constant_result, required=True),
+    Row("torch.compiler", "assume_constant_result", decorators.assume_constant_result, required=True),
     Row("torch.compiler", "is_compiling", facades.is_compiling, required=True),
     Row("torch.compiler", "is_dynamo_compiling", facades.is_compiling),
     Row("torch.compiler", "list_backends", facades.list_backends),
@@ -45,6 +45,7 @@ ROWS: tuple[Row, ...] = (
     Row("torch._dynamo", "run", facades.run),
     Row("torch._dynamo", "explain", facades.explain),
     Row("torch._dynamo", "reset", facades.reset),
+    Row("torch._dynamo", "OptimizedModule", facades.OptimizedModule),
     Row("torch._dynamo", "is_compiling", facades.is_compiling),
     Row("torch._dynamo", "is_dynamo_supported", facades.always),
     # marks on functions,
@@ -54,11 +55,11 @@ ROWS: tuple[Row, ...] = (
     Row("torch._dynamo", "nonstrict_trace", facades.allow_in_graph),
     Row("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
     Row("torch._dynamo", "forbid_in_graph", facades.disallow_in_graph),
-    Row("torch._dynamo", "assume_constant_result", bothways.assume_constant_result),
+    Row("torch._dynamo", "assume_constant_result", decorators.assume_constant_result),
     # marks on tensors,
     Row("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
     Row("torch._dynamo", "maybe_mark_dynamic", facades.mark_dynamic),
-    Row("torch._dynamo", "mark_static", bothways.mark_static),
+    Row("torch._dynamo", "mark_static", decorators.mark_static),
     # and backends. Those registered with PyTorch stay there, and are found there.
     Row("torch._dynamo", "list_backends", facades.list_backends),
     Row("torch._dynamo", "lookup_backend", facades.lookup_backend),

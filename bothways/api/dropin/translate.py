@@ -50,7 +50,7 @@ def mirror_config(module: ModuleType) -> Iterator[Change]:
     """Have the configuration module pass on the flags of ``CONFIG``; its ``patch`` and checks go on."""
     base: Any = type(module)
 
-    class MirroredConfig(base):  # type: ignore[misc]
+    class MirroredConfig(base):
         def __getattr__(self, name: str) -> Any:
             theirs = super().__getattr__(name)  # asked first: it says whether the flag is there at all
             return getattr(config, CONFIG[name]) if name in CONFIG else theirs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import types
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
@@ -13,7 +12,7 @@ from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.dicts import DictValue
-from bothways.capture.values.functions import CellValue, FunctionValue
+from bothways.capture.values.functions import CellValue
 from bothways.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
@@ -30,6 +29,28 @@ def opcode(handler: Handler) -> Handler:
 
 def unknown_opcode(frame: Frame, inst: Instruction) -> None:
     frame.tracer.stop("opcode_unknown", f"the instruction {inst.name} is not supported")
+
+
+def break_with(code: str, reason: str) -> Handler:
+    """A handler for instructions that are left to plain Python on purpose."""
+
+    def handler(frame: Frame, inst: Instruction) -> None:
+        frame.tracer.stop(code, reason)
+
+    return handler
+
+
+_ASYNC = "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR ASYNC_GEN_WRAP ASYNC_GEN_ATHROW_SEND"
+_GROUPS = "CHECK_EG_MATCH PREP_RERAISE_STAR"
+_CLASS_BODY = "LOAD_NAME STORE_NAME DELETE_NAME LOAD_LOCALS LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF"
+for _names, _code, _reason in (
+    (_ASYNC, "async", "asynchronous code is not captured"),
+    (_GROUPS, "opcode_unknown", "except* is not supported"),
+    (_CLASS_BODY, "class_definition", "the body of a class or module is run inside the function"),
+    ("IMPORT_STAR", "import", "a module's names are imported with *"),
+    ("PRINT_EXPR", "call_unknown", "an expression is printed interactively"),
+):
+    TABLE.update(dict.fromkeys(_names.split(), break_with(_code, _reason)))
 
 
 def no_operation(frame: Frame, inst: Instruction) -> None:
@@ -307,7 +328,9 @@ def converted(frame: Frame, value: Value, conversion: int) -> Value:
     if conversion == 0:
         return value
     text = protocols.text(frame.tracer, value, "str" if conversion == 1 else "repr")
-    return ConstantValue(ascii(text)[1:-1] if conversion == 3 else text)
+    if conversion == 3:
+        text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return ConstantValue(text)
 
 
 @opcode
@@ -384,6 +407,10 @@ def UNPACK_EX(frame: Frame, inst: Instruction) -> None:
     frame.stack.extend(reversed([*items[:before], ListValue(middle), *items[len(items) - after :]]))
 
 
+def list_to_tuple(frame: Frame, inst: Instruction) -> None:
+    frame.push(TupleValue(protocols.unpack(frame.tracer, frame.pop())))
+
+
 # Loops and jumps.
 
 
@@ -427,11 +454,7 @@ def RETURN_VALUE(frame: Frame, inst: Instruction) -> Signal:
     return Signal.RETURN
 
 
-# Functions and classes.
-
-
-def make_function(frame: Frame, code: types.CodeType) -> FunctionValue:
-    return FunctionValue(code, frame.globals, [], [], {})
+# Classes and imports.
 
 
 @opcode
@@ -455,78 +478,3 @@ def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
 @opcode
 def IMPORT_FROM(frame: Frame, inst: Instruction) -> None:
     frame.push(protocols.get_attr(frame.tracer, frame.stack[-1], inst.argval))
-
-
-# Pattern matching.
-
-
-@opcode
-def GET_LEN(frame: Frame, inst: Instruction) -> None:
-    frame.push(ConstantValue(protocols.length(frame.tracer, frame.stack[-1])))
-
-
-def _matches(abstract: type) -> Handler:
-    def handler(frame: Frame, inst: Instruction) -> None:
-        kind = frame.stack[-1].realize().python_type()
-        text = kind in (str, bytes, bytearray)
-        frame.push(ConstantValue(issubclass(kind, abstract) and not text))
-
-    return handler
-
-
-@opcode
-def MATCH_KEYS(frame: Frame, inst: Instruction) -> None:
-    keys, subject = frame.stack[-1], frame.stack[-2]
-    found = []
-    for key in protocols.unpack(frame.tracer, keys):
-        if not protocols.contains(frame.tracer, subject, key):
-            frame.push(ConstantValue(None))
-            return
-        found.append(subject.realize().get_item(frame.tracer, key.realize()))
-    frame.push(TupleValue(found))
-
-
-@opcode
-def MATCH_CLASS(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values.builtins import isinstance_of
-
-    names, pattern_class, subject = frame.pop(), frame.pop(), frame.pop()
-    tracer = frame.tracer
-    if not isinstance_of(tracer, subject, pattern_class):
-        frame.push(ConstantValue(None))
-        return
-    found: list[Value] = []
-    cls = pattern_class.realize().cls
-    if inst.arg:
-        positional = getattr(cls, "__match_args__", None)
-        if positional is None and inst.arg == 1 and issubclass(cls, _SELF_MATCHING):
-            found.append(subject)
-        else:
-            for name in (positional or ())[: inst.arg]:
-                found.append(protocols.get_attr(tracer, subject, name))
-            if len(positional or ()) < inst.arg:
-                tracer.throw(
-                    TypeError,
-                    f"{cls.__name__}() accepts {len(positional or ())} positional sub-patterns ({inst.arg} given)",
-                )
-    for name in names.constant():
-        attribute = protocols.try_get_attr(tracer, subject, name)
-        if attribute is None:
-            frame.push(ConstantValue(None))
-            return
-        found.append(attribute)
-    frame.push(TupleValue(found))
-
-
-_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
-
-
-def _register_patterns() -> None:
-    import collections.abc
-
-    TABLE["MATCH_SEQUENCE"] = _matches(collections.abc.Sequence)
-    TABLE["MATCH_MAPPING"] = _matches(collections.abc.Mapping)
-
-
-_register_patterns()
-

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-STANDINS: dict[Any, Any] = {}
+from bothways.capture.standins import combinatorics, copying, functional, iteration, ordering
+
+# The original -> a function or class in plain Python that does the same.
+STANDINS: dict[Any, Any] = {
+    **combinatorics.STANDINS,
+    **copying.STANDINS,
+    **functional.STANDINS,
+    **iteration.STANDINS,
+    **ordering.STANDINS,
+}
 
 
 def find(obj: object) -> Any:

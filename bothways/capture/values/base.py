@@ -113,7 +113,8 @@ class Value:
         return None
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
-        tracer.throw(TypeError, f"bad operand type for unary {method}: {self.python_type().__name__!r}")
+        shown = {"__neg__": "unary -", "__pos__": "unary +", "__invert__": "unary ~"}.get(method, "abs()")
+        tracer.throw(TypeError, f"bad operand type for {shown}: {self.python_type().__name__!r}")
 
     def format(self, tracer: Tracer, spec: str) -> str | None:
         """What a ``__format__`` of its own gives; None when the kind has none."""
@@ -172,12 +173,11 @@ class LazyValue(Value):
         return self.source
 
     def if_realized(self) -> Value:
-        """The Value behind it, if somebody looked at the object by this very path; else itself."""
-        return self._real or self
+        """The Value behind it, if somebody looked at the object by this very path; else itself.
 
-    def if_known(self) -> Value | None:
-        """The Value, if somebody looked at the object by this or another path (and may have changed it)."""
-        return self._real or self.tracer.known(self.obj)
+        That the object is known by another path counts for nothing: no guard says that the two are one.
+        """
+        return self._real or self
 
     def python_type(self) -> type:
         return self.realize().python_type()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture import policy, protocols
 from bothways.capture.sources import Source
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.objects import (
     C_METHODS,
     MISSING,
@@ -123,7 +123,9 @@ class ClassValue(Value):
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
             return ConstantValue(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]))  # type: ignore[index]
-        tracer.stop("operator_unknown", f"{self.describe()} is subscripted")
+        if isinstance(lookup(self.cls, "__class_getitem__"), types.FunctionType):
+            return protocols.call_attr(tracer, self, "__class_getitem__", key)
+        return constant_value(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]), tracer)  # type: ignore[index]
 
     def iterate(self, tracer: Tracer) -> Value:
         from bothways.capture.values.iterators import SequenceIterator
@@ -139,8 +141,9 @@ class ClassValue(Value):
     def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
         if op.symbol in ("==", "!=") and isinstance(other, ClassValue):
             return ConstantValue((self.cls is other.cls) == (op.symbol == "=="))
-        if op.symbol == "|":
-            tracer.stop("operator_unknown", "a union of types is made inside the function")
+        if op.symbol == "|" and other.is_constant:
+            pair = (other.constant(), self.cls) if reflected else (self.cls, other.constant())
+            return constant_value(tracer.run_const(op.function, *pair), tracer)
         return None
 
     def text(self, tracer: Tracer, conversion: str) -> str:

@@ -31,13 +31,13 @@ TORCH_LITERALS: tuple[type, ...] = (
     torch.finfo,
     torch.iinfo,
 )
-OTHERS: tuple[type, ...] = (range, types.CodeType)
+OTHERS: tuple[type, ...] = (range, types.CodeType, types.GenericAlias, types.UnionType)
 CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
 SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
 def is_constant_type(kind: type) -> bool:
-    return kind in CONSTANT_TYPES or issubclass(kind, enum.Enum)
+    return kind in CONSTANT_TYPES or issubclass(kind, enum.Enum) or kind.__module__ == "typing"
 
 
 class ConstantValue(Value):
@@ -81,7 +81,7 @@ class ConstantValue(Value):
         return constant_value(tracer.run_const(method, *positional, **keywords), tracer)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
-        if isinstance(self.content, (str, bytes, range)):
+        if isinstance(self.content, (str, bytes, range)) or type(self.content).__module__ == "typing":
             return constant_value(tracer.run_const(lambda: self.content[key_constant(tracer, key)]), tracer)  # type: ignore[index]
         return super().get_item(tracer, key)
 

@@ -16,7 +16,7 @@ from bothways.capture.sources import Attr, Expression, InjectedItem, Item, Sourc
 from bothways.capture.values import keys as key_values
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.methods import call_from_table, is_none, none
+from bothways.capture.values.methods import call_from_table, is_none, none, reject_attribute
 from bothways.capture.values.sequences import class_text, content, unchanged
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class DictValue(Value):
         return class_attribute(tracer, self, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if self.kind is dict:
+            reject_attribute(tracer, self, name)
         if name != "default_factory" or self.kind is not defaultdict or self.source is not None:
             super().set_attr(tracer, name, value)
         self.default_factory = value

@@ -278,9 +278,19 @@ class FunctionValue(Value):
             pairs = ", ".join(f"{key!r}: {emitter.rebuild(value)}" for key, value in self.keyword_defaults.items())
             emitter.build(f"{name}.__kwdefaults__ = {{{pairs}}}")
         if self.annotations is not None:
-            emitter.build(f"{name}.__annotations__ = {emitter.rebuild(self.annotations)}")
+            emitter.build(f"{name}.__annotations__ = {self._annotations_text(emitter)}")
         for attribute, value in self.attrs.items():
             emitter.build(f"{name}.{attribute} = {emitter.rebuild(value)}")
+
+    def _annotations_text(self, emitter: Emitter) -> str:
+        from bothways.capture.values.containers import TupleValue
+
+        assert self.annotations is not None
+        if not isinstance(self.annotations, TupleValue):
+            return emitter.rebuild(self.annotations)
+        # CPython passes names and values in one flat tuple and makes the dictionary when it is asked for.
+        flat = [emitter.rebuild(item) for item in self.annotations.items]
+        return "{" + ", ".join(f"{name}: {value}" for name, value in zip(flat[::2], flat[1::2], strict=True)) + "}"
 
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None

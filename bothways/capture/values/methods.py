@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, Value
@@ -31,6 +31,14 @@ def is_none(value: Value | None) -> bool:
         return True
     value = value.realize()
     return isinstance(value, ConstantValue) and value.content is None
+
+
+def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
+    """Complain about a new attribute on an object that cannot have any."""
+    kind = owner.python_type()
+    known = hasattr(kind, name)
+    message = f"attribute {name!r} is read-only" if known else f"has no attribute {name!r}"
+    tracer.throw(AttributeError, f"{kind.__name__!r} object {message}")
 
 
 def call_from_table(

@@ -13,6 +13,7 @@ from bothways.capture import protocols
 from bothways.capture.sources import BaseItem, Item, Source
 from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.methods import reject_attribute
 
 if TYPE_CHECKING:
     from bothways.capture.protocols import Operator
@@ -132,6 +133,9 @@ class SequenceValue(Value):
         from bothways.capture.values.objects import class_attribute
 
         return class_attribute(tracer, self, name)
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        reject_attribute(tracer, self, name)
 
     def subscript(self, tracer: Tracer, key: Value) -> int | slice:
         """A subscript as Python's sequences take it."""

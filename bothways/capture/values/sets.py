@@ -14,7 +14,7 @@ from bothways.capture.sources import Source
 from bothways.capture.values import keys as key_values
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.methods import Method, call_from_table, none
+from bothways.capture.values.methods import Method, call_from_table, none, reject_attribute
 from bothways.capture.values.sequences import content
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 _METHOD_NAMES = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+_IN_PLACE = {f"{symbol}=": "update" if symbol == "|" else f"{name}_update" for symbol, name in _METHOD_NAMES.items()}
 
 
 class SetValue(Value):
@@ -64,9 +65,8 @@ class SetValue(Value):
         value._raw = list(builtin.__iter__(obj))
         for raw in value._raw:
             element = key_values.known_key(tracer, raw)
-            key = element.hash_key(tracer)
-            value.elements[key] = element
-            value.keys.add(key)
+            value.elements[element.hash_key(tracer)] = element
+        value.keys = set(obj) if value._raw == list(value.elements) else set(value.elements)
         value.original = dict(value.elements)
         value._content_known = value._order_known = False
         return value
@@ -89,6 +89,9 @@ class SetValue(Value):
         from bothways.capture.values.objects import class_attribute
 
         return class_attribute(tracer, self, name)
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        reject_attribute(tracer, self, name)
 
     # Guards.
 
@@ -174,12 +177,16 @@ class SetValue(Value):
         del self.elements[key]
         return True
 
-    def replace(self, tracer: Tracer, other: SetValue) -> None:
-        """Take over the content of another set."""
+    def change(self, tracer: Tracer, method: str, other: SetValue) -> None:
+        """Let a method of real sets change the keys (``update``, ``difference_update`` …), then follow it."""
         self.depend_on_content()
+        other.depend_on_content()
         self._touch(tracer)
         self.version += 1
-        self.keys, self.elements = other.keys.copy(), dict(other.elements)
+        known = {**other.elements, **self.elements}
+        getattr(self.keys, method)(other.keys)
+        kept = [key for key in self.elements if key in self.keys]
+        self.elements = {key: known[key] for key in [*kept, *self.keys]}
 
     def _touch(self, tracer: Tracer) -> None:
         if self.source is not None:
@@ -220,7 +227,7 @@ class SetValue(Value):
         if op.symbol.endswith("="):
             if self.kind is frozenset:
                 return None
-            self.replace(tracer, self.combine(tracer, op.symbol[:-1], operand))
+            self.change(tracer, _IN_PLACE[op.symbol], operand)
             return self
         left, right = (operand, self) if reflected else (self, operand)
         return left.combine(tracer, op.symbol, right)
@@ -283,7 +290,11 @@ class SetValue(Value):
         return elements[0]
 
     def _clear(self, tracer: Tracer) -> Value:
-        self.replace(tracer, SetValue(self.kind))
+        self.depend_on_content()
+        self._touch(tracer)
+        self.version += 1
+        self.keys.clear()
+        self.elements.clear()
         return none()
 
     def _copy(self, tracer: Tracer) -> Value:
@@ -292,7 +303,11 @@ class SetValue(Value):
 
     def _update(self, tracer: Tracer, *others: Value) -> Value:
         for other in others:
-            for item in protocols.unpack(tracer, other):
+            known = content(other)
+            if isinstance(known, SetValue) and self.source is None:
+                self.change(tracer, "update", known)
+                continue
+            for item in protocols.elements(tracer, protocols.iterate(tracer, other)):
                 self.add_item(tracer, item)
         return none()
 
@@ -374,24 +389,30 @@ def compare_sets(tracer: Tracer, op: Operator, left: SetValue, right: SetValue) 
     return ConstantValue(op.function(left.keys, right.keys))
 
 
-def _combination(symbol: str, in_place: bool) -> Method:
-    """A method such as ``union`` that takes any number of iterables."""
+def _combination(symbol: str) -> Method:
+    """A method such as ``union``, which takes any number of iterables."""
 
     def method(owner: SetValue, tracer: Tracer, *others: Value) -> Value:
         result = owner.copy(tracer, owner.kind)
         for other in others:
             result = result.combine(tracer, symbol, _set_of(tracer, other))
-        if not in_place:
-            return result
-        owner.replace(tracer, result)
+        return result
+
+    return method
+
+
+def _change(name: str) -> Method:
+    """A method such as ``difference_update``."""
+
+    def method(owner: SetValue, tracer: Tracer, *others: Value) -> Value:
+        for other in others:
+            owner.change(tracer, name, _set_of(tracer, other))
         return none()
 
     return method
 
 
-def _single_combination(symbol: str, in_place: bool) -> Method:
-    several = _combination(symbol, in_place)
-
+def _of_one(several: Method) -> Method:
     def method(owner: SetValue, tracer: Tracer, other: Value) -> Value:
         return several(owner, tracer, other)
 
@@ -399,7 +420,8 @@ def _single_combination(symbol: str, in_place: bool) -> Method:
 
 
 for _symbol, _name in _METHOD_NAMES.items():
-    _make = _single_combination if _symbol == "^" else _combination
-    SetValue.METHODS[_name] = SetValue.FROZEN_METHODS[_name] = _make(_symbol, False)
+    _pair = _combination(_symbol), _change(f"{_name}_update")
+    _plain, _in_place = map(_of_one, _pair) if _symbol == "^" else _pair
+    SetValue.METHODS[_name] = SetValue.FROZEN_METHODS[_name] = _plain
     if _symbol != "|":
-        SetValue.METHODS[f"{_name}_update"] = _make(_symbol, True)
+        SetValue.METHODS[f"{_name}_update"] = _in_place

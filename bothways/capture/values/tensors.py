@@ -109,6 +109,7 @@ class TensorValue(Value):
         guard_tensor(tracer, tensor, source)
         value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor), type(tensor), source)
         value.obj = tensor
+        value.node.meta["example_value"] = value.fake.meta
         tracer.graph.inputs.append(value)
         tracer.remember(tensor, value)
         return value
@@ -176,6 +177,8 @@ class TensorValue(Value):
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name in STOPS:
             tracer.stop(*STOPS[name])
+        if name in _STATE_QUERIES:
+            return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
             return _SLOT_METHODS[name](tracer, self, args)
         return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
@@ -307,6 +310,20 @@ _ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
     "is_leaf": _is_leaf,
     "data": _data,
 }
+
+
+# Facts about one tensor that metadata does not tell: guarded on inputs, asked of nothing else.
+_STATE_QUERIES = frozenset("is_inference is_conj is_neg".split())
+
+
+def _state_query(tracer: Tracer, value: TensorValue, name: str) -> Value:
+    if value.obj is None or value.source is None:
+        if name == "is_inference":
+            return ConstantValue(torch.is_inference_mode_enabled())
+        tracer.stop("attribute_unknown", f"cannot ask Tensor.{name} of a tensor made inside the function")
+    answer = bool(getattr(value.obj, name)())
+    tracer.guard(f"{{s0}}.{name}()" if answer else f"not {{s0}}.{name}()", value.source)
+    return ConstantValue(answer)
 
 
 def _set_item_method(tracer: Tracer, value: TensorValue, args: Args) -> Value:

@@ -33,9 +33,13 @@ FOLDED: tuple[Any, ...] = (
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
+    torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch_compat.is_any_autocast_enabled,
     torch.is_autocast_cache_enabled,
     torch.amp.is_autocast_available,
     torch.cuda.is_available,
+    torch.distributed.is_available,
     torch.are_deterministic_algorithms_enabled,
     torch.is_deterministic_algorithms_warn_only_enabled,
 )
@@ -44,6 +48,8 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.jit.is_scripting: False,
     torch.jit.is_tracing: False,
     torch_compat.is_scripting: False,
+    torch_compat.log_api_usage_once: None,
+    torch.onnx.is_in_onnx_export: False,
     torch_compat.get_tracing_state: None,
     torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: True,
@@ -154,6 +160,11 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
     return ConstantValue(None)
+
+
+@handles(torch.jit.annotate)
+def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return args[1]
 
 
 @handles(torch.numel)
