@@ -72,5 +72,5 @@ def inline(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) 
         tracer.stop("too_deep", f"{function.name} is called {len(tracer.frames)} calls deep")
     frame = Frame(tracer, function, function.bind(tracer, args, kwargs))
     if function.code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(frame)
+        return GeneratorValue(tracer, frame)
     return frame.run_to_return()

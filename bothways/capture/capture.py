@@ -6,6 +6,7 @@ changes nothing outside itself; torch's interpreter-wide state is put back whate
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,14 +20,18 @@ from bothways import torch_compat
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame
 from bothways.capture.render import render
-from bothways.capture.sources import Local
+from bothways.capture.sources import Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue
+from bothways.capture.values.generators import check_abandoned
 from bothways.errors import Break, Unsupported
 from bothways.runtime.program import Program
+
+# Up to here comparing every pair costs less than collecting ids.
+PAIRWISE_LIMIT = 10
 
 _CO_VARARGS, _CO_VARKEYWORDS = 4, 8
 
@@ -84,10 +89,12 @@ def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[
             raise Unsupported(Break("generator_escapes", "the function is a generator", frame.position()))
         if function.__code__.co_flags & 0x280:
             raise Unsupported(Break("async", "the function is a coroutine", frame.position()))
-        return frame.run_to_return()
+        output = frame.run_to_return()
+        check_abandoned(tracer)
+        return output
     except Observed as observed:
         kind = observed.value.python_type().__name__
-        where = observed.raised_at or frame.position()
+        where = observed.value.raised_at or frame.position()
         raise Unsupported(Break("exception_escapes", f"{kind} leaves the function", where)) from None
     except RecursionError:
         raise Unsupported(Break("too_deep", "the capture ran out of stack", frame.position())) from None
@@ -119,12 +126,13 @@ def _guard_state(tracer: Tracer, query: Any, answer: Any) -> None:
 
 def _guard_aliasing(tracer: Tracer) -> None:
     """Two inputs that were two tensors stay two; an object that was changed is none of the others."""
-    inputs = [value.source for value in tracer.graph.inputs if value.source is not None]
-    if len(inputs) == 2:
-        tracer.guard("{s0} is not {s1}", *inputs)
-    elif len(inputs) > 2:
-        ids = ", ".join(f"id({{s{index}}})" for index in range(len(inputs)))
-        tracer.guard(f"len({{{{{ids}}}}}) == {len(inputs)}", *inputs)
+    for sources in _possible_aliases(tracer):
+        if len(sources) <= PAIRWISE_LIMIT:
+            for pair in itertools.combinations(sources, 2):
+                tracer.guard("{s0} is not {s1}", *pair)
+        else:
+            ids = ", ".join(f"id({{s{index}}})" for index in range(len(sources)))
+            tracer.guard(f"len({{{{{ids}}}}}) == {len(sources)}", *sources)
     known = tracer.known_values()
     for changed in tracer.effects.values():
         if changed.source is None:
@@ -134,6 +142,17 @@ def _guard_aliasing(tracer: Tracer) -> None:
                 continue
             if type(other) is type(changed) and other.python_type() is changed.python_type():  # type: ignore[attr-defined]
                 tracer.guard("{s0} is not {s1}", changed.source, other.source)
+
+
+def _possible_aliases(tracer: Tracer) -> Iterator[list[Source]]:
+    """Inputs that could be one tensor: those whose other guards say the same."""
+    groups: dict[tuple[object, ...], list[Source]] = {}
+    for value in tracer.graph.inputs:
+        if value.obj is not None and value.source is not None:
+            tensor = value.obj
+            key = (type(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            groups.setdefault(key, []).append(value.source)
+    return (sources for sources in groups.values() if len(sources) > 1)
 
 
 @contextmanager

@@ -14,16 +14,64 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
 
 META = torch.device("meta")
 
 
-@dataclass
 class Fake:
-    """A tensor without data: its meta tensor and the device it stands for."""
+    """A tensor without data: the device it stands for, and a meta tensor that is made when somebody needs it."""
 
-    meta: torch.Tensor
-    device: torch.device
+    __slots__ = ("_meta", "_prediction", "device")
+
+    def __init__(self, meta: torch.Tensor | None, device: torch.device, prediction: Prediction | None = None) -> None:
+        self._meta, self.device, self._prediction = meta, device, prediction
+
+    @property
+    def meta(self) -> torch.Tensor:
+        if self._meta is None:
+            assert self._prediction is not None
+            self._meta = self.outline()
+            if self._prediction.requires_grad:
+                self._meta = _computed(self._meta)
+        return self._meta
+
+    def outline(self) -> torch.Tensor:
+        """A meta tensor of the same sizes and dtype, outside of autograd."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=META)
+
+    @property
+    def _facts(self) -> Prediction | torch.Tensor:
+        # In-place operations change the meta tensor, so once it exists it is the truth.
+        return self._meta if self._meta is not None else self._prediction  # type: ignore[return-value]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._facts.shape)
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        return self._meta.stride() if self._meta is not None else self._prediction.stride  # type: ignore[union-attr]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._facts.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._facts.requires_grad
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.stride == contiguous_stride(self.shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether a pointwise result would have these strides; the sure case is a permutation of contiguous."""
+        sizes_by_stride = sorted(zip(self.stride, self.shape, strict=True), reverse=True)
+        return all(size > 1 for size in self.shape) and [stride for stride, _ in sizes_by_stride] == list(
+            contiguous_stride(tuple(size for _, size in sizes_by_stride))
+        )
 
 
 class FakeFailure(Exception):
@@ -51,11 +99,13 @@ def fake_like(tensor: torch.Tensor) -> Fake:
 def _with_history(meta: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
         return meta
-    meta.requires_grad_()
-    if like.is_leaf:
-        return meta
+    return meta.requires_grad_() if like.is_leaf else _computed(meta)
+
+
+def _computed(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor like ``meta`` that autograd takes for the result of an operation."""
     with torch.enable_grad():
-        result: torch.Tensor = _NonLeaf.apply(meta)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _NonLeaf.apply(meta.requires_grad_())  # type: ignore[no-untyped-call]
     return result
 
 
@@ -64,9 +114,13 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
 
     A Fake given in comes out as the same Fake when the operation returns its own argument.
     """
+    autocast = torch_compat.is_any_autocast_enabled()
+    prediction = None if autocast else predict(function, args, kwargs)
+    if prediction is not None:
+        return Fake(None, prediction.device, prediction)
     fakes = list(_fakes_in((args, kwargs)))
     device = _result_device(function, args, kwargs, fakes)
-    if device is None or torch_compat.is_any_autocast_enabled():
+    if device is None or autocast:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
     known = {id(fake.meta): fake for fake in fakes}
     try:

@@ -128,7 +128,7 @@ class GraphBuilder:
                 own.node = node
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
-            node.meta["example_value"] = result.meta
+            node.meta["example_value"] = result.outline()
             return TensorValue(node, result)
         if isinstance(result, fakes.Structured):
             return TupleValue(self._items(node, result.items, tensors), result.kind)

@@ -52,7 +52,6 @@ class Frame:
         self.index = 0
         self.keyword_names: tuple[str, ...] = ()
         self.result: Value | None = None
-        self.sent: Value | None = None
 
     # The stack.
 

@@ -14,24 +14,25 @@ from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
 from bothways.capture.sources import Injected, Source
-from bothways.capture.values.base import LazyValue, Value
+from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
+    from bothways.capture.values.exceptions import ExceptionValue
+    from bothways.capture.values.generators import GeneratorValue
 
 
 class Observed(Exception):
     """An exception of the captured program, on its way to the handler that catches it."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: ExceptionValue) -> None:
         super().__init__()
         self.value = value
-        self.raised_at: Position | None = None
 
     def remember(self, position: Position) -> None:
-        """Keep the innermost place the exception passed."""
-        self.raised_at = self.raised_at or position
+        """Keep the innermost place the exception passed, however often it is raised again."""
+        self.value.raised_at = self.value.raised_at or position
 
 
 class Tracer:
@@ -44,7 +45,9 @@ class Tracer:
         self.guards = GuardSet()
         self.effects = Effects()
         self.frames: list[Frame] = []
-        self.handled: Value | None = None  # the exception a handler is dealing with
+        # The exceptions being handled: by the program, and by each generator that is running, innermost last.
+        self.handling: list[ExceptionValue | None] = [None]
+        self.generators: list[GeneratorValue] = []  # all that were made
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
@@ -120,6 +123,11 @@ class Tracer:
 
     # Running code.
 
+    @property
+    def handled(self) -> ExceptionValue | None:
+        """The exception a bare ``raise`` raises again, and the context of a new one."""
+        return next((exception for exception in reversed(self.handling) if exception is not None), None)
+
     def inline(self, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""
         from bothways.capture.values.functions import library_function
@@ -130,6 +138,8 @@ class Tracer:
         """Compute with constants; an exception becomes the captured program's own."""
         try:
             return function(*args, **kwargs)
+        except (Observed, Unsupported, NotConstant):
+            raise
         except Exception as error:
             from bothways.capture.values.exceptions import new_exception
 

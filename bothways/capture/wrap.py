@@ -24,6 +24,7 @@ from bothways.capture.values.constants import CONSTANT_TYPES, ConstantValue, con
 from bothways.capture.values.construction import PAYLOADS, builtin_base
 from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
+from bothways.capture.values.dict_views import ProxyValue
 from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.modules import ModuleValue
@@ -255,6 +256,7 @@ BY_TYPE: dict[type, Wrapper] = {
     set: SetValue.external,
     frozenset: SetValue.external,
     slice: _look_slice,
+    types.MappingProxyType: ProxyValue.external,
     functools.partial: _look_partial,
 }
 

@@ -95,10 +95,14 @@ class CompiledFunction:
             if reason is not None and not self._may_recompile(reason):
                 return self._plain(values)
             try:
-                program = self._compile(values)
+                program: Program | None = self._compile(values)
             except Unsupported as unsupported:
-                return self._give_up(unsupported, values)
-            self.dispatcher.add(program)
+                self._give_up(unsupported)
+                program = None
+            else:
+                self.dispatcher.add(program)
+        if program is None:  # outside of the handler, so that a user's exception has no context of ours
+            return self._plain(values)
         return self.dispatcher.run_first(values, self._unstable)
 
     def _compile(self, values: tuple[Any, ...]) -> Program:
@@ -136,7 +140,7 @@ class CompiledFunction:
             "This is a bug; config.suppress_errors = True runs the function as plain Python instead."
         )
 
-    def _give_up(self, unsupported: Unsupported, values: tuple[Any, ...]) -> Any:
+    def _give_up(self, unsupported: Unsupported) -> None:
         """What cannot be captured raises (fullgraph) or makes the function plain Python for these guards."""
         found = unsupported.break_
         self.history.breaks.append(found)
@@ -148,7 +152,6 @@ class CompiledFunction:
         self._breaks[found] += 1
         if self._breaks[found] >= BREAKS_BEFORE_PLAIN:
             self.dispatcher.stop_capturing(self.original)
-        return self._plain(values)
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
         return call_bound(self.original, self.original.__code__, values)

@@ -1,7 +1,8 @@
-"""Attributes set on other people's modules and classes, and set back: nothing is copied, added or removed.
+"""Changes to other people's modules, classes and functions, and their undoing: nothing is copied or removed.
 
-``Change`` is one attribute and its new value. A ``Ledger`` makes changes, remembers what was there, and
-undoes them in reverse order, leaving alone whatever somebody else has put in the same place since.
+``Change`` is one attribute and its new value, ``Marking`` a mark beside a function. A ``Ledger`` makes
+changes, remembers what was there, and undoes them in reverse order, leaving alone whatever somebody else has
+put in the same place since.
 """
 
 from __future__ import annotations
@@ -9,37 +10,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bothways.runtime.marks import Mark, mark, mark_of, unmark
+
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute of a module or class, and the value it is to have."""
+    """One attribute of a module, class or object, and the value it is to have."""
 
     owner: Any
     name: str
     value: Any
 
-    def make(self) -> Any:
-        """Set the attribute and return what it was."""
-        before = getattr(self.owner, self.name)
-        _set(self.owner, self.name, self.value)
-        return before
+    @property
+    def current(self) -> Any:
+        return getattr(self.owner, self.name)
+
+    def put(self, value: Any) -> None:
+        # The plain setter: PyTorch's configuration module has a __setattr__ of its own that takes flags only.
+        setter: Any = type.__setattr__ if isinstance(self.owner, type) else object.__setattr__
+        setter(self.owner, self.name, value)
+
+
+@dataclass(frozen=True)
+class Marking:
+    """A function that stays what it is, and how capture is to treat calls of it."""
+
+    owner: Any
+    value: Mark
+    name: str = "(mark)"
+
+    @property
+    def current(self) -> Mark | None:
+        return mark_of(self.owner)
+
+    def put(self, value: Mark | None) -> None:
+        if value is None:
+            unmark(self.owner)
+        else:
+            mark(self.owner, value)
 
 
 class Ledger:
-    """The changes made so far, in order, each with the value that was there before."""
+    """The changes made so far, in order, each with what was there before."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, str], tuple[Change, Any]] = {}
+        self._made: dict[tuple[int, str], tuple[Change | Marking, Any]] = {}
 
-    def make(self, change: Change) -> None:
+    def make(self, change: Change | Marking) -> None:
         """Make one change. Where it holds already, it is undone to the value it replaced elsewhere."""
-        before = change.make()
+        key = id(change.owner), change.name
+        if key in self._made:
+            return  # a function that goes by two names is marked once
+        before = change.current
         if before is change.value:
             # The module was imported meanwhile and took our value from where another change had put it.
             before = self._replaced_by(change)
-        self._made[id(change.owner), change.name] = change, before
+        change.put(change.value)
+        self._made[key] = change, before
 
-    def _replaced_by(self, change: Change) -> Any:
+    def _replaced_by(self, change: Change | Marking) -> Any:
         for made, before in reversed(self._made.values()):
             if made.name == change.name and made.value is change.value:
                 return before
@@ -54,14 +83,8 @@ class Ledger:
         """Set everything back, last change first."""
         while self._made:
             change, before = self._made.popitem()[1]
-            if getattr(change.owner, change.name) == change.value:
-                _set(change.owner, change.name, before)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    # The plain setter: PyTorch's configuration module has a __setattr__ of its own that takes flags only.
-    setter: Any = type.__setattr__ if isinstance(owner, type) else object.__setattr__
-    setter(owner, name, value)
+            if change.current == change.value:
+                change.put(before)
 
 
 # What the drop-in has changed at the moment; empty unless it is installed.

@@ -1,12 +1,13 @@
 """PyTorch's entry points with PyTorch's signatures, carried out by bothways.
 
 Each takes what its original takes; arguments that steer PyTorch's own compilers are accepted and have no
-effect. A facade that needs its original asks the ledger for it; none imports ``torch._dynamo`` unless the
-caller's request cannot be met without.
+effect. A facade that needs its original asks the ledger for it; none of those for compiling imports
+``torch._dynamo`` unless the request cannot be met without.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -49,6 +50,7 @@ def compile(
     if mode is not None and options is not None:
         raise RuntimeError("Either mode or options can be specified, not both at the same time.")
     backend = default_backend() if backend is None else backend
+    disable = disable or compiling_is_off()
     ours: str | Callable[..., Any]
     if isinstance(backend, str) and backend in BACKENDS:
         # The options are settings of the compiler that ours stands in for.
@@ -56,14 +58,23 @@ def compile(
     else:
         settings = {"mode": mode if mode != "default" else None, "options": options}
         ours, our_mode = with_settings(lookup_backend(backend), settings), None
-    return compiling.compile(
-        model,
-        backend=ours,
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-        mode=our_mode,
-        disable=disable or compiling_is_off(),
+    decorate = compiling.compile(
+        backend=ours, fullgraph=fullgraph, dynamic=dynamic, mode=our_mode, disable=disable
     )
+    return decorate_class_or(decorate) if model is None else decorate_class_or(decorate)(model)
+
+
+def decorate_class_or(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A decorator that also takes a class, whose instances are then compiled when they are called."""
+
+    def decorate_either(target: Any) -> Any:
+        if not isinstance(target, type):
+            return decorate(target)
+        name = "_call_impl" if issubclass(target, torch.nn.Module) else "__call__"
+        setattr(target, name, decorate(getattr(target, name)))
+        return target
+
+    return decorate_either
 
 
 def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
@@ -81,7 +92,9 @@ def default_backend() -> str | Callable[..., Any]:
 def compiling_is_off() -> bool:
     """Whether the environment or the configuration says to run everything as plain Python."""
     config = sys.modules.get("torch._dynamo.config")
-    return config.disable if config is not None else os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+    if config is not None and config.disable:
+        return True
+    return "1" in (os.environ.get("TORCHDYNAMO_DISABLE"), os.environ.get("TORCH_COMPILE_DISABLE"))
 
 
 def optimize(
@@ -136,8 +149,7 @@ def is_compiled_module(module: Any) -> bool:
 
 class _EitherCompiler(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        theirs = ledger.before(sys.modules["torch._dynamo"], "OptimizedModule")
-        return is_compiled_module(instance) or isinstance(instance, theirs)
+        return is_compiled_module(instance) or isinstance(instance, theirs("OptimizedModule"))
 
 
 class OptimizedModule(metaclass=_EitherCompiler):
@@ -147,9 +159,8 @@ class OptimizedModule(metaclass=_EitherCompiler):
 def reset() -> None:
     """``torch._dynamo.reset``: forget what was compiled, here and by PyTorch."""
     compiling.reset()
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        ledger.before(dynamo, "reset")()
+    if "torch._dynamo" in sys.modules:
+        theirs("reset")()
 
 
 # Explaining ------------------------------------------------------------------------------------------------
@@ -230,69 +241,67 @@ def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
 
 def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
     """``torch._dynamo.list_backends``: the names PyTorch has, and those only we have."""
-    theirs = ledger.before(their_registry(), "list_backends")
-    only_ours = set(backends.list_backends()) - set(theirs(exclude_tags=None))
-    return sorted(only_ours.union(theirs(exclude_tags=exclude_tags)))
+    their_names = ledger.before(their_registry(), "list_backends")
+    only_ours = set(backends.list_backends()) - set(their_names(exclude_tags=None))
+    return sorted(only_ours.union(their_names(exclude_tags=exclude_tags)))
 
 
-# Marks on functions and tensors ----------------------------------------------------------------------------
+# Marks on functions and tensors, made on both sides: PyTorch's own capture still serves ``torch.export`` ----
 
 
-def disable(
-    fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True
-) -> Any:
-    """``torch._dynamo.disable``."""
-    if not wrapping:
-        # PyTorch's own way of keeping its functions out of its compiler. It remembers the result for good.
-        theirs = ledger.before(sys.modules["torch._dynamo"], "disable")
-        return theirs(fn, recursive, reason=reason, wrapping=False)
-    if fn is None:
-        return functools.partial(disable, recursive=recursive, reason=reason)
-    if isinstance(fn, (type, torch.nn.Module)):
-        # Instances of the class, or the one module, are disabled through what a call of them runs.
-        name = "_call_impl" if hasattr(fn, "_call_impl") else "__call__"
-        setattr(fn, name, decorators.disable(getattr(fn, name), recursive, reason=reason))
-        return fn
-    return decorators.disable(fn, recursive, reason=reason)
+def theirs(name: str) -> Any:
+    """What ``torch._dynamo`` had under this name."""
+    return ledger.before(importlib.import_module("torch._dynamo"), name)
 
 
 def allow_in_graph(fn: Any) -> Any:
     """``torch._dynamo.allow_in_graph``: one function or several."""
-    if isinstance(fn, (list, tuple)):
-        return [allow_in_graph(each) for each in fn]
-    return decorators.allow_in_graph(fn)
+    return marked(theirs("allow_in_graph")(fn), Mark.IN_GRAPH)
 
 
 def disallow_in_graph(fn: Any) -> Any:
-    """``torch._dynamo.disallow_in_graph`` and ``forbid_in_graph``: a call of the function is a break."""
-    for each in fn if isinstance(fn, (list, tuple)) else [fn]:
-        mark(each, Mark.DISABLED)
-    return fn
+    """``torch._dynamo.disallow_in_graph``: a call of the function is a break."""
+    return marked(theirs("disallow_in_graph")(fn), Mark.DISABLED)
 
 
-def graph_break(msg: str = "") -> None:
-    """``torch._dynamo.graph_break``."""
+def forbid_in_graph(fn: Any) -> Any:
+    """``torch._dynamo.forbid_in_graph``: a call of the function is a break."""
+    return marked(theirs("forbid_in_graph")(fn), Mark.DISABLED)
 
 
-mark(graph_break, Mark.GRAPH_BREAK)
+def assume_constant_result(fn: Any) -> Any:
+    """``torch._dynamo.assume_constant_result``."""
+    return marked(theirs("assume_constant_result")(fn), Mark.CONSTANT_RESULT)
 
 
-def mark_dynamic(t: Any, index: int | Sequence[int], **bounds: Any) -> None:
-    """``torch._dynamo.mark_dynamic``; ``bounds`` on the sizes only narrow what is compiled."""
-    decorators.mark_dynamic(t, index)
+def marked(functions: Any, kind: Mark) -> Any:
+    """What was passed, one function or several, after marking it for us as well."""
+    for function in functions if isinstance(functions, (list, tuple)) else [functions]:
+        with contextlib.suppress(TypeError):  # what cannot be referred to weakly is left to PyTorch
+            mark(function, kind)
+    return functions
 
 
-def is_compiling() -> bool:
-    """``torch.compiler.is_compiling``: true in functions captured here, and in those PyTorch exports."""
-    return decorators.is_compiling() or ledger.before(torch.compiler, "is_compiling")()
+def mark_dynamic(t: Any, index: Any, **bounds: Any) -> None:
+    """``torch._dynamo.mark_dynamic``."""
+    theirs("mark_dynamic")(t, index, **bounds)
+    if isinstance(t, torch.Tensor):
+        decorators.mark_dynamic(t, index)
 
 
-mark(is_compiling, Mark.IS_COMPILING)
+def maybe_mark_dynamic(t: Any, index: Any) -> None:
+    """``torch._dynamo.maybe_mark_dynamic``."""
+    theirs("maybe_mark_dynamic")(t, index)
+    if isinstance(t, torch.Tensor):
+        decorators.mark_dynamic(t, index)
 
 
-def always(*args: Any) -> bool:
-    """The answer of ``is_dynamo_supported`` wherever bothways can be installed."""
-    return True
+def mark_static(t: Any, index: Any = None) -> Any:
+    """``torch._dynamo.mark_static``: of a tensor, or of every instance of a module class."""
+    result = theirs("mark_static")(t, index)
+    if isinstance(t, torch.Tensor):
+        decorators.mark_static(t, index)
+    return result
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

@@ -14,9 +14,10 @@ from types import ModuleType
 
 import torch
 
-from bothways.api.dropin.changes import Change, ledger
+from bothways.api.dropin.changes import Change, Marking, ledger
 from bothways.api.dropin.imports import ImportWatch
 from bothways.api.dropin.table import LINKS, ROWS
+from bothways.runtime.marks import Mark
 
 _lock = threading.RLock()
 
@@ -52,7 +53,7 @@ def _change(module: ModuleType) -> None:
             ledger.make(change)
 
 
-def changes_in(module: ModuleType) -> Iterator[Change]:
+def changes_in(module: ModuleType) -> Iterator[Change | Marking]:
     """What the tables say about one module, less the rows for names that this version of PyTorch has not."""
     for row in ROWS:
         if row.module != module.__name__:
@@ -60,7 +61,8 @@ def changes_in(module: ModuleType) -> Iterator[Change]:
         *path, name = row.name.split(".")
         owner = functools.reduce(getattr, path, module)
         if hasattr(owner, name):
-            yield Change(owner, name, row.ours)
+            is_mark = isinstance(row.ours, Mark)
+            yield Marking(getattr(owner, name), row.ours) if is_mark else Change(owner, name, row.ours)
         elif row.required:
             raise AttributeError(f"PyTorch {torch.__version__} has no {row.module}.{row.name}")
     if module.__name__ in LINKS:

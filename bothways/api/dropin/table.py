@@ -1,8 +1,9 @@
 """What the drop-in replaces: one row for each name people import from PyTorch, and what they get instead.
 
-``torch.nn.Module.compile`` needs no row: it calls ``torch.compile``. Nor do the tools of
-``torch._dynamo.testing`` that count and compare: they are backends and functions like anybody's. The objects
-that several parties share (exceptions, configuration, counters) are linked instead of replaced.
+The objects that several parties share (exceptions, configuration, counters) are linked instead of replaced,
+and functions that capture only has to recognise are marked. Names without a row work as they are:
+``torch.nn.Module.compile`` calls ``torch.compile``, what ``disable`` returns is never looked into, and the
+counting backends of ``torch._dynamo.testing`` are backends like anybody's.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api import decorators
 from bothways.api.dropin import facades, translate
 from bothways.api.dropin.changes import Change
+from bothways.runtime.marks import Mark
 
 
 @dataclass(frozen=True)
 class Row:
-    """``module.name`` becomes ``ours``. A name this version of PyTorch has not is skipped unless required."""
+    """``module.name`` becomes ``ours``; where ours is a Mark, the function stays and is marked.
+
+    A name that this version of PyTorch has not is skipped unless it is required.
+    """
 
     module: str
     name: str
@@ -29,15 +33,14 @@ class Row:
 
 ROWS: tuple[Row, ...] = (
     Row("torch", "compile", facades.compile, required=True),
-    # The public namespace. What it has and has no row either forwards to a name below or needs no compiler.
+    # The public namespace.
     Row("torch.compiler", "compile", facades.compile, required=True),
     Row("torch.compiler", "reset", facades.reset, required=True),
-    Row("torch.compiler", "disable", facades.disable, required=True),
+    Row("torch.compiler", "list_backends", facades.list_backends, required=True),
     Row("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
-    Row("torch.compiler", "assume_constant_result", decorators.assume_constant_result, required=True),
-    Row("torch.compiler", "is_compiling", facades.is_compiling, required=True),
-    Row("torch.compiler", "is_dynamo_compiling", facades.is_compiling),
-    Row("torch.compiler", "list_backends", facades.list_backends),
+    Row("torch.compiler", "assume_constant_result", facades.assume_constant_result, required=True),
+    Row("torch.compiler", "is_compiling", Mark.IS_COMPILING, required=True),
+    Row("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
     Row("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
     # What people import from the compiler itself: compiling and looking at the result,
     Row("torch._dynamo", "optimize", facades.optimize),
@@ -46,20 +49,16 @@ ROWS: tuple[Row, ...] = (
     Row("torch._dynamo", "explain", facades.explain),
     Row("torch._dynamo", "reset", facades.reset),
     Row("torch._dynamo", "OptimizedModule", facades.OptimizedModule),
-    Row("torch._dynamo", "is_compiling", facades.is_compiling),
-    Row("torch._dynamo", "is_dynamo_supported", facades.always),
-    # marks on functions,
-    Row("torch._dynamo", "disable", facades.disable),
-    Row("torch._dynamo", "graph_break", facades.graph_break),
+    # marks on functions and on tensors,
     Row("torch._dynamo", "allow_in_graph", facades.allow_in_graph),
-    Row("torch._dynamo", "nonstrict_trace", facades.allow_in_graph),
     Row("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
-    Row("torch._dynamo", "forbid_in_graph", facades.disallow_in_graph),
-    Row("torch._dynamo", "assume_constant_result", decorators.assume_constant_result),
-    # marks on tensors,
+    Row("torch._dynamo", "forbid_in_graph", facades.forbid_in_graph),
+    Row("torch._dynamo", "assume_constant_result", facades.assume_constant_result),
+    Row("torch._dynamo", "graph_break", Mark.GRAPH_BREAK),
+    Row("torch._dynamo", "is_compiling", Mark.IS_COMPILING),
     Row("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
-    Row("torch._dynamo", "maybe_mark_dynamic", facades.mark_dynamic),
-    Row("torch._dynamo", "mark_static", decorators.mark_static),
+    Row("torch._dynamo", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
+    Row("torch._dynamo", "mark_static", facades.mark_static),
     # and backends. Those registered with PyTorch stay there, and are found there.
     Row("torch._dynamo", "list_backends", facades.list_backends),
     Row("torch._dynamo", "lookup_backend", facades.lookup_backend),

@@ -351,9 +351,17 @@ def MAP_ADD(frame: Frame, inst: Instruction) -> None:
     frame.stack[-inst.arg].set_item(frame.tracer, key.realize(), value)
 
 
+def is_iterable(kind: type) -> bool:
+    """Whether ``iter`` takes objects of a type."""
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+
+
 @opcode
 def LIST_EXTEND(frame: Frame, inst: Instruction) -> None:
     iterable = frame.pop()
+    kind = iterable.python_type()
+    if not is_iterable(kind):
+        frame.tracer.throw(TypeError, f"Value after * must be an iterable, not {kind.__name__}")
     frame.stack[-inst.arg].extend_with(frame.tracer, iterable)
 
 
@@ -368,13 +376,7 @@ def SET_UPDATE(frame: Frame, inst: Instruction) -> None:
 @opcode
 def DICT_UPDATE(frame: Frame, inst: Instruction) -> None:
     mapping = frame.pop()
-    frame.stack[-inst.arg].merge(frame.tracer, mapping, reject_duplicates=False)
-
-
-@opcode
-def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
-    mapping = frame.pop()
-    frame.stack[-inst.arg].merge(frame.tracer, mapping, reject_duplicates=True)
+    frame.stack[-inst.arg].merge(frame.tracer, mapping)
 
 
 @opcode

@@ -6,37 +6,38 @@ from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import Frame
-from bothways.capture.opcodes.common import opcode
+from bothways.capture.opcodes.common import is_none, opcode
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Value
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.exceptions import ExceptionValue, as_exception, catches
 
 if TYPE_CHECKING:
     from bothways.capture.instructions import Instruction
+    from bothways.capture.tracer import Tracer
 
 NONE = ConstantValue(None)
 
 
 @opcode
 def PUSH_EXC_INFO(frame: Frame, inst: Instruction) -> None:
-    raised = frame.pop()
-    frame.push(frame.tracer.handled or NONE)
+    raised, handling = frame.pop(), frame.tracer.handling
+    frame.push(handling[-1] or NONE)
     frame.push(raised)
-    frame.tracer.handled = raised
+    handling[-1] = raised
 
 
 @opcode
 def POP_EXCEPT(frame: Frame, inst: Instruction) -> None:
     previous = frame.pop()
-    frame.tracer.handled = None if previous is NONE else previous
+    frame.tracer.handling[-1] = None if previous is NONE else previous
 
 
 @opcode
 def CHECK_EXC_MATCH(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values.builtins import isinstance_of
-
     wanted = frame.pop()
-    frame.push(ConstantValue(isinstance_of(frame.tracer, frame.stack[-1], wanted)))
+    frame.push(ConstantValue(catches(frame.tracer, wanted, frame.stack[-1])))
 
 
 @opcode
@@ -46,28 +47,18 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
         if tracer.handled is None:
             tracer.throw(RuntimeError, "No active exception to reraise")
         raise Observed(tracer.handled)
-    cause = frame.pop() if inst.arg == 2 else None
-    raised = as_exception(frame, frame.pop())
-    if cause is not None:
-        cause = cause.realize()
-        is_none = isinstance(cause, ConstantValue) and cause.content is None
-        raised.set_attr(tracer, "__cause__", cause if is_none else as_exception(frame, cause))
-        raised.set_attr(tracer, "__suppress_context__", ConstantValue(True))
-    if tracer.handled is not None and tracer.handled is not raised:
-        raised.set_attr(tracer, "__context__", tracer.handled)
+    cause = frame.pop().realize() if inst.arg == 2 else None
+    raised = as_exception(tracer, frame.pop())
+    if cause is not None and not is_none(cause):
+        cause = _as_cause(tracer, cause)
+    raised.chain(cause=cause, context=tracer.handled)
     raise Observed(raised)
 
 
-def as_exception(frame: Frame, value: Value) -> Value:
-    """``raise X`` makes an instance when X is a class."""
-    from bothways.capture.values.classes import ClassValue
-
-    value = value.realize()
-    if isinstance(value, ClassValue) and issubclass(value.cls, BaseException):
-        value = value.call(frame.tracer, [], {})
-    if not issubclass(value.python_type(), BaseException):
-        frame.tracer.throw(TypeError, "exceptions must derive from BaseException")
-    return value
+def _as_cause(tracer: Tracer, cause: Value) -> Value:
+    if not isinstance(cause, (ClassValue, ExceptionValue)):
+        tracer.throw(TypeError, "exception causes must derive from BaseException")
+    return as_exception(tracer, cause)
 
 
 @opcode

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
-from bothways.capture.opcodes.common import converted
+from bothways.capture.opcodes.common import converted, is_iterable, is_none, opcode
 from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.dicts import DictValue, mapping_pairs
 from bothways.capture.values.functions import FunctionValue
 
 if TYPE_CHECKING:
     from bothways.capture.instructions import Handler, Instruction
+    from bothways.capture.tracer import Tracer
 
 
 # Calls.
@@ -40,7 +41,41 @@ def call_unpacked(frame: Frame, function: Value, positional: Value, keywords: Va
             if not isinstance(name, str):
                 tracer.throw(TypeError, "keywords must be strings")
             named[name] = keywords.realize().get_item(tracer, key.realize())
+    kind = positional.realize().python_type()
+    if not is_iterable(kind):
+        name = shown(tracer, function)
+        tracer.throw(TypeError, f"{name} argument after * must be an iterable, not {kind.__name__}")
     return protocols.call(tracer, function, protocols.unpack(tracer, positional), named)
+
+
+def shown(tracer: Tracer, function: Value) -> str:
+    """A callable as CPython names it when the arguments do not fit."""
+    name = protocols.try_get_attr(tracer, function, "__qualname__")
+    if name is None:
+        return protocols.text(tracer, function)
+    text = protocols.as_string(tracer, name)
+    module = protocols.try_get_attr(tracer, function, "__module__")
+    home = None if module is None or is_none(module) else protocols.as_string(tracer, module)
+    return f"{text}()" if home in (None, "builtins") else f"{home}.{text}()"
+
+
+@opcode
+def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
+    tracer, mapping = frame.tracer, frame.pop()
+    target: DictValue = frame.stack[-inst.arg]
+    function = frame.stack[-inst.arg - 2]
+    if function is NULL:  # 3.13 keeps it above the callable
+        function = frame.stack[-inst.arg - 3]
+    if not hasattr(mapping.python_type(), "keys"):
+        kind = mapping.python_type().__name__
+        message = f"{shown(tracer, function)} argument after ** must be a mapping, not {kind}"
+        tracer.throw(TypeError, message)
+    for key, value in mapping_pairs(tracer, mapping):
+        if target.contains(tracer, key.realize()):
+            name = protocols.as_string(tracer, key)
+            message = f"{shown(tracer, function)} got multiple values for keyword argument {name!r}"
+            tracer.throw(TypeError, message)
+        target.set_item(tracer, key.realize(), value)
 
 
 def KW_NAMES(frame: Frame, inst: Instruction) -> None:

@@ -14,6 +14,8 @@ from bothways.capture.values.constants import ConstantValue
 if TYPE_CHECKING:
     from bothways.capture.instructions import Instruction
 
+AFTER_YIELD_FROM = 2  # what the low bits of RESUME's operand say
+
 
 @opcode
 def RETURN_GENERATOR(frame: Frame, inst: Instruction) -> None:
@@ -48,3 +50,19 @@ def send(frame: Frame, iterator: Value, value: Value) -> tuple[bool, Value]:
         if not issubclass(observed.value.python_type(), StopIteration):
             raise
         return False, protocols.get_attr(frame.tracer, observed.value, "value")
+
+
+def delegate_of(frame: Frame) -> Value | None:
+    """The iterator a suspended frame is yielding from."""
+    following = frame.decoded.instructions[frame.index]
+    if following.name == "RESUME" and following.arg & 3 == AFTER_YIELD_FROM:
+        iterator: Value = frame.stack[-1]
+        return iterator.realize()
+    return None
+
+
+def end_delegation(frame: Frame) -> None:
+    """Continue a suspended frame behind its ``yield from``; CPython 3.11 has no instruction that does it."""
+    frame.pop()
+    loop = frame.decoded.instructions[frame.index + 1]  # the jump back to SEND
+    frame.jump(frame.decoded.instructions[loop.target].target)

@@ -73,6 +73,8 @@ class Value:
         tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not hasattr(self.python_type(), "__call__"):  # noqa: B004  callable() would ask about the type itself
+            self._no_slot(tracer, "is not callable")
         tracer.stop("call_unknown", f"cannot call {self.describe()}")
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:

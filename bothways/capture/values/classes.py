@@ -203,21 +203,24 @@ def _base_method(owner: Value, base: type, name: str) -> Value:
 
 def make_super(tracer: Tracer, args: Args) -> Value:
     """``super()`` and ``super(C, self)``."""
-    if args:
-        cls, owner = args[0].realize(), args[1]
-        assert isinstance(cls, ClassValue)
-        return SuperValue(cls.cls, owner)
-    frame = tracer.frames[-1]
-    cell = frame.locals.get("__class__")
-    first = frame.code.co_varnames[0] if frame.code.co_argcount else None
-    if cell is None or first is None:
-        tracer.throw(RuntimeError, "super(): no arguments")
-    content = cell.content.realize()
-    assert isinstance(content, ClassValue)
-    owner = frame.locals[first]
     from bothways.capture.values.functions import CellValue
 
-    if isinstance(owner, CellValue):
-        assert owner.content is not None
-        owner = owner.content
-    return SuperValue(content.cls, owner)
+    if args:
+        after, owner = args[0].realize(), args[1]
+    else:
+        frame = tracer.frames[-1]
+        cell = frame.locals.get("__class__")
+        first = frame.code.co_varnames[0] if frame.code.co_argcount else None
+        if cell is None or first is None:
+            tracer.throw(RuntimeError, "super(): no arguments")
+        after, owner = cell.content.realize(), frame.locals[first]
+        if isinstance(owner, CellValue):
+            assert owner.content is not None
+            owner = owner.content
+    if not isinstance(after, ClassValue):
+        tracer.throw(TypeError, f"super() argument 1 must be a type, not {after.python_type().__name__}")
+    known = owner.realize()
+    kinds = [known.cls] if isinstance(known, ClassValue) else []
+    if not any(after.cls in kind.__mro__ for kind in [*kinds, known.python_type()]):
+        tracer.throw(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return SuperValue(after.cls, owner)

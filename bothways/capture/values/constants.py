@@ -18,6 +18,7 @@ from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
+    from bothways.capture.protocols import Operator
     from bothways.capture.sources import Source
     from bothways.capture.tracer import Tracer
 
@@ -76,6 +77,10 @@ class ConstantValue(Value):
         return constant_value(found, tracer)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if isinstance(self.content, str) and name in ("format", "format_map"):
+            from bothways.capture.values.formatting import format_text
+
+            return format_text(tracer, self.content, name, args, kwargs)
         method = tracer.run_const(getattr, self.content, name)
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return constant_value(tracer.run_const(method, *positional, **keywords), tracer)
@@ -103,7 +108,15 @@ class ConstantValue(Value):
         return int(tracer.run_const(len, self.content))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
-        return bool(tracer.run_const(lambda: item.constant() in self.content))  # type: ignore[operator]
+        wanted = key_constant(tracer, item)
+        return bool(tracer.run_const(lambda: wanted in self.content))  # type: ignore[operator]
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        from bothways.capture.values.formatting import text_binary
+
+        if reflected or not isinstance(self.content, (str, bytes)):
+            return None
+        return text_binary(tracer, self.content, op, other)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         return str(tracer.run_const(repr if conversion == "repr" else str, self.content))

@@ -234,11 +234,15 @@ def fill_payload(value: ObjectValue, emitter: Emitter, name: str) -> None:
     base = builtin_base(value.cls)
     if value.payload is None or base in IMMUTABLE_PAYLOADS:
         return
+    from bothways.capture.values.deques import DequeValue
+
     # The base class's own method: the user's override already ran at capture time.
     plain = next(kind for kind in _FILLERS if issubclass(base, kind))
     holder = emitter.inject(base, base.__qualname__)
     content = emitter.rebuild(value.payload)
-    if base is collections.OrderedDict or base is collections.defaultdict:
+    if isinstance(value.payload, DequeValue):
+        emitter.build(f"{holder}.__init__({name}, {content}, {value.payload.maxlen})")
+    elif base is collections.OrderedDict or base is collections.defaultdict:
         emitter.build(f"{holder}.__init__({name}, {_factory(value, emitter)}{content})")
     else:
         emitter.build(f"{holder}.{_FILLERS[plain]}({name}, {content})")

@@ -122,10 +122,10 @@ class ListValue(SequenceValue):
                 return ListValue(items) if items is not None else None
         operand = content(other)
         if isinstance(operand, ListValue):
+            left, right = (operand, self) if reflected else (self, operand)
             if op.symbol in protocols.COMPARE:
-                return self.compare(tracer, op, operand)
+                return left.compare(tracer, op, right)
             if op.symbol == "+":
-                left, right = (operand, self) if reflected else (self, operand)
                 return ListValue(left.known_items() + right.known_items())
         elif op.symbol == "+" and not reflected:
             _cannot_concatenate(tracer, "list", other)
@@ -329,15 +329,18 @@ class TupleValue(SequenceValue):
         return tuple(item.realize().hash_key(tracer) for item in self.known_items())
 
     def identity(self) -> object:
-        return () if self.kind is tuple and not self.known_items() else self
+        if self.kind is tuple and not self.items:
+            self.depend_on_length()
+            return ()  # there is one empty tuple
+        return self
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the elements, where they have names."""
         if self.kind in (tuple, torch.Size):
             return ()
-        names: tuple[str, ...] = getattr(self.kind, "_fields", None) or getattr(self.kind, "__match_args__", ())
-        return names
+        names: Any = getattr(self.kind, "_fields", None) or getattr(self.kind, "__match_args__", ())
+        return tuple(names)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in self.fields:
@@ -356,9 +359,11 @@ class TupleValue(SequenceValue):
         return SequenceIterator(list(self.known_items()), type(iter(())))
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
-        method = inspect.getattr_static(self.kind, op.reflected if reflected else op.method, None)
-        if isinstance(method, types.FunctionType):  # a named tuple with an operator of its own
-            result = protocols.call_attr(tracer, self, method.__name__, other)
+        name = op.reflected if reflected else op.method
+        if self.fields and isinstance(getattr(self.kind, name, None), types.FunctionType):
+            result = protocols.call_attr(
+                tracer, self, name, other
+            )  # a named tuple with an operator of its own
             declined = isinstance(result, ConstantValue) and result.content is NotImplemented
             return None if declined else result
         if op.symbol == "*":
@@ -367,10 +372,10 @@ class TupleValue(SequenceValue):
             return TupleValue(items, kind) if items is not None else None
         operand = content(other)
         if isinstance(operand, TupleValue):
+            left, right = (operand, self) if reflected else (self, operand)
             if op.symbol in protocols.COMPARE:
-                return self.compare(tracer, op, operand)
+                return left.compare(tracer, op, right)
             if op.symbol == "+":
-                left, right = (operand, self) if reflected else (self, operand)
                 kind = _SUM_OF_SIZES if torch.Size in (self.kind, operand.kind) else tuple
                 return TupleValue(left.known_items() + right.known_items(), kind)
         elif op.symbol == "+" and not reflected:
@@ -383,7 +388,8 @@ class TupleValue(SequenceValue):
             return f"({reprs[0]},)" if len(reprs) == 1 else f"({', '.join(reprs)})"
         if self.kind is torch.Size:
             return f"torch.Size([{', '.join(self._reprs(tracer))}])"
-        method = "__str__" if conversion == "str" and getattr(self.kind, "__str__") is not object.__str__ else "__repr__"
+        own_str = inspect.getattr_static(self.kind, "__str__") is not object.__str__
+        method = "__str__" if conversion == "str" and own_str else "__repr__"
         if isinstance(getattr(self.kind, method), types.FunctionType):
             return protocols.as_string(tracer, protocols.call_attr(tracer, self, method))
         return super().text(tracer, conversion)

@@ -109,7 +109,8 @@ class DequeValue(SequenceValue):
         operand = content(other)
         if isinstance(operand, DequeValue):
             if op.symbol in protocols.COMPARE:
-                return self.compare(tracer, op, operand)
+                left, right = (operand, self) if reflected else (self, operand)
+                return left.compare(tracer, op, right)
             if op.symbol == "+" and not reflected:
                 return DequeValue(self.known_items() + operand.known_items(), self._bound())
         elif op.symbol == "+" and not reflected and not hasattr(other.python_type(), "__radd__"):

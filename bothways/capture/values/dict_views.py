@@ -74,17 +74,14 @@ class DictView(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         if self.which == "values":
             return None
+        left, right = (other, self) if reflected else (self, other)
         if op.symbol in protocols.COMPARE:
             if not isinstance(other, (DictView, SetValue)):
                 return None
-            return compare_sets(tracer, op, self.as_set(tracer), as_set(tracer, other))
+            return compare_sets(tracer, op, as_set(tracer, left), as_set(tracer, right))
         if op.symbol not in ("&", "|", "-", "^"):
             return None
-        left, right = (other, self) if reflected else (self, other)
         return as_set(tracer, left).combine(tracer, op.symbol, as_set(tracer, right))
-
-    def as_set(self, tracer: Tracer) -> SetValue:
-        return SetValue.of(tracer, self.items(), set)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         reprs = ", ".join(protocols.text(tracer, item, "repr") for item in self.items())

@@ -270,7 +270,7 @@ class DictValue(Value):
         if op.symbol == "|":
             left, right = (operand, self) if reflected else (self, operand)
             result = left.copy()
-            result.merge(tracer, right, reject_duplicates=False)
+            result.merge(tracer, right)
             return result
         return None
 
@@ -318,18 +318,15 @@ class DictValue(Value):
         result.entries = {key_hash: Entry(e.key, e.value) for key_hash, e in self.entries.items()}
         return result
 
-    def merge(self, tracer: Tracer, mapping: Value, reject_duplicates: bool) -> None:
-        """Take over the entries of a mapping, as ``{**mapping}`` and ``f(**mapping)`` do."""
+    def merge(self, tracer: Tracer, mapping: Value) -> None:
+        """Take over the entries of a mapping, as ``{**mapping}`` does."""
         for key, value in mapping_pairs(tracer, mapping):
-            if reject_duplicates and self.contains(tracer, key):
-                name = protocols.as_string(tracer, key)
-                tracer.throw(TypeError, f"got multiple values for keyword argument {name!r}")
             self.set_item(tracer, key, value)
 
     def merge_pairs(self, tracer: Tracer, other: Value) -> None:
         """Take over a mapping or an iterable of pairs, as ``dict`` and ``update`` do."""
         if isinstance(content(other), DictValue) or protocols.try_get_attr(tracer, other, "keys") is not None:
-            self.merge(tracer, other, reject_duplicates=False)
+            self.merge(tracer, other)
             return
         for number, pair in enumerate(protocols.elements(tracer, protocols.iterate(tracer, other))):
             if not hasattr(pair.realize().python_type(), "__iter__"):

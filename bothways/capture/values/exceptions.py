@@ -1,19 +1,26 @@
-"""Exceptions of the captured program: made, raised and caught without leaving the capture."""
+"""Exceptions of the captured program: made, raised and caught without leaving the capture.
+
+Chaining (``__cause__``, ``__context__``) follows Python; tracebacks are only known to be there.
+"""
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.sources import Source
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
+from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
+    from bothways.errors import Position
 
 # What BaseException keeps in C fields, with its value on a fresh instance.
 _FIELDS: dict[str, Any] = {
@@ -25,18 +32,28 @@ _FIELDS: dict[str, Any] = {
 }
 
 
+class TracebackValue(Value):
+    """The traceback of an exception that was raised: there is one, and that is all capture knows of it."""
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+
 class ExceptionValue(ObjectValue):
     """An exception instance the captured program made; ``args`` is what BaseException keeps."""
 
     def __init__(self, cls: type, args: Args, *, obj: object = MISSING, source: Source | None = None) -> None:
         super().__init__(cls, obj=obj, source=source)
         self.args = list(args)
+        self.raised_at: Position | None = None
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.containers import TupleValue
 
         if name == "args":
             return TupleValue(list(self.args))
+        if name == "__traceback__" and name not in self.attrs and self.raised_at is not None:
+            return TracebackValue()
         if name in _FIELDS and name not in self.attrs and _FIELDS[name] is not MISSING:
             return ConstantValue(_FIELDS[name])
         if name == "value" and issubclass(self.cls, StopIteration) and name not in self.attrs:
@@ -46,10 +63,30 @@ class ExceptionValue(ObjectValue):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name == "args":
             self.args = protocols.unpack(tracer, value)
+        elif name == "__traceback__" and isinstance(value.realize(), TracebackValue):
+            self.attrs.pop(name, None)  # the one it had anyway, as far as anybody can tell
+        elif name == "__cause__":
+            self.chain(cause=value.realize())
         elif name in _FIELDS:
             self.attrs[name] = value
         else:
             super().set_attr(tracer, name, value)
+
+    def chain(self, *, cause: Value | None = None, context: ExceptionValue | None = None) -> None:
+        """Remember what an exception was raised from, and while handling what."""
+        if cause is not None:
+            self.attrs["__cause__"] = cause
+            self.attrs["__suppress_context__"] = ConstantValue(True)
+        if context is None or context is self:
+            return
+        # As in CPython, a context that already leads back here is cut, so that chains stay finite.
+        link = context
+        while isinstance(before := link.attrs.get("__context__"), ExceptionValue):
+            if before is self:
+                del link.attrs["__context__"]
+                break
+            link = before
+        self.attrs["__context__"] = context
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__init__":
@@ -102,6 +139,52 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
         except NotConstant:
             values.append(ConstantValue(str(arg)))
     made = ExceptionValue(kind, values)
-    if tracer.handled is not None:
-        made.attrs["__context__"] = tracer.handled
+    made.chain(context=tracer.handled)
     return made
+
+
+def as_exception(tracer: Tracer, value: Value, args: Args | None = None) -> ExceptionValue:
+    """``raise X`` makes an instance when X is a class; ``args`` are what ``throw`` gives for it."""
+    from bothways.capture.values.classes import ClassValue
+
+    value = value.realize()
+    if isinstance(value, ClassValue) and issubclass(value.cls, BaseException):
+        given = [arg.realize() for arg in args or ()]
+        if given and issubclass(given[0].python_type(), value.cls):
+            value = given[0]
+        else:
+            value = value.call(tracer, given, {}).realize()
+    if not isinstance(value, ExceptionValue):
+        tracer.throw(TypeError, "exceptions must derive from BaseException")
+    return value
+
+
+def catches(tracer: Tracer, wanted: Value, raised: ExceptionValue) -> bool:
+    """Whether ``except wanted`` catches an exception; subclass hooks have no say in it."""
+    from bothways.capture.values.classes import ClassValue
+    from bothways.capture.values.containers import TupleValue
+
+    wanted = wanted.realize()
+    choices = wanted.known_items() if isinstance(wanted, TupleValue) else [wanted]
+    kinds = [choice.realize() for choice in choices]
+    if not all(isinstance(kind, ClassValue) and issubclass(kind.cls, BaseException) for kind in kinds):
+        message = "catching classes that do not inherit from BaseException is not allowed"
+        tracer.throw(TypeError, message)
+    return any(isinstance(kind, ClassValue) and kind.cls in raised.cls.__mro__ for kind in kinds)
+
+
+@handles(sys.exc_info)
+def _exc_info(tracer: Tracer) -> Value:
+    from bothways.capture.values.containers import TupleValue
+
+    handled = tracer.handled
+    if handled is None:
+        return TupleValue([ConstantValue(None)] * 3)
+    names = ("__class__", "__traceback__")
+    kind, traceback = (protocols.get_attr(tracer, handled, name) for name in names)
+    return TupleValue([kind, handled, traceback])
+
+
+@handles(sys.exception)
+def _exception(tracer: Tracer) -> Value:
+    return tracer.handled or ConstantValue(None)

@@ -8,8 +8,9 @@ function with the same code and the same values behind it needs no new program.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards import WeakIdentity
@@ -20,6 +21,13 @@ from bothways.capture.values.constants import ConstantValue
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
+
+
+_FIELDS = frozenset(
+    "__name__ __qualname__ __doc__ __module__ __code__ __defaults__ __kwdefaults__ __annotations__ __closure__".split()
+)
+if sys.version_info >= (3, 12):
+    _FIELDS |= {"__type_params__"}
 
 
 class CellValue(Value):
@@ -79,7 +87,10 @@ class FunctionValue(Value):
         self.function, self.source = function, source
         self.name = name or code.co_name
         self.annotations: Value | None = None
-        self.attrs: dict[str, Value] = {}
+        # What captured code stored in ``__dict__``, None for what it deleted; and the fields it read or stored.
+        self.attrs: dict[str, Value | None] = {}
+        self.fields: dict[str, Value] = {}
+        self._changed_fields: set[str] = set()
 
     @classmethod
     def external(
@@ -211,43 +222,78 @@ class FunctionValue(Value):
             TypeError, f"{self.qualname}() takes {takes} positional argument{plural} but {given} {verb} given"
         )
 
-    # Attributes.
+    # Attributes: fields that CPython keeps in C, and what is in ``__dict__``.
+
+    def instance_dict(self) -> dict[str, Any]:
+        return self.function.__dict__ if self.function is not None else {}
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.instance_dicts import InstanceDict
+        from bothways.capture.values.objects import MISSING, class_attribute, lookup
 
-        if name in self.attrs:
-            return self.attrs[name]
-        if self.function is not None and self.source is not None and name in self.function.__dict__:
-            return tracer.wrap(self.function.__dict__[name], Attr(self.source, name))
-        if name in ("__name__", "__qualname__"):
-            return ConstantValue(self.name if name == "__name__" else self.qualname)
-        if name in ("__code__",):
-            return ConstantValue(self.code)
-        if name in ("__doc__", "__module__", "__defaults__", "__kwdefaults__", "__annotations__", "__closure__"):
-            return self._data_attribute(tracer, name)
-        if name == "__get__" or name == "__call__":
-            return class_attribute(tracer, self, name)
+        if name in _FIELDS:
+            if name not in self.fields:
+                self.fields[name] = self._field(tracer, name)
+            return self.fields[name]
         if name == "__dict__":
-            tracer.stop("attribute_unknown", f"cannot read '__dict__' of {self.describe()}")
+            return InstanceDict(self)
+        if name in self.attrs:
+            stored = self.attrs[name]
+            if stored is not None:
+                return stored
+        elif self.source is not None:
+            if name in self.instance_dict():
+                return tracer.wrap(self.instance_dict()[name], Attr(self.source, name))
+            tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
+        if lookup(types.FunctionType, name) is not MISSING:
+            return class_attribute(tracer, self, name)
         tracer.throw(AttributeError, f"'function' object has no attribute {name!r}")
 
-    def _data_attribute(self, tracer: Tracer, name: str) -> Value:
+    def _field(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.containers import TupleValue
+        from bothways.capture.values.dicts import DictValue
+
         if self.function is not None and self.source is not None:
             return tracer.wrap(getattr(self.function, name), Attr(self.source, name))
-        if name == "__doc__":
-            first = self.code.co_consts[0] if self.code.co_consts else None
-            return ConstantValue(first if isinstance(first, str) else None)
-        if name == "__module__":
-            return ConstantValue(self.globals.get("__name__"))
-        tracer.stop("attribute_unknown", f"cannot read {name!r} of a function made inside")
+        if name == "__annotations__":
+            self.annotations = self.annotations or DictValue.from_pairs(tracer, [])
+            return self.annotations
+        if name == "__kwdefaults__" and self.keyword_defaults:
+            defaults = self.keyword_defaults.items()
+            return DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in defaults])
+        sequences = {"__defaults__": self.defaults, "__closure__": self.closure, "__type_params__": []}
+        if sequences.get(name) or name == "__type_params__":
+            return TupleValue(list(sequences[name]))
+        first = self.code.co_consts[0] if self.code.co_consts else None
+        constants = {
+            "__name__": self.name,
+            "__qualname__": self.qualname,
+            "__code__": self.code,
+            "__module__": self.globals.get("__name__"),
+            "__doc__": first if isinstance(first, str) else None,
+        }
+        return ConstantValue(constants.get(name))
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"):
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
         if name == "__name__":
             self.name = str(value.constant())
-        self.attrs[name] = value
+        if name in _FIELDS:
+            self.fields[name] = value
+            self._changed_fields.add(name)
+        else:
+            self.attrs[name] = value
+        self._note_change(tracer)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        if name in _FIELDS:
+            tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
+        self.get_attr(tracer, name)  # deleting what is not there raises
+        self.attrs[name] = None
+        self._note_change(tracer)
+
+    def _note_change(self, tracer: Tracer) -> None:
         if self.source is not None:
             self.mutated = True
             tracer.effects.mutated(self)
@@ -257,9 +303,12 @@ class FunctionValue(Value):
     two_phase = True
 
     def parts(self) -> Iterable[Value]:
+        changed = [self.fields[name] for name in self._changed_fields]
+        stored = [*changed, *(value for value in self.attrs.values() if value is not None)]
         if self.source is not None:
-            return self.attrs.values()
-        return [*self.closure, *self.defaults, *self.keyword_defaults.values(), *self.attrs.values()]
+            return stored
+        annotations = [] if self.annotations is None else [self.annotations]
+        return [*self.closure, *self.defaults, *self.keyword_defaults.values(), *annotations, *stored]
 
     def name_hint(self) -> str:
         return self.name if self.name.isidentifier() else "function"
@@ -279,8 +328,8 @@ class FunctionValue(Value):
             emitter.build(f"{name}.__kwdefaults__ = {{{pairs}}}")
         if self.annotations is not None:
             emitter.build(f"{name}.__annotations__ = {self._annotations_text(emitter)}")
-        for attribute, value in self.attrs.items():
-            emitter.build(f"{name}.{attribute} = {emitter.rebuild(value)}")
+        for statement in self._stores(emitter, name):
+            emitter.build(statement)
 
     def _annotations_text(self, emitter: Emitter) -> str:
         from bothways.capture.values.containers import TupleValue
@@ -294,9 +343,17 @@ class FunctionValue(Value):
 
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None
-        name = emitter.read(self.source)
+        for statement in self._stores(emitter, emitter.read(self.source)):
+            emitter.effect(statement)
+
+    def _stores(self, emitter: Emitter, name: str) -> Iterator[str]:
+        for attribute in sorted(self._changed_fields):
+            yield f"{name}.{attribute} = {emitter.rebuild(self.fields[attribute])}"
         for attribute, value in self.attrs.items():
-            emitter.effect(f"{name}.{attribute} = {emitter.rebuild(value)}")
+            if value is not None:
+                yield f"{name}.{attribute} = {emitter.rebuild(value)}"
+            elif attribute in self.instance_dict():
+                yield f"del {name}.{attribute}"
 
 
 class MethodValue(Value):

@@ -1,8 +1,14 @@
-"""Generators that live inside the capture: suspended frames, resumed by whoever iterates."""
+"""Generators that live inside the capture: suspended frames, resumed by whoever iterates.
+
+A generator keeps the exception it is handling to itself while it is suspended, and passes on what is sent
+or thrown to the generator it delegates to. One that would have to clean up after the call stops the capture.
+"""
 
 from __future__ import annotations
 
+import sys
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
@@ -10,20 +16,27 @@ from bothways.capture.interpreter import Frame, Signal
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.exceptions import new_exception
+from bothways.capture.values.exceptions import ExceptionValue, as_exception, new_exception
+from bothways.capture.values.methods import is_none
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
 
+# Since 3.12 the bytecode itself looks at what leaves a delegate; since 3.13 close() gives what was returned.
+BYTECODE_ENDS_DELEGATION = sys.version_info >= (3, 12)
+CLOSE_GIVES_RESULT = sys.version_info >= (3, 13)
+
 
 class GeneratorValue(Value):
     """A generator; ``frame`` is None once it has finished."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.frame: Frame | None = frame
         self.started = False
         self.running = False
+        self._handled: ExceptionValue | None = None
+        tracer.generators.append(self)
 
     def python_type(self) -> type:
         return types.GeneratorType
@@ -36,42 +49,120 @@ class GeneratorValue(Value):
 
     def resume(self, tracer: Tracer, sent: Value) -> Value:
         """Run to the next yield; the captured StopIteration carries the return value."""
+        self._check_idle(tracer)
         frame = self.frame
         if frame is None:
             tracer.throw(StopIteration)
-        if not self.started:
-            if not (isinstance(sent, ConstantValue) and sent.content is None):
-                tracer.throw(TypeError, "can't send non-None value to a just-started generator")
-        else:
+        if self.started:
             frame.push(sent)
+        elif not is_none(sent):
+            tracer.throw(TypeError, "can't send non-None value to a just-started generator")
         self.started = True
         return self._run(tracer, frame)
 
-    def _run(self, tracer: Tracer, frame: Frame, thrown: Observed | None = None) -> Value:
+    def throw(self, tracer: Tracer, raised: ExceptionValue) -> Value:
+        """Raise an exception where the generator stands, or in the one it delegates to."""
+        self._check_idle(tracer)
+        frame = self.frame
+        if frame is None:
+            raise Observed(raised)
+        delegate = self._delegate(frame)
+        if delegate is None:
+            return self._throw_here(tracer, frame, raised)
+        try:
+            if issubclass(raised.cls, GeneratorExit):
+                self._while_running(lambda: _close(tracer, delegate))
+                return self._throw_here(tracer, frame, raised)
+            if isinstance(delegate, GeneratorValue):
+                return self._while_running(lambda: delegate.throw(tracer, raised))
+            method = protocols.try_get_attr(tracer, delegate, "throw")
+            if method is None:
+                return self._throw_here(tracer, frame, raised)
+            return self._while_running(lambda: protocols.call(tracer, method, [raised]))
+        except Observed as observed:
+            if self.frame is None:
+                raise  # it came out of this generator, not out of the delegate
+            return self._after_delegate(tracer, frame, observed)
+
+    def _after_delegate(self, tracer: Tracer, frame: Frame, observed: Observed) -> Value:
+        """Go on in this generator with what left the one it delegates to."""
+        from bothways.capture.opcodes.generators import end_delegation
+
+        if BYTECODE_ENDS_DELEGATION:
+            return self._throw_here(tracer, frame, observed.value)
+        end_delegation(frame)
+        if not issubclass(observed.value.cls, StopIteration):
+            return self._throw_here(tracer, frame, observed.value)
+        frame.push(protocols.get_attr(tracer, observed.value, "value"))
+        return self._run(tracer, frame)
+
+    def close(self, tracer: Tracer) -> Value:
+        """``close()``: raise GeneratorExit where the generator stands."""
+        self._check_idle(tracer)
+        nothing = ConstantValue(None)
+        frame = self.frame
+        if frame is None or not self.started:
+            self.frame = None
+            return nothing
+        try:
+            self.throw(tracer, new_exception(tracer, GeneratorExit, []))
+        except Observed as observed:
+            if issubclass(observed.value.cls, StopIteration):
+                return protocols.get_attr(tracer, observed.value, "value") if CLOSE_GIVES_RESULT else nothing
+            if issubclass(observed.value.cls, GeneratorExit):
+                return nothing
+            raise
+        tracer.throw(RuntimeError, "generator ignored GeneratorExit")
+
+    # Running the frame.
+
+    def _check_idle(self, tracer: Tracer) -> None:
         if self.running:
             tracer.throw(ValueError, "generator already executing")
+
+    def _delegate(self, frame: Frame) -> Value | None:
+        from bothways.capture.opcodes.generators import delegate_of
+
+        return delegate_of(frame) if self.started else None
+
+    def _while_running(self, action: Callable[[], Value]) -> Value:
         self.running = True
+        try:
+            return action()
+        finally:
+            self.running = False
+
+    def _throw_here(self, tracer: Tracer, frame: Frame, raised: ExceptionValue) -> Value:
+        if not self.started:
+            self.frame, self.started = None, True
+            raise Observed(raised)
+        frame.push(ConstantValue(None))  # CPython sends None along with the exception
+        return self._run(tracer, frame, Observed(raised))
+
+    def _run(self, tracer: Tracer, frame: Frame, thrown: Observed | None = None) -> Value:
+        self.running = True
+        tracer.handling.append(self._handled)
         try:
             if thrown is not None:
                 frame.throw_in(thrown)
             signal = frame.run()
         except Observed as observed:
             self.frame = None
-            if issubclass(observed.value.python_type(), StopIteration):
-                raise Observed(
-                    new_exception(tracer, RuntimeError, ["generator raised StopIteration"])
-                ) from None
+            if issubclass(observed.value.cls, StopIteration):
+                raise Observed(stop_iteration_error(tracer, observed.value)) from None
             raise
         finally:
+            self._handled = tracer.handling.pop()
             self.running = False
         assert frame.result is not None
         if signal is Signal.YIELD:
             return frame.result
         self.frame = None
-        result = frame.result.realize()
-        if isinstance(result, ConstantValue) and result.content is None:
+        if is_none(frame.result):
             tracer.throw(StopIteration)
-        tracer.throw(StopIteration, result)
+        tracer.throw(StopIteration, frame.result)
+
+    # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.objects import class_attribute
@@ -79,48 +170,60 @@ class GeneratorValue(Value):
         return class_attribute(tracer, self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name == "__next__":
-            return self.next(tracer)
-        if name == "__iter__":
-            return self
-        if name == "send":
-            return self.resume(tracer, args[0].realize())
-        if name == "throw":
-            return self._throw(tracer, args)
-        if name == "close":
-            return self._close(tracer)
-        return super().call_method(tracer, name, args, kwargs)
+        method = _METHODS.get(name)
+        if method is None:
+            return super().call_method(tracer, name, args, kwargs)
+        return method(self, tracer, *args)
 
-    def _throw(self, tracer: Tracer, args: Args) -> Value:
-        from bothways.capture.opcodes.exceptions import as_exception
-
-        given = args[1] if len(args) > 1 else args[0]
-        raised = as_exception(tracer.frames[-1], given)
-        frame, self.started = self.frame, True
-        if frame is None:
-            raise Observed(raised)
-        if frame.index == 0:
-            self.frame = None
-            raise Observed(raised)
-        return self._run(tracer, frame, Observed(raised))
-
-    def _close(self, tracer: Tracer) -> Value:
-        if self.frame is not None and self.started:
-            try:
-                self._throw(tracer, [protocols.call(tracer, _class(tracer, GeneratorExit), [])])
-            except Observed as observed:
-                if not issubclass(observed.value.python_type(), (GeneratorExit, StopIteration)):
-                    raise
-            else:
-                tracer.throw(RuntimeError, "generator ignored GeneratorExit")
-        self.frame = None
-        return ConstantValue(None)
+    def hash_key(self, tracer: Tracer) -> GeneratorValue:
+        return self
 
     def rebuild(self, emitter: Emitter) -> str:
         emitter.tracer.stop("generator_escapes", "a generator leaves the function before it is consumed")
 
+    def must_clean_up(self) -> bool:
+        """Whether dropping the generator runs code of its own: it stands in a ``try`` or a ``with``."""
+        frame = self.frame
+        if frame is None or not self.started:
+            return False
+        instructions = frame.decoded.instructions
+        row = frame.decoded.handler_for(frame.index - 1)
+        while row is not None and instructions[row.target].name == "CLEANUP_THROW":
+            row = frame.decoded.handler_for(row.target)
+        # The handler around a whole generator, which every one has since 3.12, only renames StopIteration.
+        return row is not None and instructions[row.target].name != "CALL_INTRINSIC_1"
 
-def _class(tracer: Tracer, cls: type) -> Value:
-    from bothways.capture.values.classes import ClassValue
 
-    return ClassValue.of(tracer, cls)
+def _throw(owner: GeneratorValue, tracer: Tracer, kind: Value, *rest: Value) -> Value:
+    given = [value for value in rest[:1] if not is_none(value)]
+    return owner.throw(tracer, as_exception(tracer, kind, given))
+
+
+_METHODS: dict[str, Callable[..., Value]] = {
+    "__next__": GeneratorValue.next,
+    "__iter__": GeneratorValue.iterate,
+    "send": GeneratorValue.resume,
+    "throw": _throw,
+    "close": GeneratorValue.close,
+}
+
+
+def _close(tracer: Tracer, delegate: Value) -> Value:
+    """Close what a generator delegates to, if it can be closed."""
+    if isinstance(delegate, GeneratorValue):
+        return delegate.close(tracer)
+    method = protocols.try_get_attr(tracer, delegate, "close")
+    return ConstantValue(None) if method is None else protocols.call(tracer, method, [])
+
+
+def stop_iteration_error(tracer: Tracer, raised: ExceptionValue) -> ExceptionValue:
+    """What a StopIteration turns into when it leaves a generator."""
+    error = new_exception(tracer, RuntimeError, ["generator raised StopIteration"])
+    error.chain(cause=raised, context=raised)
+    return error
+
+
+def check_abandoned(tracer: Tracer) -> None:
+    """Stop when a generator is left behind that Python would clean up at a moment of its own choosing."""
+    if any(generator.must_clean_up() for generator in tracer.generators):
+        tracer.stop("generator_escapes", "a generator with a cleanup of its own is dropped before its end")

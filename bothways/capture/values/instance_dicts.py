@@ -1,4 +1,4 @@
-"""``obj.__dict__`` of a user object: a view that reads and writes the object's own attributes."""
+"""``obj.__dict__`` of a user object or function: a view that reads and writes the object's own attributes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bothways.capture.values.constants import ConstantValue
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.dicts import DictValue
+    from bothways.capture.values.functions import FunctionValue
     from bothways.capture.values.objects import ObjectValue
 
 _WRITES = frozenset("update setdefault pop popitem clear __setitem__ __delitem__ __ior__".split())
@@ -20,7 +21,7 @@ _WRITES = frozenset("update setdefault pop popitem clear __setitem__ __delitem__
 class InstanceDict(Value):
     """The attribute dictionary of an object."""
 
-    def __init__(self, owner: ObjectValue) -> None:
+    def __init__(self, owner: ObjectValue | FunctionValue) -> None:
         self.owner = owner
 
     def python_type(self) -> type:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -328,11 +329,16 @@ def reversed_iterator(tracer: Tracer, value: Value) -> Value:
     if hasattr(kind, "__reversed__"):
         return protocols.call_attr(tracer, value, "__reversed__").realize()
     if hasattr(kind, "__len__") and hasattr(kind, "__getitem__"):
-        from bothways.capture.standins.sequences import reverse_by_index
+        from bothways.capture.standins import sequences
 
-        return tracer.inline(reverse_by_index, [value], {})  # type: ignore[arg-type]
+        return tracer.inline(_function(sequences.reverse_by_index), [value], {})
     tracer.throw(TypeError, f"{kind.__name__!r} object is not reversible")
 
 
 def _backwards(content: Any) -> Any:
     return content[::-1]
+
+
+def _function(stand_in: Any) -> types.FunctionType:
+    assert isinstance(stand_in, types.FunctionType)
+    return stand_in

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 _METHOD_NAMES = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
-_IN_PLACE = {f"{symbol}=": "update" if symbol == "|" else f"{name}_update" for symbol, name in _METHOD_NAMES.items()}
+_IN_PLACE = {f"{symbol}=": f"{name}_update" for symbol, name in _METHOD_NAMES.items()} | {"|=": "update"}
 
 
 class SetValue(Value):
@@ -220,8 +220,9 @@ class SetValue(Value):
         operand = content(other)
         if not isinstance(operand, SetValue):
             return None
+        left, right = (operand, self) if reflected else (self, operand)
         if op.symbol in protocols.COMPARE:
-            return compare_sets(tracer, op, self, operand)
+            return compare_sets(tracer, op, left, right)
         if op.symbol.rstrip("=") not in _METHOD_NAMES:
             return None
         if op.symbol.endswith("="):
@@ -229,7 +230,6 @@ class SetValue(Value):
                 return None
             self.change(tracer, _IN_PLACE[op.symbol], operand)
             return self
-        left, right = (operand, self) if reflected else (self, operand)
         return left.combine(tracer, op.symbol, right)
 
     def combine(self, tracer: Tracer, symbol: str, other: SetValue) -> SetValue:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 # Attributes that follow from guarded metadata. Those that depend on the device ask the Fake, whose meta
 # tensor is on no real device.
 METADATA: dict[str, Callable[[Fake], object]] = {
-    "shape": lambda fake: fake.meta.shape,
-    "dtype": lambda fake: fake.meta.dtype,
+    "shape": lambda fake: torch.Size(fake.shape),
+    "dtype": lambda fake: fake.dtype,
     "device": lambda fake: fake.device,
-    "ndim": lambda fake: fake.meta.ndim,
+    "ndim": lambda fake: len(fake.shape),
     "layout": lambda fake: fake.meta.layout,
-    "requires_grad": lambda fake: fake.meta.requires_grad,
+    "requires_grad": lambda fake: fake.requires_grad,
     "itemsize": lambda fake: fake.meta.itemsize,
     "nbytes": lambda fake: fake.meta.nbytes,
     "is_cuda": lambda fake: fake.device.type == "cuda",
@@ -50,8 +50,8 @@ METADATA: dict[str, Callable[[Fake], object]] = {
 # The same for methods, which take constant arguments.
 METADATA_METHODS: dict[str, Callable[..., object]] = {
     "size": lambda fake, *args, **kwargs: fake.meta.size(*args, **kwargs),
-    "dim": lambda fake: fake.meta.dim(),
-    "ndimension": lambda fake: fake.meta.dim(),
+    "dim": lambda fake: len(fake.shape),
+    "ndimension": lambda fake: len(fake.shape),
     "numel": lambda fake: fake.meta.numel(),
     "nelement": lambda fake: fake.meta.numel(),
     "stride": lambda fake, *args, **kwargs: fake.meta.stride(*args, **kwargs),
@@ -118,8 +118,7 @@ class TensorValue(Value):
         return self.cls
 
     def describe(self) -> str:
-        meta = self.fake.meta
-        return f"a tensor of shape {tuple(meta.shape)} and {meta.dtype}"
+        return f"a tensor of shape {self.fake.shape} and {self.fake.dtype}"
 
     def hash_key(self, tracer: Tracer) -> Hashable:
         return self
@@ -260,16 +259,22 @@ class TensorValue(Value):
 
 
 def guard_tensor(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
-    """Assume the tensor's type and metadata. Sparse and nested tensors fail the stride check by raising."""
+    """Assume the tensor's type and metadata, by the cheapest checks that say the same.
+
+    Sparse and nested tensors fail the stride check by raising, which is a miss.
+    """
     tracer.guard("type({s0}) is {c0}", source, type(tensor))
     tracer.guard("{s0}.dtype is {c0}", source, tensor.dtype)
     tracer.guard("{s0}.shape == {c0}", source, tuple(tensor.shape))
-    tracer.guard("{s0}.stride() == {c0}", source, tensor.stride())
-    tracer.guard("{s0}.device == {c0}", source, tensor.device)
-    if tensor.requires_grad:
-        tracer.guard("{s0}.requires_grad", source)
+    if tensor.is_contiguous() and all(size > 1 for size in tensor.shape):
+        tracer.guard("{s0}.is_contiguous()", source)  # no dimension of size 0 or 1: strides follow from the shape
     else:
-        tracer.guard("not {s0}.requires_grad", source)
+        tracer.guard("{s0}.stride() == {c0}", source, tensor.stride())
+    if tensor.device.type == "cpu":
+        tracer.guard("{s0}.is_cpu", source)
+    else:
+        tracer.guard("{s0}.device == {c0}", source, tensor.device)
+    tracer.guard("{s0}.requires_grad" if tensor.requires_grad else "not {s0}.requires_grad", source)
 
 
 def _is_number(value: ConstantValue) -> bool:

@@ -61,7 +61,9 @@ def _classes(tracer: Tracer, classes: Value, function: str) -> Iterator[Any]:
         content = None
     if isinstance(content, types.UnionType) or typing.get_origin(content) is typing.Union:
         yield from typing.get_args(content)
-    elif isinstance(content, type) or hasattr(type(content), "__instancecheck__"):
+    elif isinstance(content, type) or any(
+        "__instancecheck__" in kind.__dict__ for kind in type(content).__mro__
+    ):
         yield content
     else:
         word = "type" if function == "isinstance" else "class"

@@ -1,0 +1,63 @@
+"""What the tests of the captured language share: a program is run plainly and compiled, and must agree.
+
+Results, arguments afterwards and exceptions are compared; the second call has to find the program of the
+first, and a call with other arguments has to be right whether it finds one or not.
+"""
+
+import copy
+import re
+
+import bothways
+from bothways.testing import CompileCounter
+from bothways.testing.compare import difference
+
+
+def agree(program, first, *others):
+    """Compare plain and compiled on each tuple of arguments; the first one twice, which compiles once."""
+    counter = CompileCounter()
+    compiled = bothways.compile(program, backend=counter, fullgraph=True)
+    compare(program, compiled, first)
+    assert counter.frame_count == 1, "the program made no graph"
+    compare(program, compiled, first)
+    assert counter.frame_count == 1, "the second call did not find the program of the first"
+    for other in others:
+        compare(program, compiled, other)
+    return counter
+
+
+def compare(program, compiled, args):
+    plain_args, compiled_args = copy.deepcopy(args), copy.deepcopy(args)
+    expected, got = outcome(program, plain_args), outcome(compiled, compiled_args)
+    assert shown(got) == shown(expected), f"compiled gave {got}, plain {expected}"
+    assert shown(compiled_args) == shown(plain_args), f"compiled left {compiled_args}, plain {plain_args}"
+    assert difference((expected, plain_args), (got, compiled_args)) is None
+
+
+def shown(value):
+    """The repr, which shows types, order and content, without the places of objects in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def outcome(function, args):
+    """What a call returns, or what it raises with the exceptions behind it."""
+    try:
+        return function(*args)
+    except Exception as error:
+        return [("raised", type(link).__name__, str(link)) for link in chain(error)]
+
+
+def chain(error):
+    """An exception, its cause or context, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def raises(program, args):
+    """A program whose exception leaves it: the user sees the same one, plain or compiled, every time."""
+    compiled = bothways.compile(program, backend=CompileCounter(), fullgraph=True)
+    for _ in range(2):
+        expected = outcome(program, copy.deepcopy(args))
+        assert expected[0][0] == "raised"
+        compare(program, compiled, args)
+    return expected
