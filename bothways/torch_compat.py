@@ -14,6 +14,7 @@ import torch._C as _C
 import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
+import torch.utils._contextlib
 
 # Interpreter-wide state: what the fakes run under and what the guards compare.
 is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
@@ -34,6 +35,8 @@ log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 # Autocast as two calls, the form a graph can hold.
 enter_autocast: Callable[..., Any] = autocast_mode._enter_autocast
 exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast
+
+context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
 
 disable_torch_function: Callable[[], AbstractContextManager[None]] = _C.DisableTorchFunctionSubclass
 

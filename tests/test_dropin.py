@@ -485,6 +485,15 @@ def test_a_test_case_of_pytorchs_resets_bothways(installed):
     assert outcome.wasSuccessful(), outcome.failures + outcome.errors
 
 
+def test_operators_that_pytorch_compiles_for_itself_still_work(installed):
+    def f(x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    x = torch.ones(2)
+    assert torch.equal(f(x), x.sin())
+    assert torch.equal(torch.compile(f, backend="eager")(x), x.sin())
+
+
 def test_export_stays_pytorchs(installed):
     class Model(torch.nn.Module):
         def forward(self, x):

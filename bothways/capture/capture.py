@@ -70,6 +70,7 @@ def capture(
     for query, answer in state:
         _guard_state(tracer, query, answer)
     _guard_aliasing(tracer)
+    tracer.guard_expected()
     graph_key = f"_graph_{tag}".rstrip("_")
     try:
         program, outputs = render(tracer, list(arguments), output, graph_key, function.__name__)

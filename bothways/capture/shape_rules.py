@@ -41,7 +41,8 @@ UNARY = (
     "relu silu gelu softplus hardtanh leaky_relu elu selu"
 ).split()
 UNARY_OPERATORS: tuple[Any, ...] = (operator.neg, operator.abs)
-BINARY = "add sub mul div true_divide maximum minimum".split()
+BINARY = "add sub mul div true_divide".split()
+BINARY_OF_TENSORS = "maximum minimum".split()
 BINARY_OPERATORS: tuple[Any, ...] = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
@@ -66,13 +67,22 @@ def _clamp(args: tuple[Any, ...]) -> Prediction | None:
 
 
 def _binary(args: tuple[Any, ...]) -> Prediction | None:
+    if len(args) == 2 and _is_number(args[1]):
+        return _like(args[0], args) if _is_dense(args[0]) else None
+    return _binary_of_tensors(args)
+
+
+def _operator(args: tuple[Any, ...]) -> Prediction | None:
+    """An operator also takes the number first; functions and methods do not."""
+    if _is_number(args[0]):
+        return _like(args[1], args) if _is_dense(args[1]) else None
+    return _binary(args)
+
+
+def _binary_of_tensors(args: tuple[Any, ...]) -> Prediction | None:
     if len(args) != 2:
         return None
     left, right = args
-    if _is_number(right):
-        return _like(left, args) if _is_dense(left) else None
-    if _is_number(left):
-        return _like(right, args) if _is_dense(right) else None
     if not (_is_dense(left) and _is_dense(right)) or left.dtype is not right.dtype or left.device != right.device:
         return None
     if left.shape == right.shape:
@@ -126,14 +136,14 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 def _build_table() -> dict[Any, Rule]:
     table: dict[Any, Rule] = {}
-    for names, rule in ((UNARY, _unary), (BINARY, _binary), (["clamp"], _clamp)):
+    for names, rule in ((UNARY, _unary), (BINARY, _binary), (BINARY_OF_TENSORS, _binary_of_tensors), (["clamp"], _clamp)):
         for name in names:
             for holder in (torch, torch.Tensor, F):
                 function = getattr(holder, name, None)
                 if function is not None:
                     table[function] = rule
     table.update(dict.fromkeys(UNARY_OPERATORS, _unary))
-    table.update(dict.fromkeys(BINARY_OPERATORS, _binary))
+    table.update(dict.fromkeys(BINARY_OPERATORS, _operator))
     return table
 
 

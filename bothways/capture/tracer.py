@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
-from bothways.capture.sources import Injected, Source
+from bothways.capture.sources import Attr, Injected, Item, Source
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 
@@ -52,6 +52,7 @@ class Tracer:
         self.depth_limit = depth_limit
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self._injected: dict[int, Injected] = {}
+        self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.
         self._known: dict[int, tuple[object, Value]] = {}
 
@@ -78,6 +79,28 @@ class Tracer:
     def wrap(self, obj: object, source: Source) -> Value:
         """A Value for an object that is merely passed around; nothing is guarded until it is looked at."""
         return LazyValue(self, obj, source)
+
+    def member(self, obj: object, source: Attr | Item, present: str) -> Value:
+        """Like ``wrap``, for what was found in something that may not have it next time.
+
+        ``present`` is the guard for that, over the origin as {s0} and the name as {c0}.
+        """
+        name = source.attribute if isinstance(source, Attr) else source.key
+        self._expected.setdefault(source, Guard(present, (source.origin,), (name,), self.where()))
+        return self.wrap(obj, source)
+
+    def guard_expected(self) -> None:
+        """Guard the presence of members that no other guard reads."""
+        read: set[Source] = set()
+        for guard in self.guards:
+            for source in guard.sources:
+                step: Source | None = source
+                while step is not None and step not in read:
+                    read.add(step)
+                    step = step.base
+        for source, guard in self._expected.items():
+            if source not in read:
+                self.guards.add(guard)
 
     def look_at(self, obj: object, source: Source) -> Value:
         """The Value for an object whose kind or content the program depends on; adds the guards."""
@@ -128,10 +151,11 @@ class Tracer:
         """The exception a bare ``raise`` raises again, and the context of a new one."""
         return next((exception for exception in reversed(self.handling) if exception is not None), None)
 
-    def inline(self, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def inline(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""
         from bothways.capture.values.functions import library_function
 
+        assert isinstance(function, types.FunctionType)
         return library_function(self, function).call(self, args, kwargs)
 
     def run_const(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -59,6 +59,9 @@ class History:
     captures: int = 0
 
 
+# Breaks that mean the function raises: it then runs as plain Python, so that the exception is the real one.
+RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed"})
+
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
 
@@ -146,8 +149,8 @@ class CompiledFunction:
         self.history.breaks.append(found)
         counters["graph_break"][found.reason] += 1
         logs.broke(self.original, found)
-        # A user's exception is raised by the user's own code, fullgraph or not.
-        if self.options.fullgraph and found.code != "exception_escapes":
+        # An exception the function itself raises comes from the user's own code, fullgraph or not.
+        if self.options.fullgraph and found.code not in RAISED_BY_USER_CODE:
             raise unsupported
         self._breaks[found] += 1
         if self._breaks[found] >= BREAKS_BEFORE_PLAIN:

@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -29,9 +29,44 @@ from bothways.api.explain import explain as our_explain
 from bothways.errors import Break, InvalidBackend, Position
 from bothways.runtime.marks import Mark, mark
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTRY = "torch._dynamo.backends.registry"
+
+
+def theirs(name: str, module: str = "torch._dynamo") -> Any:
+    """What PyTorch's module had under this name."""
+    return ledger.before(importlib.import_module(module), name)
+
+
+def for_programs(module: str) -> Callable[[F], F]:
+    """Leave calls that come from inside PyTorch to the function of the same name in ``module``.
+
+    PyTorch builds some operators (``torch.cond``, ``flex_attention``) with its own compiler, and they work
+    with no other.
+    """
+
+    def decorate(facade: F) -> F:
+        @functools.wraps(facade)
+        def choose(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller.partition(".")[0] == "torch" and not caller.startswith(PROGRAMS_IN_PYTORCH):
+                return theirs(facade.__name__, module)(*args, **kwargs)
+            return facade(*args, **kwargs)
+
+        return cast(F, choose)
+
+    return decorate
+
+
+# Parts of PyTorch that use the compiler as any program does.
+PROGRAMS_IN_PYTORCH = ("torch._dynamo.testing", "torch._dynamo.test_case", "torch.testing")
+
+
 # Compiling -------------------------------------------------------------------------------------------------
 
 
+@for_programs("torch")
 def compile(
     model: Any = None,
     *,
@@ -58,9 +93,7 @@ def compile(
     else:
         settings = {"mode": mode if mode != "default" else None, "options": options}
         ours, our_mode = with_settings(lookup_backend(backend), settings), None
-    decorate = compiling.compile(
-        backend=ours, fullgraph=fullgraph, dynamic=dynamic, mode=our_mode, disable=disable
-    )
+    decorate = compiling.compile(backend=ours, fullgraph=fullgraph, dynamic=dynamic, mode=our_mode, disable=disable)
     return decorate_class_or(decorate) if model is None else decorate_class_or(decorate)(model)
 
 
@@ -77,6 +110,11 @@ def decorate_class_or(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate_either
 
 
+def compile_in_place(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    """``torch.nn.Module.compile``."""
+    module._compiled_call_impl = compile(module._call_impl, *args, **kwargs)
+
+
 def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
     """A backend that is passed the settings it was chosen with, as PyTorch passes them."""
     given = {name: value for name, value in settings.items() if value}
@@ -85,7 +123,7 @@ def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Call
 
 def default_backend() -> str | Callable[..., Any]:
     """The backend for calls that name none: PyTorch's default, or what the program has made the default."""
-    registry: Any = sys.modules.get("torch._dynamo.backends.registry")
+    registry: Any = sys.modules.get(REGISTRY)
     return registry.get_default_backend() if hasattr(registry, "get_default_backend") else "inductor"
 
 
@@ -97,6 +135,7 @@ def compiling_is_off() -> bool:
     return "1" in (os.environ.get("TORCHDYNAMO_DISABLE"), os.environ.get("TORCH_COMPILE_DISABLE"))
 
 
+@for_programs("torch._dynamo")
 def optimize(
     backend: str | Callable[..., Any] = "inductor",
     *,
@@ -110,6 +149,7 @@ def optimize(
     return lambda fn: compile(fn, backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic)
 
 
+@for_programs("torch._dynamo")
 def optimize_assert(
     backend: str | Callable[..., Any] = "inductor", *, dynamic: bool | None = None, **settings: Any
 ) -> Callable[[Any], Any]:
@@ -187,6 +227,7 @@ def frame_summary(position: Position) -> traceback.FrameSummary:
 class ExplainOutput:
     """An ``Explanation`` with the names PyTorch has for its parts; all else is the explanation's own."""
 
+    explanation: Any = None
     compile_times = None
 
     def __init__(self, explanation: Any) -> None:
@@ -194,8 +235,7 @@ class ExplainOutput:
         self.break_reasons = [BreakReason.of(break_) for break_ in explanation.breaks]
         self.out_guards = list(explanation.guards)
         self.ops_per_graph = [
-            [node.target for node in graph.graph.nodes if node.op.startswith("call")]
-            for graph in explanation.graphs
+            [node.target for node in graph.graph.nodes if node.op.startswith("call")] for graph in explanation.graphs
         ]
 
     def __getattr__(self, name: str) -> Any:
@@ -221,10 +261,7 @@ def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any
 # Backends --------------------------------------------------------------------------------------------------
 
 
-def their_registry() -> Any:
-    return importlib.import_module("torch._dynamo.backends.registry")
-
-
+@for_programs(REGISTRY)
 def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
     """``torch._dynamo.lookup_backend``: ours for the names we have, else what was registered with PyTorch."""
     if not isinstance(compiler_fn, str):
@@ -232,26 +269,20 @@ def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
     name = BACKENDS.get(compiler_fn, compiler_fn)
     if name in backends.list_backends():
         return backends.lookup_backend(name)
-    registry = their_registry()
-    if name in ledger.before(registry, "list_backends")(exclude_tags=None):
-        found: Callable[..., Any] = ledger.before(registry, "lookup_backend")(name)
+    if name in theirs("list_backends", REGISTRY)(exclude_tags=None):
+        found: Callable[..., Any] = theirs("lookup_backend", REGISTRY)(name)
         return found
     raise InvalidBackend(compiler_fn, list_backends(exclude_tags=None))
 
 
 def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
     """``torch._dynamo.list_backends``: the names PyTorch has, and those only we have."""
-    their_names = ledger.before(their_registry(), "list_backends")
+    their_names = theirs("list_backends", REGISTRY)
     only_ours = set(backends.list_backends()) - set(their_names(exclude_tags=None))
     return sorted(only_ours.union(their_names(exclude_tags=exclude_tags)))
 
 
 # Marks on functions and tensors, made on both sides: PyTorch's own capture still serves ``torch.export`` ----
-
-
-def theirs(name: str) -> Any:
-    """What ``torch._dynamo`` had under this name."""
-    return ledger.before(importlib.import_module("torch._dynamo"), name)
 
 
 def allow_in_graph(fn: Any) -> Any:

@@ -2,8 +2,8 @@
 
 The objects that several parties share (exceptions, configuration, counters) are linked instead of replaced,
 and functions that capture only has to recognise are marked. Names without a row work as they are:
-``torch.nn.Module.compile`` calls ``torch.compile``, what ``disable`` returns is never looked into, and the
-counting backends of ``torch._dynamo.testing`` are backends like anybody's.
+what ``disable`` returns is never looked into, and the counting backends of ``torch._dynamo.testing`` are
+backends like anybody's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Row:
 
 ROWS: tuple[Row, ...] = (
     Row("torch", "compile", facades.compile, required=True),
+    Row("torch.nn", "Module.compile", facades.compile_in_place, required=True),
     # The public namespace.
     Row("torch.compiler", "compile", facades.compile, required=True),
     Row("torch.compiler", "reset", facades.reset, required=True),

@@ -178,7 +178,7 @@ def read_global(frame: Frame, name: str) -> Value:
             tracer.throw(NameError, f"name {name!r} is not defined")
         return written.value
     if name in globals_:
-        return tracer.wrap(globals_[name], Item(tracer.globals_source(globals_), name))
+        return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
     if hasattr(builtins, name):
         from bothways.capture.wrap import library_value
 
@@ -388,6 +388,9 @@ def UNPACK_SEQUENCE(frame: Frame, inst: Instruction) -> None:
 
 
 def _unpacked(frame: Frame, value: Value) -> list[Value]:
+    kind = value.python_type()
+    if not is_iterable(kind):
+        frame.tracer.throw(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
     return protocols.unpack(frame.tracer, value)
 
 

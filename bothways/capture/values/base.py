@@ -73,7 +73,9 @@ class Value:
         tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if not hasattr(self.python_type(), "__call__"):  # noqa: B004  callable() would ask about the type itself
+        if not any("__call__" in base.__dict__ for base in self.python_type().__mro__):
+            self._no_slot(tracer, "is not callable")
+        if not any("__call__" in base.__dict__ for base in self.python_type().__mro__):
             self._no_slot(tracer, "is not callable")
         tracer.stop("call_unknown", f"cannot call {self.describe()}")
 

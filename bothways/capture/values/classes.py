@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -222,5 +223,13 @@ def make_super(tracer: Tracer, args: Args) -> Value:
     known = owner.realize()
     kinds = [known.cls] if isinstance(known, ClassValue) else []
     if not any(after.cls in kind.__mro__ for kind in [*kinds, known.python_type()]):
-        tracer.throw(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+        tracer.throw(TypeError, _super_complaint(after.cls, known))
     return SuperValue(after.cls, owner)
+
+
+def _super_complaint(after: type, owner: Value) -> str:
+    if sys.version_info < (3, 13):
+        return "super(type, obj): obj must be an instance or subtype of type"
+    kind = owner.python_type().__name__
+    shown = f"type {owner.cls.__name__}" if isinstance(owner, ClassValue) else f"instance of {kind}"
+    return f"super(type, obj): obj ({shown}) is not an instance or subtype of type ({after.__name__})."

@@ -207,7 +207,8 @@ class FunctionValue(Value):
 
     def _complain_missing(self, tracer: Tracer, names: list[str], kind: str) -> None:
         quoted = [repr(name) for name in names]
-        listed = quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f"{',' * (len(quoted) > 2)} and {quoted[-1]}"
+        comma = "," * (len(quoted) > 2)
+        listed = quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f"{comma} and {quoted[-1]}"
         plural = "s" if len(names) > 1 else ""
         tracer.throw(
             TypeError, f"{self.qualname}() missing {len(names)} required {kind} argument{plural}: {listed}"
@@ -243,7 +244,9 @@ class FunctionValue(Value):
                 return stored
         elif self.source is not None:
             if name in self.instance_dict():
-                return tracer.wrap(self.instance_dict()[name], Attr(self.source, name))
+                return tracer.member(
+                    self.instance_dict()[name], Attr(self.source, name), "{c0} in {s0}.__dict__"
+                )
             tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         if lookup(types.FunctionType, name) is not MISSING:
             return class_attribute(tracer, self, name)

@@ -50,7 +50,7 @@ class ModuleValue(ObjectValue):
         known = tracer.known(content)
         if known is not None and known.mutated:
             return known.get_item(tracer, ConstantValue(name))
-        return tracer.wrap(content[name], Item(Attr(self.source, holder), name))
+        return tracer.member(content[name], Item(Attr(self.source, holder), name), "{c0} in {s0}")
 
     def missing_attr(self, tracer: Tracer, name: str, fallback: Any) -> Value:
         if fallback is not lookup(torch.nn.Module, "__getattr__"):

@@ -48,7 +48,7 @@ class NamespaceValue(Value):
             return library_value(tracer, tracer.run_const(getattr, self.module, name))
         globals_ = self.module.__dict__
         if name in globals_:
-            return tracer.wrap(globals_[name], Item(tracer.globals_source(globals_), name))
+            return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
         if "__getattr__" in globals_:
             tracer.stop("attribute_unknown", f"{self.describe()} makes its attributes on demand")
         tracer.throw(AttributeError, f"module {self.module.__name__!r} has no attribute {name!r}")

@@ -103,7 +103,8 @@ def class_variable(tracer: Tracer, cls: type, name: str, attribute: Any) -> Valu
         known = tracer.known(base)
         if isinstance(known, ClassValue) and name in known.attrs:
             return known.attrs[name]
-    return tracer.wrap(attribute, Attr(tracer.inject(cls, cls.__qualname__), name))
+    source = Attr(tracer.inject(cls, cls.__qualname__), name)
+    return tracer.member(attribute, source, "hasattr({s0}, {c0})")
 
 
 def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
@@ -133,6 +134,8 @@ def type_attribute(tracer: Tracer, owner: Value, name: str) -> Value | None:
     attribute = lookup(owner.python_type(), name)
     if attribute is MISSING or attribute is None:
         return None
+    if not isinstance(owner, ObjectValue):
+        return owner.get_attr(tracer, name)  # kinds of our own answer for their special methods themselves
     return bind_class_attribute(tracer, owner, owner.python_type(), name, attribute)
 
 
@@ -214,7 +217,7 @@ class ObjectValue(Value):
         elif self.source is not None:
             content = self.instance_dict()
             if name in content:
-                return tracer.wrap(content[name], Attr(self.source, name))
+                return tracer.member(content[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
             if hasattr(self.obj, "__dict__") and not self.library_method(attribute):
                 tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         if attribute is not MISSING:
@@ -238,7 +241,7 @@ class ObjectValue(Value):
         elif self.obj is not MISSING and self.source is not None:
             content = getattr(self.obj, name, MISSING)
             if content is not MISSING:
-                return tracer.wrap(content, Attr(self.source, name))
+                return tracer.member(content, Attr(self.source, name), "hasattr({s0}, {c0})")
             tracer.guard(f"not hasattr({{s0}}, {name!r})", self.source)
         elif isinstance(attribute, types.GetSetDescriptorType):
             tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")

@@ -287,15 +287,21 @@ def _grad(tracer: Tracer, value: TensorValue) -> Value:
     return ConstantValue(None)
 
 
+class GradFnValue(Value):
+    """The autograd node of a tensor: its presence is known, what it holds is not."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def python_type(self) -> type:
+        return self.kind
+
+
 def _grad_fn(tracer: Tracer, value: TensorValue) -> Value:
-    if value.obj is not None and value.source is not None:
-        if value.obj.grad_fn is not None:
-            tracer.stop("attribute_unknown", "cannot follow Tensor.grad_fn")
-        tracer.guard("{s0}.grad_fn is None", value.source)
-        return ConstantValue(None)
-    if value.fake.meta.grad_fn is not None:
-        tracer.stop("attribute_unknown", "cannot follow Tensor.grad_fn")
-    return ConstantValue(None)
+    node = value.obj.grad_fn if value.obj is not None else value.fake.meta.grad_fn
+    if value.source is not None:
+        tracer.guard("{s0}.grad_fn is None" if node is None else "{s0}.grad_fn is not None", value.source)
+    return ConstantValue(None) if node is None else GradFnValue(type(node))
 
 
 def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:

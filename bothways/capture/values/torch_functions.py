@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +73,8 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
 def call_in_graph(tracer: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """Record a call as one node."""
     out = kwargs.get("out")
-    if out is not None and not _is_none(out):
-        if not isinstance(out.realize(), TensorValue):
-            tracer.stop("call_unknown", "several out= tensors are given")
-    inplace = kwargs.get("inplace")
-    if inplace is not None and protocols.truth(tracer, inplace):
-        kwargs = {**kwargs, "inplace": ConstantValue(True)}
+    if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
+        tracer.stop("call_unknown", "several out= tensors are given")
     return tracer.graph.op("call_function", function, function, args, kwargs)
 
 
@@ -142,6 +140,24 @@ def _partial(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue.make(tracer, args, kwargs)
 
 
+@handles(inspect.isclass)
+def _is_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(issubclass(args[0].realize().python_type(), type))
+
+
+@handles(torch_compat.context_decorator)
+def _context_decorator(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """``@torch.no_grad()`` on a function defined inside: PyTorch's own way inspects what it decorates."""
+    from bothways.capture.standins.contexts import decorate, decorate_with_factory
+    from bothways.capture.values.functions import FunctionValue, MethodValue
+
+    context, function = args[0].realize(), args[1].realize()
+    if not isinstance(function, FunctionValue) or function.code.co_flags & inspect.CO_GENERATOR:
+        tracer.stop("call_unknown", f"a context manager decorates {function.describe()}")
+    makes_contexts = isinstance(context, (FunctionValue, MethodValue))
+    return tracer.inline(decorate_with_factory if makes_contexts else decorate, [context, function], {})
+
+
 @handles(torch.is_tensor)
 def _is_tensor(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(isinstance(args[0].realize(), TensorValue))
@@ -162,7 +178,7 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(None)
 
 
-@handles(torch.jit.annotate)
+@handles(torch.jit.annotate, typing.cast)
 def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
 
