@@ -57,6 +57,14 @@ GLOBAL_MODULE_HOOKS: tuple[str, ...] = (
 )
 
 
+def autocast_state() -> tuple[object, ...]:
+    """What autocast does on each kind of device programs run on, and whether it keeps casted weights."""
+    return (
+        *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")),
+        torch.is_autocast_cache_enabled(),
+    )
+
+
 def global_module_hooks() -> dict[str, Any]:
     """The module-wide hook dictionaries of ``nn.Module``, as the globals of its defining module."""
     return vars(module_internals)

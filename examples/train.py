@@ -11,7 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -118,22 +118,28 @@ def compiled(training: Training) -> Training:
 
 @dataclass
 class Run:
-    losses: list[float]
-    seconds: list[float]
-    gradient_norms: list[float]
+    """One way to train, and what it saw."""
 
+    name: str
+    training: Training
+    step: Callable[..., Tensor]
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
-def train(
-    name: str, training: Training, step: Callable[..., Tensor], batches: list[tuple[Tensor, Tensor]]
-) -> Run:
-    losses, seconds = [], []
-    for number, (x, y) in enumerate(batches, start=1):
+    def take(self, x: Tensor, y: Tensor) -> None:
         start = time.perf_counter()
-        losses.append(step(training, x, y).item())
-        seconds.append(time.perf_counter() - start)
+        self.losses.append(self.step(self.training, x, y).item())
+        self.seconds.append(time.perf_counter() - start)
+
+
+def train(runs: list[Run], batches: list[tuple[Tensor, Tensor]]) -> None:
+    """The runs take turns, so that whatever else the machine does burdens them alike."""
+    for number, (x, y) in enumerate(batches, start=1):
+        for run in runs:
+            run.take(x, y)
         if number == 1 or number % (len(batches) // 5) == 0:
-            print(f"  {name:<9} step {number:>4} of {len(batches)}   loss {losses[-1]:.5f}", flush=True)
-    return Run(losses, seconds, training.gradient_norms)
+            losses = "   ".join(f"{run.name} loss {run.losses[-1]:.5f}" for run in runs)
+            print(f"  step {number:>4} of {len(batches)}   {losses}", flush=True)
 
 
 def make_batches(count: int) -> list[tuple[Tensor, Tensor]]:
@@ -166,7 +172,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 def report(plain: Run, ours: Run, explanations: dict[str, Any]) -> None:
     equal = "yes" if plain.losses == ours.losses else "NO"
     gap = max(abs(a - b) for a, b in zip(plain.losses, ours.losses, strict=True))
-    hooks = "yes" if plain.gradient_norms == ours.gradient_norms else "NO"
+    hooks = "yes" if plain.training.gradient_norms == ours.training.gradient_norms else "NO"
     breaks = sum(len(explanation.breaks) for explanation in explanations.values())
 
     def row(name: str, run: Run, *rest: str) -> list[str]:
@@ -205,12 +211,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the tensors are small; more threads only add noise
     batches = make_batches(max(options.steps, 5))
 
     print("Training, plainly and compiled")
     training_step(build(), *batches[0])  # PyTorch's own first-use costs should burden neither run
-    plain = train("plain", build(), training_step, batches)
-    ours = train("compiled", compiled(build()), bothways.compile(training_step), batches)
+    plain = Run("plain", build(), training_step)
+    ours = Run("compiled", compiled(build()), bothways.compile(training_step))
+    train([plain, ours], batches)
     explanations = explain_parts(*batches[0])
     report(plain, ours, explanations)
 

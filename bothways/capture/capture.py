@@ -69,6 +69,8 @@ def capture(
         output = _interpret(tracer, function, arguments)
     for query, answer in state:
         _guard_state(tracer, query, answer)
+    if torch_compat.is_any_autocast_enabled():
+        _guard_state(tracer, torch_compat.autocast_state, torch_compat.autocast_state())
     _guard_aliasing(tracer)
     tracer.guard_expected()
     graph_key = f"_graph_{tag}".rstrip("_")
@@ -122,7 +124,7 @@ def _guard_state(tracer: Tracer, query: Any, answer: Any) -> None:
     elif answer == 0:
         tracer.guard("not {s0}()", source)
     else:
-        tracer.guard("{s0}() is {c0}", source, answer)
+        tracer.guard("{s0}() == {c0}", source, answer)
 
 
 def _guard_aliasing(tracer: Tracer) -> None:

@@ -66,11 +66,14 @@ class GuardWriter:
             return self.tracer.inject(weakref.ref(constant.obj), repr(constant)).key + "()"
         if _has_literal(constant):
             return repr(constant)
+        if isinstance(constant, type) and getattr(builtins, constant.__name__, None) is constant:
+            return constant.__name__
         return self.tracer.inject(constant, _label(constant)).key
 
 
 def _label(constant: object) -> str:
-    return getattr(constant, "__qualname__", None) or getattr(constant, "co_name", None) or str(constant)
+    names = (getattr(constant, attribute, None) for attribute in ("__qualname__", "co_name", "__name__"))
+    return next((name for name in names if isinstance(name, str)), str(constant))
 
 
 def _count(source: Source, uses: Counter[Source]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
+from bothways.capture.values.weakrefs import WeakrefValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -256,6 +258,7 @@ BY_TYPE: dict[type, Wrapper] = {
     set: SetValue.external,
     frozenset: SetValue.external,
     slice: _look_slice,
+    weakref.ReferenceType: WeakrefValue.external,
     types.MappingProxyType: ProxyValue.external,
     functools.partial: _look_partial,
 }

@@ -51,7 +51,7 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):
         cause = _as_cause(tracer, cause)
-    raised.chain(cause=cause, context=tracer.handled)
+    raised.chain(tracer, cause=cause, context=tracer.handled)
     raise Observed(raised)
 
 

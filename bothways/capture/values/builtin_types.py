@@ -18,6 +18,7 @@ from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
 from bothways.capture.values.dict_views import ProxyValue
 from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.functions import MethodValue
 from bothways.capture.values.methods import is_none, none
 from bothways.capture.values.sequences import content
 from bothways.capture.values.sets import SetValue
@@ -216,3 +217,11 @@ def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> V
 @handles(reversed)
 def _reversed(tracer: Tracer, sequence: Value, /) -> Value:
     return iterators.reversed_iterator(tracer, sequence)
+
+
+# Functions.
+
+
+@handles(types.MethodType)
+def _method(tracer: Tracer, function: Value, instance: Value, /) -> Value:
+    return MethodValue(function, instance)

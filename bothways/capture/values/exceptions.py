@@ -28,7 +28,6 @@ _FIELDS: dict[str, Any] = {
     "__context__": None,
     "__traceback__": None,
     "__suppress_context__": False,
-    "__notes__": MISSING,
 }
 
 
@@ -54,7 +53,7 @@ class ExceptionValue(ObjectValue):
             return TupleValue(list(self.args))
         if name == "__traceback__" and name not in self.attrs and self.raised_at is not None:
             return TracebackValue()
-        if name in _FIELDS and name not in self.attrs and _FIELDS[name] is not MISSING:
+        if name in _FIELDS and name not in self.attrs and self.source is None:
             return ConstantValue(_FIELDS[name])
         if name == "value" and issubclass(self.cls, StopIteration) and name not in self.attrs:
             return self.args[0] if self.args else ConstantValue(None)
@@ -62,31 +61,37 @@ class ExceptionValue(ObjectValue):
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name == "args":
+            if self.source is not None:
+                tracer.stop("mutation_unknown", f"cannot set 'args' of {self.describe()}")
             self.args = protocols.unpack(tracer, value)
         elif name == "__traceback__" and isinstance(value.realize(), TracebackValue):
             self.attrs.pop(name, None)  # the one it had anyway, as far as anybody can tell
         elif name == "__cause__":
-            self.chain(cause=value.realize())
-        elif name in _FIELDS:
-            self.attrs[name] = value
+            self.chain(tracer, cause=value.realize())
         else:
             super().set_attr(tracer, name, value)
 
-    def chain(self, *, cause: Value | None = None, context: ExceptionValue | None = None) -> None:
+    def chain(self, tracer: Tracer, *, cause: Value | None = None, context: ExceptionValue | None = None) -> None:
         """Remember what an exception was raised from, and while handling what."""
         if cause is not None:
-            self.attrs["__cause__"] = cause
-            self.attrs["__suppress_context__"] = ConstantValue(True)
+            self._set_field(tracer, "__cause__", cause)
+            self._set_field(tracer, "__suppress_context__", ConstantValue(True))
         if context is None or context is self:
             return
         # As in CPython, a context that already leads back here is cut, so that chains stay finite.
         link = context
         while isinstance(before := link.attrs.get("__context__"), ExceptionValue):
             if before is self:
-                del link.attrs["__context__"]
+                link._set_field(tracer, "__context__", ConstantValue(None))
                 break
             link = before
-        self.attrs["__context__"] = context
+        self._set_field(tracer, "__context__", context)
+
+    def _set_field(self, tracer: Tracer, name: str, value: Value) -> None:
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__init__":
@@ -96,9 +101,24 @@ class ExceptionValue(ObjectValue):
             return ConstantValue(None)
         if name == "with_traceback":
             return self
+        if name == "add_note":
+            return self._add_note(tracer, *args)
         if name in ("__str__", "__repr__"):
             return ConstantValue(self._plain_text(tracer, "repr" if name == "__repr__" else "str"))
         return super().call_method(tracer, name, args, kwargs)
+
+    def _add_note(self, tracer: Tracer, note: Value) -> Value:
+        from bothways.capture.values.containers import ListValue
+
+        kind = note.realize().python_type()
+        if not issubclass(kind, str):
+            tracer.throw(TypeError, f"note must be a str, not {kind.__name__!r}")
+        notes = protocols.try_get_attr(tracer, self, "__notes__")
+        if notes is None:
+            notes = ListValue([])
+            self.set_attr(tracer, "__notes__", notes)
+        protocols.call_attr(tracer, notes, "append", note)
+        return ConstantValue(None)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         for name in ("__repr__",) if conversion == "repr" else ("__str__",):
@@ -139,7 +159,7 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
         except NotConstant:
             values.append(ConstantValue(str(arg)))
     made = ExceptionValue(kind, values)
-    made.chain(context=tracer.handled)
+    made.chain(tracer, context=tracer.handled)
     return made
 
 

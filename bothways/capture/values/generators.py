@@ -219,7 +219,7 @@ def _close(tracer: Tracer, delegate: Value) -> Value:
 def stop_iteration_error(tracer: Tracer, raised: ExceptionValue) -> ExceptionValue:
     """What a StopIteration turns into when it leaves a generator."""
     error = new_exception(tracer, RuntimeError, ["generator raised StopIteration"])
-    error.chain(cause=raised, context=raised)
+    error.chain(tracer, cause=raised, context=raised)
     return error
 
 

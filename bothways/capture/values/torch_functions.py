@@ -27,23 +27,22 @@ Handler = Callable[["Tracer", Args, Kwargs], Value]
 HANDLERS: dict[Any, Handler] = {}
 
 # Pure functions of types and sizes: computed at capture time from constants.
-FOLDED: tuple[Any, ...] = (
-    torch.promote_types,
-    torch.can_cast,
-    torch.broadcast_shapes,
+FOLDED: tuple[Any, ...] = (torch.promote_types, torch.can_cast, torch.broadcast_shapes, torch.cuda.is_available)
+# Questions about interpreter-wide state: answered at capture time, and asked again by a guard.
+GUARDED: tuple[Any, ...] = (
     torch.get_default_dtype,
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
     torch.get_autocast_gpu_dtype,
     torch.get_autocast_cpu_dtype,
-    torch_compat.is_any_autocast_enabled,
     torch.is_autocast_cache_enabled,
+    torch_compat.is_any_autocast_enabled,
     torch.amp.is_autocast_available,
-    torch.cuda.is_available,
-    torch.distributed.is_available,
     torch.are_deterministic_algorithms_enabled,
     torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.distributed.is_available,
+    torch.backends.mha.get_fastpath_enabled,
 )
 # Answers that are the same in every capture.
 CONSTANT_ANSWERS: dict[Any, Any] = {
@@ -125,11 +124,30 @@ def _folded(function: Callable[..., Any]) -> Handler:
     return handler
 
 
+def _guarded(function: Callable[..., Any]) -> Handler:
+    fold = _folded(function)
+
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        answer = fold(tracer, args, kwargs)
+        if not tracer.open_contexts:  # inside a context of its own the program asks about what it did itself
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            names = [*keywords]
+            slots = [f"{{c{index}}}" for index in range(len(positional))]
+            slots += [f"{name}={{c{len(positional) + index}}}" for index, name in enumerate(names)]
+            template = f"{{s0}}({', '.join(slots)}) == {{c{len(slots)}}}"
+            source = tracer.inject(function, f"torch.{function.__name__}")
+            tracer.guard(template, source, *positional, *keywords.values(), answer.constant())
+        return answer
+
+    return handler
+
+
 def _answer(content: Any) -> Handler:
     return lambda tracer, args, kwargs: ConstantValue(content)
 
 
 HANDLERS.update({function: _folded(function) for function in FOLDED})
+HANDLERS.update({function: _guarded(function) for function in GUARDED})
 HANDLERS.update({function: _answer(content) for function, content in CONSTANT_ANSWERS.items()})
 
 
@@ -176,6 +194,11 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
     return ConstantValue(None)
+
+
+@handles(torch.autograd.Function.apply.__func__)
+def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    tracer.stop("autograd_function", f"{args[0].describe()} is a custom autograd function")
 
 
 @handles(torch.jit.annotate, typing.cast)
