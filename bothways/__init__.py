@@ -15,6 +15,7 @@ from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
+from bothways.grad import trace
 
 __version__ = "0.1.0"
 
@@ -35,5 +36,6 @@ __all__ = [
     "register_backend",
     "reset",
     "testing",
+    "trace",
     "uninstall",
 ]

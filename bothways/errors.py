@@ -63,6 +63,7 @@ HINTS: dict[str, str] = {
     "exception_escapes": "The function raises; it runs as plain Python so that the exception is the user's own.",
     "escape": "The object cannot be rebuilt after the graph ran; return its parts instead.",
     "random_state": "Draw Python or NumPy random numbers outside the compiled function.",
+    "unstable_guard": "What the guard reads gives another answer each time; read it outside the compiled function.",
     "internal": "This is a bug in bothways; the function was run as plain Python.",
 }
 

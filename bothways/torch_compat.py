@@ -5,8 +5,8 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +15,12 @@ import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+
+__all__ = ["DispatchMode", "tree_flatten", "tree_map_only", "tree_unflatten"]
+
+tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
 
 # Interpreter-wide state: what the fakes run under and what the guards compare.
 is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
@@ -35,6 +41,8 @@ log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 # Autocast as two calls, the form a graph can hold.
 enter_autocast: Callable[..., Any] = autocast_mode._enter_autocast
 exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast
+enter_inference_mode: Callable[[bool], Any] = torch.autograd.grad_mode._enter_inference_mode
+exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_inference_mode
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
 
@@ -89,3 +97,68 @@ def no_modes() -> AbstractContextManager[None]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Run operations without autograd looking at them, whatever the grad mode is."""
+    return _C._AutoDispatchBelowAutograd()  # type: ignore[no-any-return]
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """A wrapper on which in-place operations become functional ones."""
+    return torch._to_functional_tensor(tensor)
+
+
+def from_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value behind a functional wrapper."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def enable_functionalization() -> None:
+    torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+
+
+def disable_functionalization() -> None:
+    torch._disable_functionalization()  # type: ignore[attr-defined]
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def fake_with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A fake of its own with the same sizes and the given strides, made without being recorded."""
+    with no_modes():
+        mode = tensor.fake_mode  # type: ignore[attr-defined]
+        with mode:
+            made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return from_functional(made)  # functionalization, when it is on, wraps what factories make
+
+
+@contextmanager
+def no_autocast_cache() -> Iterator[None]:
+    """Autocast remembers casted weights by tensor; traced fakes must not be found there later."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def fake_tensor_errors() -> tuple[type[Exception], ...]:
+    """What PyTorch's fake tensors raise when an operation needs data or has no shape rule."""
+    from torch._subclasses import fake_tensor
+
+    names = ("UnsupportedFakeTensorException", "DynamicOutputShapeException", "DataDependentOutputException")
+    return tuple(getattr(fake_tensor, name) for name in names)

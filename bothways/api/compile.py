@@ -15,7 +15,7 @@ import torch
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, lookup_backend
 from bothways.capture import capture
-from bothways.capture.render import inner_name
+from bothways.capture.render import inner_names
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.runtime.compiled import CompiledFunction, Options, reset_all
 
@@ -92,7 +92,7 @@ def _checked_options(
     ):
         if not any(value is choice for choice in allowed):
             raise InvalidOption(f"{name}={value!r}: the valid values are {', '.join(map(repr, allowed))}")
-    if mode is not None and mode not in MODES:
+    if mode is not None and mode not in tuple(MODES):  # a tuple: what is no name need not be hashable
         raise InvalidOption(f"mode={mode!r}: the valid modes are {', '.join(map(repr, MODES))}")
     if options is not None:
         if not isinstance(options, Mapping):
@@ -112,11 +112,7 @@ def _checked_options(
 def _check_target(target: Any) -> None:
     if isinstance(target, type):
         raise InvalidTarget(f"{target.__name__} is a class; compile an instance or one of its methods")
-    if isinstance(target, (staticmethod, classmethod)):
-        raise InvalidTarget(
-            f"apply compile below @{type(target).__name__}, directly on the function"
-        )
-    if not callable(target):
+    if not callable(target) and not isinstance(target, classmethod):
         raise InvalidTarget(
             f"cannot compile {target!r}: a function, a method, a callable object or an nn.Module is expected"
         )
@@ -127,9 +123,11 @@ def _compile(target: Any, settings: Options) -> Any:
         return compile_module(target, lambda function: compile_function(function, settings))
     if isinstance(target, types.FunctionType):
         return compile_function(target, settings)
+    if isinstance(target, (staticmethod, classmethod)):  # compile was written above the other decorator
+        return type(target)(_compile(target.__func__, settings))
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
         return types.MethodType(compile_function(target.__func__, settings), target.__self__)
-    call = getattr(type(target), "__call__", None)
+    call = type(target).__call__
     if isinstance(call, types.FunctionType):
         return types.MethodType(compile_function(call, settings), target)
     return compile_function(_forwarding_to(target), settings)
@@ -152,7 +150,7 @@ def compile_function(function: types.FunctionType, settings: Options) -> Any:
     """The dispatcher of a Python function; an already compiled one is compiled anew from its original."""
     compiled = getattr(function, "__bothways__", None)
     original = compiled.original if isinstance(compiled, CompiledFunction) else function
-    return CompiledFunction(original, settings, capture, inner_name).function
+    return CompiledFunction(original, settings, capture, inner_names).function
 
 
 def reset() -> None:

@@ -57,11 +57,18 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
         "__copy__": __copy__,
         "__reduce_ex__": __reduce_ex__,
     }
-    twin_class = type(cls)(cls.__name__, (cls,), members)
+    twin_class = _subclass(cls, members)
     twin = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", original.__dict__)
     assert isinstance(twin, torch.nn.Module)
     return twin
+
+
+def _subclass(cls: type, members: dict[str, Any]) -> type:
+    """A subclass the user's code does not hear of: neither ``__init_subclass__`` nor a metaclass is called."""
+    made = type.__new__(type(cls), cls.__name__, (torch.nn.Module,), members)
+    made.__bases__ = (cls,)
+    return made
 
 
 def _is_twin(module: torch.nn.Module) -> bool:

@@ -4,6 +4,7 @@ A backend is any ``f(graph_module, example_inputs) -> callable``. This package h
 one by name and the backends that come with bothways.
 """
 
+from bothways.backends.aot import aot
 from bothways.backends.registry import (
     ALIASES,
     DEFAULT_BACKEND,
@@ -23,6 +24,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "Backend",
     "CompiledGraph",
+    "aot",
     "backend_name",
     "call_backend",
     "list_backends",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 from torch import Tensor
 from torch.fx import GraphModule
 
+from bothways.backends.aot import aot_eager
 from bothways.backends.eager import eager
 from bothways.errors import BackendFailed, InvalidBackend
 
@@ -28,6 +29,7 @@ DEFAULT_BACKEND = "native"
 
 BUILT_IN: dict[str, Backend] = {
     "eager": eager,
+    "aot_eager": aot_eager,
 }
 
 # Names that stand for another backend. "native" becomes a row of BUILT_IN once kernels are generated; until

@@ -19,7 +19,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame
-from bothways.capture.render import render
+from bothways.capture.render import render, render_guards
 from bothways.capture.sources import Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
@@ -48,13 +48,14 @@ STATE = (
 
 @dataclass
 class Capture:
-    """The result of looking at one frame."""
+    """The result of looking at one frame; with ``escaped`` the program only says when the function raises."""
 
     program: Program
     graph: torch.fx.GraphModule | None
     guards: tuple[Guard, ...]
     inputs: list[torch.Tensor]
     graph_key: str
+    escaped: Break | None = None
 
 
 def capture(
@@ -66,7 +67,12 @@ def capture(
         raise Unsupported(Break("torch_mode", "a torch function or dispatch mode is active"))
     with _torch_state_kept(tracer):
         state = [(query, query()) for query in STATE]
-        output = _interpret(tracer, function, arguments)
+        try:
+            output: Value | Break = _interpret(tracer, function, arguments)
+        except Unsupported as unsupported:
+            if unsupported.break_.code != "exception_escapes":
+                raise
+            output = unsupported.break_
     for query, answer in state:
         _guard_state(tracer, query, answer)
     if torch_compat.is_any_autocast_enabled():
@@ -74,6 +80,9 @@ def capture(
     _guard_aliasing(tracer)
     tracer.guard_expected()
     graph_key = f"_graph_{tag}".rstrip("_")
+    if isinstance(output, Break):
+        program = render_guards(tracer, list(arguments), function.__name__)
+        return Capture(program, None, tuple(tracer.guards), [], graph_key, output)
     try:
         program, outputs = render(tracer, list(arguments), output, graph_key, function.__name__)
     except RecursionError:

@@ -33,11 +33,11 @@ class GlobalWrite:
     value: Value | None
 
     def emit_effects(self, emitter: Emitter) -> None:
-        target = f"{emitter.read(self.globals_)}[{self.variable!r}]"
+        globals_ = emitter.read(self.globals_)
         if self.value is None:
-            emitter.effect(f"del {target}")
+            emitter.effect(f"{globals_}.pop({self.variable!r}, None)")  # it may have been made inside as well
         else:
-            emitter.effect(f"{target} = {emitter.rebuild(self.value)}")
+            emitter.effect(f"{globals_}[{self.variable!r}] = {emitter.rebuild(self.value)}")
 
 
 class Effects:

@@ -73,6 +73,7 @@ class Emitter:
         self.tensors: dict[torch.fx.Node, str] = {}
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
+        self._kept: list[Value] = []  # Values are known by id here, so none may go away in between
         self._cyclic: set[int] = set()
         self._unfilled: list[tuple[Value, str]] = []
         self._open = 0  # how many objects are named but not made yet
@@ -88,6 +89,7 @@ class Emitter:
         if value.source is not None and not value.mutated:
             return
         key = id(value)
+        self._kept.append(value)
         self._uses[key] = self._uses.get(key, 0) + 1
         if key in path:
             self._cyclic.add(key)
@@ -114,6 +116,7 @@ class Emitter:
         key = id(value)
         if key in self._built:
             return self._built[key]
+        self._kept.append(value)
         if value.source is not None and not value.is_constant_content:
             return self.read(value.source)
         if key in self._cyclic or value.two_phase:

@@ -5,6 +5,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,14 @@ FOLDED = frozenset(
     "numel dim ndimension nelement element_size is_contiguous".split()
 )
 
+# What a graph's code can spell out.
+GRAPH_CONSTANTS = (
+    int, float, complex, bool, str, type(None), type(Ellipsis), range, slice, tuple, list, dict,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
+# Python types that stand for dtypes where an operation takes one.
+TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
 
 
@@ -38,15 +47,25 @@ class GraphBuilder:
         self.tracer = tracer
         self.graph = torch.fx.Graph()
         self.inputs: list[TensorValue] = []
+        self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
-        name = re.sub(r"\W+", "_", source.name).strip("_") + "_"
+        name = self._unique(re.sub(r"\W+", "_", source.name).strip("_") + "_")
         with self.graph.inserting_after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
         return node
+
+    def _unique(self, name: str) -> str:
+        """Two paths may read alike once brackets and dots are gone; parameters of the graph may not."""
+        count, unique = 0, name
+        while unique in self._input_names:
+            count += 1
+            unique = f"{name}{count}"
+        self._input_names.add(unique)
+        return unique
 
     def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record one operation and give the Value of its result.
@@ -114,6 +133,12 @@ class GraphBuilder:
             constant = value.constant()
         except NotConstant:
             self.tracer.stop("call_unknown", f"a tensor operation cannot take {value.describe()}")
+        if isinstance(constant, type):
+            constant = TYPES_AS_DTYPES.get(constant, constant)
+        if isinstance(constant, enum.Enum) and isinstance(constant, (int, str)):
+            constant = constant.value  # a graph's code has no name for the member
+        if not isinstance(constant, GRAPH_CONSTANTS):
+            self.tracer.stop("call_unknown", f"a graph cannot hold {value.describe()}")
         return constant, constant
 
     def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:

@@ -29,11 +29,6 @@ class Guard:
             **{f"c{i}": readable(constant) for i, constant in enumerate(self.constants)},
         )
 
-    @property
-    def may_raise(self) -> bool:
-        """Whether reading its sources can fail on other inputs, which counts as a miss."""
-        return any(source.base is not None for source in self.sources)
-
 
 class GuardSet:
     """The guards of one capture, each kept once."""

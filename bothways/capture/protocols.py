@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.tracer import Observed
-from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
-from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.base import Args, Kwargs, LazyValue, NotConstant, Value
+from bothways.capture.values.constants import SINGLETONS, ConstantValue, constant_value
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -114,7 +114,8 @@ def _shown(symbol: str) -> str:
 
 def _try_both(tracer: Tracer, op: Operator, left: Value, right: Value) -> Value | None:
     kinds = left.python_type(), right.python_type()
-    if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]) and _overrides(kinds, op.reflected):
+    overrides = op.symbol in COMPARE or _overrides(kinds, op.reflected)
+    if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]) and overrides:
         result = right.binary(tracer, op, left, True)
         return result if result is not None else left.binary(tracer, op, right, False)
     result = left.binary(tracer, op, right, False)
@@ -137,7 +138,7 @@ def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if result is not None:
         return result
     if symbol in ("==", "!="):
-        return ConstantValue(same_object(left, right) == (symbol == "=="))
+        return ConstantValue(same_object(tracer, left, right) == (symbol == "=="))
     tracer.throw(
         TypeError,
         f"{symbol!r} not supported between instances of "
@@ -148,13 +149,30 @@ def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
 def equal(tracer: Tracer, left: Value, right: Value) -> bool:
     """Equality as containers use it: the same object, or ``==`` and its truth."""
     left, right = left.realize(), right.realize()
-    return same_object(left, right) or truth(tracer, compare(tracer, "==", left, right))
+    return same_object(tracer, left, right) or truth(tracer, compare(tracer, "==", left, right))
 
 
-def same_object(left: Value, right: Value) -> bool:
-    """``left is right``."""
+def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
+    """``left is right``; that two objects from outside are two is assumed, like that one is one."""
+    if _is_no_singleton(tracer, left, right) or _is_no_singleton(tracer, right, left):
+        return False
     left, right = left.realize(), right.realize()
-    return left is right or left.identity() == right.identity()
+    if left is right or left.identity() == right.identity():
+        return True
+    both_outside = left.source is not None and right.source is not None
+    if both_outside and left.python_type() is right.python_type() and not isinstance(left, ConstantValue):
+        tracer.guard("{s0} is not {s1}", left.source, right.source)
+    return False
+
+
+def _is_no_singleton(tracer: Tracer, value: Value, other: Value) -> bool:
+    """Whether something that nobody looked at yet is not None (or True, …): it need not be looked at for that."""
+    if not isinstance(value, LazyValue) or value.if_realized() is not value:
+        return False
+    if not isinstance(other, ConstantValue) or not isinstance(other.content, SINGLETONS) or value.obj is other.content:
+        return False
+    tracer.guard("{s0} is not {c0}", value.source, other.content)
+    return True
 
 
 def unary(tracer: Tracer, symbol: str, operand: Value) -> Value:

@@ -6,14 +6,16 @@ Paths that several guards and the body share are read once, by an assignment ins
 from __future__ import annotations
 
 import builtins
+import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guards import Guard, WeakIdentity
-from bothways.capture.sources import Local, Source
+from bothways.capture.sources import Injected, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.program import Check, Program
 
@@ -22,12 +24,26 @@ if TYPE_CHECKING:
 
     from bothways.capture.tracer import Tracer
 
+FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
 RESERVED = frozenset(dir(builtins)) | {"hit"}
 
 
-def inner_name(parameter: str) -> str:
-    """The name a parameter has in generated code, where builtins keep their meaning."""
-    return f"{parameter}_" if parameter in RESERVED else parameter
+# What injected objects are called in generated code; a parameter of that form would hide one.
+INJECTED_NAME = re.compile(r"_.*\d$|_bothways_")
+
+
+def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
+    """The names parameters have in generated code, where builtins and injected objects keep their meaning."""
+    taken = set(parameters) | RESERVED
+    names: list[str] = []
+    for name in parameters:
+        if name in RESERVED or INJECTED_NAME.match(name):
+            name = f"arg{name}" if name.startswith("_") else f"{name}_"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        names.append(name)
+    return tuple(names)
 
 
 class GuardWriter:
@@ -46,15 +62,13 @@ class GuardWriter:
             **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
             **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
         )
-        return Check(code, guard.text(), guard.where, guard.may_raise)
+        return Check(code, guard.text(), guard.where)
 
     def _read(self, source: Source) -> str:
         if source in self.names.bound:
             return self.names.bound[source]
         base = source.base
         expression = source.code(self._read(base) if base is not None else "")
-        if isinstance(source, Local):
-            return inner_name(source.local)
         if source not in self._shared:
             return expression
         name = self.names.fresh(self.names.hint(source))
@@ -91,17 +105,11 @@ def _has_literal(constant: object) -> bool:
 
 
 def render(
-    tracer: Tracer, parameters: Iterable[str], output: Value, graph_key: str, program_name: str
+    tracer: Tracer, parameters: list[str], output: Value, graph_key: str, program_name: str
 ) -> tuple[Program, list[torch.fx.Node]]:
     """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
-    inner = [inner_name(parameter) for parameter in parameters]
-    names = Names([*inner, *RESERVED])
-    for parameter in parameters:
-        names.bound[Local(parameter)] = inner_name(parameter)
-    guards = sorted(tracer.guards, key=_rank)
-    writer = GuardWriter(tracer, names, guards)
-    checks = [writer.check(guard) for guard in guards]
-
+    names = parameter_names(parameters)
+    checks = _checks(tracer, names)
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     emitter.survey([output, *_effect_roots(mutated)])
@@ -117,13 +125,39 @@ def render(
         body.append(f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call)
     body += [*emitter.builds, *emitter.effects, f"return {returned}"]
     program = Program(
-        program_name, tuple(checks), tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
+        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
     )
     return program, outputs
 
 
+def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
+    """A Program without a body: when its guards hold, the function runs as plain Python."""
+    checks = _checks(tracer, parameter_names(parameters))
+    return Program(program_name, checks, (), tracer.namespace)
+
+
+def parameter_names(parameters: list[str]) -> Names:
+    """The names in generated code, with the parameters' own bound."""
+    inner = inner_names(parameters)
+    names = Names([*parameters, *inner, *RESERVED])
+    for parameter, name in zip(parameters, inner, strict=True):
+        names.bound[Local(parameter)] = name
+    return names
+
+
+def _checks(tracer: Tracer, names: Names) -> tuple[Check, ...]:
+    guards = sorted(tracer.guards, key=_rank)
+    writer = GuardWriter(tracer, names, guards)
+    return tuple(writer.check(guard) for guard in guards)
+
+
 def _rank(guard: Guard) -> int:
-    """Arguments change most often, then what they lead to, then globals and interpreter state."""
+    """Arguments change most often, then what they lead to, then globals and interpreter state.
+
+    First of all comes the question whether a torch function mode is active: the mode would see the other guards.
+    """
+    if any(isinstance(source, Injected) and source.label == FUNCTION_MODES for source in guard.sources):
+        return -1
     roots = [source.root for source in guard.sources]
     return 0 if all(isinstance(root, Local) for root in roots) else 1
 

@@ -6,7 +6,13 @@ the name people read (``L['x'].weight``). It never holds the object it leads to,
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name can follow a dot in source text; ``setattr`` takes any string."""
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,14 @@ class Injected(Source):
 
 
 @dataclass(frozen=True)
+class WeakInjected(Injected):
+    """An object of the user's that the namespace knows by a weak reference: a key that is no constant."""
+
+    def code(self, base: str) -> str:
+        return f"{self.key}()"
+
+
+@dataclass(frozen=True)
 class Step(Source):
     """A step that starts from another source."""
 
@@ -88,7 +102,7 @@ class Attr(Step):
     attribute: str
 
     def code(self, base: str) -> str:
-        if self.attribute.isidentifier():
+        if is_plain_name(self.attribute):
             return f"{base}.{self.attribute}"
         return f"getattr({base}, {self.attribute!r})"
 
@@ -110,7 +124,7 @@ class InjectedItem(Step):
     key: Injected
 
     def code(self, base: str) -> str:
-        return f"{base}[{self.key.key}]"
+        return f"{base}[{self.key.code('')}]"
 
     @property
     def name(self) -> str:

@@ -7,13 +7,14 @@ objects and never changes them, so that a capture which stops leaves no trace.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
-from bothways.capture.sources import Attr, Injected, Item, Source
+from bothways.capture.sources import Attr, Injected, Item, Source, WeakInjected
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 
@@ -33,6 +34,7 @@ class Observed(Exception):
     def remember(self, position: Position) -> None:
         """Keep the innermost place the exception passed, however often it is raised again."""
         self.value.raised_at = self.value.raised_at or position
+        self.value.attrs.pop("__traceback__", None)  # raising gives it one
 
 
 class Tracer:
@@ -139,6 +141,14 @@ class Tracer:
             source = Injected(f"_{hint[:30]}_{self.tag}{len(self._injected)}", label)
             self._injected[id(obj)] = source
             self.namespace[source.key] = obj
+        return source
+
+    def inject_weakly(self, obj: object, label: str) -> Injected:
+        """The same for an object that the program must not keep alive."""
+        source = self._injected.get(id(obj))
+        if source is None:
+            source = WeakInjected(self.inject(weakref.ref(obj), label).key, label)
+            self._injected[id(obj)] = source
         return source
 
     def globals_source(self, globals_: dict[str, Any]) -> Injected:

@@ -21,7 +21,13 @@ from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
 from bothways.capture.values.classes import ClassValue
-from bothways.capture.values.constants import CONSTANT_TYPES, ConstantValue, constant_value, guard_constant, is_constant_type
+from bothways.capture.values.constants import (
+    CONSTANT_TYPES,
+    ConstantValue,
+    constant_value,
+    guard_constant,
+    is_constant_type,
+)
 from bothways.capture.values.construction import PAYLOADS, builtin_base
 from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
@@ -32,9 +38,12 @@ from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
+from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
 from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
 from bothways.capture.values.weakrefs import WeakrefValue
+from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -101,6 +110,8 @@ def _is_callable_fact(obj: Any) -> bool:
 
 
 def _callable(obj: Any) -> Value:
+    if mark_of(obj) is Mark.IN_GRAPH:
+        return TorchFunctionValue(obj)
     if policy.is_graph_function(obj) or (obj in HANDLERS and not isinstance(obj, type)):
         return TorchFunctionValue(obj)
     return BuiltinValue(obj)
@@ -166,6 +177,12 @@ def _look_partial(tracer: Tracer, obj: Any, source: Source) -> Value:
     return PartialValue.external(tracer, obj, source)
 
 
+def _look_cached(tracer: Tracer, obj: Any, source: Source) -> Value:
+    from bothways.capture.values.partials import CachedFunction
+
+    return CachedFunction.external(tracer, obj, source)
+
+
 def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a user class."""
     from bothways.capture.values.exceptions import ExceptionValue
@@ -182,6 +199,8 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
         value: ObjectValue = ExceptionValue(cls, args, obj=obj, source=source)
     elif base is object:
         value = ObjectValue(cls, obj=obj, source=source)
+    elif base is types.SimpleNamespace:
+        value = SimpleNamespaceValue(cls, obj=obj, source=source)
     elif base in PAYLOADS:
         payload = payload_of(tracer, obj, base, source)
         value = ObjectValue(cls, obj=obj, source=source, payload=payload)
@@ -261,6 +280,8 @@ BY_TYPE: dict[type, Wrapper] = {
     weakref.ReferenceType: WeakrefValue.external,
     types.MappingProxyType: ProxyValue.external,
     functools.partial: _look_partial,
+    type(functools.lru_cache(len)): _look_cached,
+    torch.autocast: external_autocast,
 }
 
 BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (

@@ -6,12 +6,13 @@ Python. Misses of one function are handled one at a time, hits take no lock.
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,10 +20,10 @@ import torch
 
 from bothways import errors
 from bothways.config import config
-from bothways.errors import Break, Unsupported
+from bothways.errors import Break, Position, Unsupported
 from bothways.runtime import logs
 from bothways.runtime.counters import counters
-from bothways.runtime.dispatcher import Dispatcher, call_bound
+from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
 from bothways.runtime.program import Check, Program
 
 
@@ -33,6 +34,7 @@ class Captured(Protocol):
     graph: Any
     inputs: list[torch.Tensor]
     graph_key: str
+    escaped: Break | None
 
 
 Capturer = Callable[..., Captured]
@@ -72,14 +74,14 @@ class CompiledFunction:
     """The state behind a compiled function; the function people call is ``self.dispatcher.function``."""
 
     def __init__(
-        self, function: types.FunctionType, options: Options, capture: Capturer, rename: Callable[[str], str]
+        self, function: types.FunctionType, options: Options, capture: Capturer, rename: Rename
     ) -> None:
         self.original, self.options = function, options
         self._capture = capture
         self._lock = threading.RLock()
         self._serial = 0
         self.history = History()
-        self._breaks: Counter[Break] = Counter()
+        self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here; a weak way back would let the state die first.
         self.dispatcher = Dispatcher(function, self._miss, rename)
         self.function = self.dispatcher.function
@@ -92,21 +94,29 @@ class CompiledFunction:
         if logs.capturing():
             return self._plain(values)
         with self._lock:
-            if self._another_thread_added(values):
-                return call_bound(self.function, self.original.__code__, values)
-            reason = self._why_missed(values)
-            if reason is not None and not self._may_recompile(reason):
-                return self._plain(values)
-            try:
-                program: Program | None = self._compile(values)
-            except Unsupported as unsupported:
-                self._give_up(unsupported)
-                program = None
-            else:
-                self.dispatcher.add(program)
+            program = self._program_for(values)
         if program is None:  # outside of the handler, so that a user's exception has no context of ours
             return self._plain(values)
-        return self.dispatcher.run_first(values, self._unstable)
+        return self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+
+    def _program_for(self, values: tuple[Any, ...]) -> Program | None:
+        """The program that takes these values, captured now; None when they have to run as plain Python."""
+        reason: str | None = None
+        for program in self.dispatcher.by_recency:
+            check = failing_check(program, self.dispatcher, values)
+            if check is None:  # another thread was here first
+                return program
+            reason = reason or describe_check(check)
+        # Whether capturing ended while this thread waited for the lock is known only now.
+        if self.dispatcher.forwards or (reason is not None and not self._may_recompile(reason)):
+            return None
+        try:
+            program = self._compile(values)
+        except Unsupported as unsupported:
+            self._give_up(unsupported)
+            return None
+        self.dispatcher.add(program)
+        return program
 
     def _compile(self, values: tuple[Any, ...]) -> Program:
         """Capture the call and compile its graph."""
@@ -124,6 +134,9 @@ class CompiledFunction:
             except Exception as error:
                 raise self._internal(error) from error
         program = captured.program
+        if captured.escaped is not None:
+            self._note_break(captured.escaped)
+            return program
         if captured.graph is not None:
             graph = captured.graph
             program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
@@ -144,37 +157,37 @@ class CompiledFunction:
         )
 
     def _give_up(self, unsupported: Unsupported) -> None:
-        """What cannot be captured raises (fullgraph) or makes the function plain Python for these guards."""
-        found = unsupported.break_
+        """What cannot be captured raises (fullgraph) or runs as plain Python."""
+        self._note_break(unsupported.break_)
+        if self.options.fullgraph:
+            raise unsupported
+        # A mode is active now and may not be at the next call.
+        if unsupported.break_.code != "torch_mode":
+            self._count_break(unsupported.break_)
+
+    def _note_break(self, found: Break) -> None:
         self.history.breaks.append(found)
         counters["graph_break"][found.reason] += 1
         logs.broke(self.original, found)
-        # An exception the function itself raises comes from the user's own code, fullgraph or not.
-        if self.options.fullgraph and found.code not in RAISED_BY_USER_CODE:
-            raise unsupported
-        self._breaks[found] += 1
-        if self._breaks[found] >= BREAKS_BEFORE_PLAIN:
-            self.dispatcher.stop_capturing(self.original)
+
+    def _count_break(self, found: Break) -> None:
+        # By place, not by reason: the reason may name sizes, which change from call to call.
+        self._breaks[found.code, found.where] += 1
+        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN:
+            self.dispatcher.stop_capturing()
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
         return call_bound(self.original, self.original.__code__, values)
 
-    def _unstable(self, *values: Any) -> Any:
+    def _unstable(self, program: Program, *values: Any) -> Any:
         """A program's own guards failed on the call it was made from: it could never be hit again."""
-        self.dispatcher.drop_last()
+        with self._lock:
+            self.dispatcher.drop(program)
+            check = failing_check(program, self.dispatcher, values, program.namespace)
+            found = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
+            self._note_break(found)
+            self._count_break(found)
         return self._plain(values)
-
-    def _another_thread_added(self, values: tuple[Any, ...]) -> bool:
-        return bool(self.dispatcher.programs) and any(
-            failing_check(program, self.dispatcher, values) is None for program in self.dispatcher.programs
-        )
-
-    def _why_missed(self, values: tuple[Any, ...]) -> str | None:
-        """Which guard of the most recent program failed; None when there is no program yet."""
-        if not self.dispatcher.programs:
-            return None
-        check = failing_check(self.dispatcher.programs[-1], self.dispatcher, values)
-        return None if check is None else describe_check(check)
 
     def _may_recompile(self, reason: str) -> bool:
         self.history.recompilations.append(reason)
@@ -188,23 +201,25 @@ class CompiledFunction:
             f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
             "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
             errors.RecompileLimitWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-        self.dispatcher.stop_capturing(self.original)
+        self.dispatcher.stop_capturing()
         return False
 
     # For people and for reset().
 
     def reset(self) -> None:
         with self._lock:
-            self.dispatcher.start_again(self._miss)
+            self.dispatcher.start_again()
             self.history = History()
             self._breaks.clear()
 
 
-def failing_check(program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]) -> Check | None:
+def failing_check(
+    program: Program, dispatcher: Dispatcher, values: tuple[Any, ...], names: Mapping[str, Any] | None = None
+) -> Check | None:
     """The first guard of a program that does not hold for these values, evaluated one by one."""
-    variables = {**dispatcher.namespace, **dispatcher.renamed(values)}
+    variables = {**(dispatcher.namespace if names is None else names), **dispatcher.renamed(values)}
     for check in program.checks:
         try:
             holds = eval(check.code, variables)

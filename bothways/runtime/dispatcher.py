@@ -9,111 +9,158 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import keyword
 import linecache
+import sys
+import threading
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bothways.runtime.program import Program
 
 _serial = itertools.count()
-MISS, PROMOTE = "_bothways_miss", "_bothways_promote"
+MISS, PROMOTE, PLAIN = "_bothways_miss", "_bothways_promote", "_bothways_plain"
+Rename = Callable[[Iterable[str]], tuple[str, ...]]
 
 
 class Dispatcher:
-    """The programs of one function and the generated function that chooses between them."""
+    """The programs of one function and the generated function that chooses between them.
 
-    def __init__(self, function: types.FunctionType, miss: Callable[..., Any], rename: Callable[[str], str]) -> None:
-        code = function.__code__
-        self.parameters = parameters_of(code)
-        self._original, self._rename = function, rename
-        self.programs: list[Program] = []
-        self._codes: dict[int, types.CodeType] = {}
-        self._forwards = False  # whether a miss is a plain call instead of a capture
+    Every change happens under one lock: a program is known by a number that is never given twice, so that code
+    which is still running when its program goes away asks for nothing wrong.
+    """
+
+    def __init__(self, function: types.FunctionType, miss: Callable[..., Any], rename: Rename) -> None:
+        self.parameters = parameters_of(function.__code__)
+        self.inner = rename(self.parameters)  # the parameters' names in generated code
+        self.forwards = False  # whether a miss is a plain call instead of a capture
+        self._original = function
+        self._programs: dict[int, Program] = {}
+        self._first: int | None = None
+        self._numbers = itertools.count()
+        self._codes: dict[int | None, types.CodeType] = {}
+        self._lock = threading.RLock()
+        self._files: list[str] = []
+        weakref.finalize(self, _forget_files, self._files).atexit = False
         self.namespace: dict[str, Any] = {
             MISS: miss,
             PROMOTE: self._promote,
+            PLAIN: function,
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }
-        self.function = types.FunctionType(self._code(first=None), self.namespace, function.__name__)
+        self.function = types.FunctionType(self._code(None), self.namespace, function.__name__)
         copy_face(function, self.function)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs in the order they were made."""
+        return list(self._programs.values())
+
+    @property
+    def by_recency(self) -> list[Program]:
+        """The programs in the order they are tried."""
+        return [self._programs[number] for number in self._order(self._first)]
 
     def add(self, program: Program) -> None:
         """Put a program first."""
-        self.namespace.update(program.namespace)
-        self.programs.append(program)
-        self._codes.clear()
-        self._promote(len(self.programs) - 1)
+        with self._lock:
+            number = next(self._numbers)
+            self.namespace.update(program.namespace)
+            self._programs[number] = program
+            self._first = number
+            self._renew()
 
-    def drop_last(self) -> None:
-        self.programs.pop()
-        self._codes.clear()
-        self._promote_first()
+    def drop(self, program: Program) -> None:
+        """Forget one program."""
+        with self._lock:
+            for number, known in list(self._programs.items()):
+                if known is program:
+                    del self._programs[number]
+            self._first = next(reversed(self._programs), None)
+            self._forget_names([program])
+            self._renew()
 
-    def clear(self) -> None:
-        """Forget every program; the next call is a miss."""
-        for program in self.programs:
-            for key in program.namespace:
-                self.namespace.pop(key, None)
-        self.programs.clear()
-        self._codes.clear()
-        self.function.__code__ = self._code(first=None)
+    def stop_capturing(self) -> None:
+        """Keep the programs there are; every other call goes straight to the original from now on."""
+        with self._lock:
+            self.forwards = True
+            for number, program in list(self._programs.items()):
+                if not program.body:  # a miss does the same now
+                    del self._programs[number]
+            self._first = self._first if self._first in self._programs else next(reversed(self._programs), None)
+            self._renew()
 
-    def stop_capturing(self, target: Callable[..., Any]) -> None:
-        """Keep the programs there are; every other call goes straight to ``target`` from now on."""
-        self.namespace[MISS] = target
-        self._forwards = True
-        self._codes.clear()
-        self._promote_first()
+    def start_again(self) -> None:
+        """Forget everything; the next call is a miss."""
+        with self._lock:
+            forgotten = self.programs
+            self.forwards = False
+            self._programs.clear()
+            self._first = None
+            _forget_files(self._files)
+            self._renew()
+            self._forget_names(forgotten)
 
-    def start_again(self, miss: Callable[..., Any]) -> None:
-        """Forget everything and capture again."""
-        self.namespace[MISS] = miss
-        self._forwards = False
-        self.clear()
-
-    def run_first(self, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
-        """Run the program just added on the values it was captured from; its guards must hold."""
-        code = self._code(first=len(self.programs) - 1)
-        flat = types.FunctionType(code, {**self.namespace, MISS: otherwise}, self.function.__name__)
-        flat.__defaults__ = self.function.__defaults__
-        flat.__kwdefaults__ = self.function.__kwdefaults__
+    def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
+        """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold."""
+        lines = [*program.lines(self._plain_call()), f"return {self._missed()}"]
+        flat = types.FunctionType(self._generate(self._text(lines)), {**self.namespace, MISS: otherwise})
         return call_bound(flat, self._original.__code__, values)
 
     def renamed(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Parameter values under the names they have in generated code."""
-        return {self._rename(name): value for name, value in zip(self.parameters, values, strict=True)}
+        return dict(zip(self.inner, values, strict=True))
 
-    def _promote(self, index: int) -> None:
-        self.function.__code__ = self._code(first=index)
+    @property
+    def text(self) -> str:
+        """The dispatcher's source as it is now."""
+        with self._lock:
+            return self._text(self._lines(self._first))
 
-    def _promote_first(self) -> None:
-        self.function.__code__ = self._code(first=len(self.programs) - 1 if self.programs else None)
+    def _promote(self, number: int) -> None:
+        with self._lock:
+            if number in self._programs:
+                self._first = number
+                self.function.__code__ = self._code(number)
+
+    def _renew(self) -> None:
+        self._codes.clear()
+        self.function.__code__ = self._code(self._first)
+
+    def _forget_names(self, programs: list[Program]) -> None:
+        for program in programs:
+            for key in program.namespace:
+                self.namespace.pop(key, None)
 
     def _code(self, first: int | None) -> types.CodeType:
-        key = -1 if first is None else first
-        if key not in self._codes:
-            self._codes[key] = self._generate(self.text(first))
-        return self._codes[key]
+        if first not in self._codes:
+            self._codes[first] = self._generate(self._text(self._lines(first)))
+        return self._codes[first]
 
-    def text(self, first: int | None) -> str:
-        """The dispatcher's source with the given program tried first."""
-        order = [] if first is None else [first, *(i for i in range(len(self.programs)) if i != first)]
-        lines = []
-        for position, index in enumerate(order):
-            promote = f"{PROMOTE}({index})" if position else None
-            lines += [f"# program {index}", *self.programs[index].lines(MISS, promote)]
-        inner = [self._rename(name) for name in self.parameters]
-        lines.append(f"return {MISS}({self._forward(inner) if self._forwards else ', '.join(inner)})")
+    def _order(self, first: int | None) -> list[int]:
+        return [] if first is None else [first, *(other for other in reversed(self._programs) if other != first)]
+
+    def _lines(self, first: int | None) -> list[str]:
+        lines: list[str] = []
+        for number in self._order(first):
+            promote = None if number == first else f"{PROMOTE}({number})"
+            lines += [f"# program {number}", *self._programs[number].lines(self._plain_call(), promote)]
+        return [*lines, f"return {self._plain_call() if self.forwards else self._missed()}"]
+
+    def _missed(self) -> str:
+        return f"{MISS}({', '.join(self.inner)})"
+
+    def _text(self, lines: list[str]) -> str:
         body = "\n".join(f"    {line}".rstrip() for chunk in lines for line in chunk.split("\n"))
         return f"def {_identifier(self._original.__name__)}({self._signature()}):\n{body}\n"
 
     def _signature(self) -> str:
-        code = self._original.__code__
-        names = [self._rename(name) for name in self.parameters]
+        code, names = self._original.__code__, self.inner
         positional_only, count, keyword_only = code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount
-        parts: list[str] = names[:count]
+        parts: list[str] = list(names[:count])
         if positional_only:
             parts.insert(positional_only, "/")
         cursor = count + keyword_only
@@ -127,35 +174,41 @@ class Dispatcher:
             parts.append("**" + names[cursor])
         return ", ".join(parts)
 
-    def _forward(self, inner: list[str]) -> str:
-        """The arguments of a call that passes everything on as it came."""
-        code = self._original.__code__
+    def _plain_call(self) -> str:
+        """A call of the original that passes everything on as it came."""
+        code, inner = self._original.__code__, self.inner
         count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-        parts = inner[:count]
+        parts = list(inner[:count])
         cursor = count + keyword_only
         if code.co_flags & inspect.CO_VARARGS:
             parts.append("*" + inner[cursor])
             cursor += 1
-        parts += [
-            f"{name}={text}"
-            for name, text in zip(self.parameters[count : count + keyword_only], inner[count:], strict=False)
-        ]
+        by_keyword = zip(self.parameters[count : count + keyword_only], inner[count:], strict=False)
+        parts += [f"{name}={text}" for name, text in by_keyword]
         if code.co_flags & inspect.CO_VARKEYWORDS:
             parts.append("**" + inner[cursor])
-        return ", ".join(parts)
+        return f"{PLAIN}({', '.join(parts)})"
 
     def _generate(self, text: str) -> types.CodeType:
         filename = f"<bothways {self._original.__qualname__} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        self._files.append(filename)
         module = compile(text, filename, "exec", dont_inherit=True)
         code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
-        # Parameters that share a builtin's name were renamed in the text; callers may pass them by keyword.
+        # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
+        # keyword, under the names they know.
         count = len(self.parameters)
         return code.replace(
             co_varnames=(*self.parameters, *code.co_varnames[count:]),
             co_name=self._original.__name__,
             co_qualname=self._original.__qualname__,
         )
+
+
+def _forget_files(files: list[str]) -> None:
+    for filename in files:
+        linecache.cache.pop(filename, None)
+    files.clear()
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
@@ -179,17 +232,19 @@ def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple
     return function(*args, **kwargs)
 
 
+# What a function carries besides its code, as far as this Python has it.
+FACE = ("__defaults__", "__kwdefaults__", "__module__", "__qualname__", "__doc__", "__annotations__")
+if sys.version_info >= (3, 12):
+    FACE += ("__type_params__",)
+
+
 def copy_face(original: types.FunctionType, target: types.FunctionType) -> None:
     """Make a generated function look like the user's: name, signature, docstring, attributes."""
-    target.__defaults__ = original.__defaults__
-    target.__kwdefaults__ = original.__kwdefaults__
-    target.__module__ = original.__module__
-    target.__qualname__ = original.__qualname__
-    target.__doc__ = original.__doc__
-    target.__annotations__ = original.__annotations__
+    for name in FACE:
+        setattr(target, name, getattr(original, name))
     target.__dict__.update(original.__dict__)
     target.__wrapped__ = original  # type: ignore[attr-defined]
 
 
 def _identifier(name: str) -> str:
-    return name if name.isidentifier() else "function"
+    return name if name.isidentifier() and not keyword.iskeyword(name) else "function"

@@ -20,12 +20,11 @@ class Check:
     code: str
     text: str
     where: Position | None
-    may_raise: bool
 
 
 @dataclass
 class Program:
-    """One way to run a compiled function, and when it applies."""
+    """One way to run a compiled function, and when it applies; without a body it runs as plain Python."""
 
     name: str
     checks: tuple[Check, ...]
@@ -34,30 +33,23 @@ class Program:
     effects: tuple[str, ...] = ()
     graph_text: Callable[[], str] | None = field(default=None, repr=False)
     op_count: int = 0
-    hits_from: str = ""
 
-    @property
-    def may_raise(self) -> bool:
-        return any(check.may_raise for check in self.checks)
-
-    def lines(self, miss: str, promote: str | None = None) -> list[str]:
+    def lines(self, plain: str, promote: str | None = None) -> list[str]:
         """The block of a dispatcher that tries this program; falls through when a guard fails."""
         condition = "\n        and ".join(check.code for check in self.checks) or "True"
-        hit = [*([promote] if promote else []), *self.body]
-        if self.may_raise:
-            return [
-                "try:",
-                "    hit = (",
-                f"        {condition}",
-                "    )",
-                "except Exception:  # what a guard reads is not there: another program",
-                "    hit = False",
-                "if hit:",
-                *(f"    {line}" for line in hit),
-            ]
-        return ["if (", f"        {condition}", "):", *(f"    {line}" for line in hit)]
+        return [
+            "try:",
+            "    hit = (",
+            f"        {condition}",
+            "    )",
+            "except Exception:  # what a guard reads is not there: another program",
+            "    hit = False",
+            "if hit:",
+            *(f"    {line}" for line in ([promote] if promote else [])),
+            *(f"    {line}" for line in self.body or [f"return {plain}"]),
+        ]
 
     @property
     def source(self) -> str:
         """The program as people read it."""
-        return "\n".join(self.lines("miss"))
+        return "\n".join(self.lines("plain(...)"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.sources import Item
 from bothways.capture.values.base import Value
@@ -169,21 +170,29 @@ def DELETE_DEREF(frame: Frame, inst: Instruction) -> None:
 # Globals.
 
 
+# What nobody is expected to replace in a library's own globals.
+FACTS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+
+
 def read_global(frame: Frame, name: str) -> Value:
     """A global or builtin variable, pending writes first."""
+    from bothways.capture.wrap import library_value
+
     tracer, globals_ = frame.tracer, frame.globals
     written = tracer.effects.read_global(globals_, name)
-    if written is not None:
-        if written.value is None:
-            tracer.throw(NameError, f"name {name!r} is not defined")
+    if written is not None and written.value is not None:
         return written.value
-    if name in globals_:
+    library = policy.is_library_module(globals_.get("__name__") or "")
+    if written is None and name in globals_:
+        if library and isinstance(globals_[name], FACTS):
+            return library_value(tracer, globals_[name])
         return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
     if hasattr(builtins, name):
-        from bothways.capture.wrap import library_value
-
-        tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
+        if not library and written is None:
+            tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
         return library_value(tracer, getattr(builtins, name))
+    if written is None:
+        tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
     tracer.throw(NameError, f"name {name!r} is not defined")
 
 
@@ -195,9 +204,13 @@ def STORE_GLOBAL(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def DELETE_GLOBAL(frame: Frame, inst: Instruction) -> None:
-    tracer = frame.tracer
-    read_global(frame, inst.argval)
-    tracer.effects.write_global(frame.globals, tracer.globals_source(frame.globals), inst.argval, None)
+    tracer, name, source = frame.tracer, inst.argval, frame.tracer.globals_source(frame.globals)
+    written = tracer.effects.read_global(frame.globals, name)
+    if written is None:
+        tracer.guard("{c0} in {s0}" if name in frame.globals else "{c0} not in {s0}", source, name)
+    if written.value is None if written is not None else name not in frame.globals:
+        tracer.throw(NameError, f"name {name!r} is not defined")
+    tracer.effects.write_global(frame.globals, source, name, None)
 
 
 # Operators.
@@ -241,7 +254,7 @@ def COMPARE_OP(frame: Frame, inst: Instruction) -> None:
 @opcode
 def IS_OP(frame: Frame, inst: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
-    frame.push(ConstantValue(protocols.same_object(left, right) != bool(inst.arg)))
+    frame.push(ConstantValue(protocols.same_object(frame.tracer, left, right) != bool(inst.arg)))
 
 
 @opcode
@@ -442,7 +455,7 @@ def pop_jump_if(expected: bool) -> Handler:
 
 def pop_jump_if_none(expected: bool) -> Handler:
     def handler(frame: Frame, inst: Instruction) -> None:
-        if is_none(frame.pop()) is expected:
+        if protocols.same_object(frame.tracer, frame.pop(), ConstantValue(None)) is expected:
             frame.jump(inst.target)
 
     return handler

@@ -77,7 +77,7 @@ def WITH_EXCEPT_START(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def BEFORE_WITH(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values.objects import type_attribute
+    from bothways.capture.values.attributes import type_attribute
 
     tracer, manager = frame.tracer, frame.pop().realize()
     enter = type_attribute(tracer, manager, "__enter__")

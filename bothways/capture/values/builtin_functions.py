@@ -321,12 +321,12 @@ def _not(tracer: Tracer, value: Value) -> Value:
 
 @handles(operator.is_)
 def _is(tracer: Tracer, left: Value, right: Value) -> Value:
-    return ConstantValue(protocols.same_object(left, right))
+    return ConstantValue(protocols.same_object(tracer, left, right))
 
 
 @handles(operator.is_not)
 def _is_not(tracer: Tracer, left: Value, right: Value) -> Value:
-    return ConstantValue(not protocols.same_object(left, right))
+    return ConstantValue(not protocols.same_object(tracer, left, right))
 
 
 @handles(operator.index)

@@ -195,7 +195,7 @@ class BoundBuiltin(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         if op.symbol not in ("==", "!=") or not isinstance(other, BoundBuiltin):
             return None
-        same = self.name == other.name and protocols.same_object(self.owner, other.owner)
+        same = self.name == other.name and protocols.same_object(tracer, self.owner, other.owner)
         return ConstantValue(same == (op.symbol == "=="))
 
     def parts(self) -> Iterable[Value]:

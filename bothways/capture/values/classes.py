@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
 from bothways.capture.sources import Source
-from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue, constant_value
-from bothways.capture.values.objects import (
+from bothways.capture.values.attributes import (
     C_METHODS,
     MISSING,
+    Stored,
     bind_class_attribute,
+    class_entry,
     class_variable,
-    guard_class_attribute,
+    find_class_attribute,
     lookup,
 )
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.constants import ConstantValue, constant_value
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -31,7 +34,7 @@ class ClassValue(Value):
 
     def __init__(self, cls: type, source: Source | None = None) -> None:
         self.cls, self.source = cls, source
-        self.attrs: dict[str, Value] = {}
+        self.attrs: dict[str, Value | None] = {}  # None stands for a deleted attribute
 
     @classmethod
     def of(cls, tracer: Tracer, target: type) -> ClassValue:
@@ -61,8 +64,6 @@ class ClassValue(Value):
         from bothways.capture.values.builtins import BuiltinValue
         from bothways.capture.wrap import library_value
 
-        if name in self.attrs:
-            return self.attrs[name]
         if name == "__class__":
             return ClassValue.of(tracer, type(self.cls))
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -71,21 +72,23 @@ class ClassValue(Value):
             return ConstantValue(self.cls.__members__[name])
         if name in ("__mro__", "__bases__", "__base__", "__members__", "__dict__"):
             return library_value(tracer, getattr(self.cls, name))
-        attribute = lookup(self.cls, name)
+        attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is MISSING:
             return self._from_metaclass(tracer, name)
+        if isinstance(attribute, Stored):
+            return bind_class_attribute(tracer, self, self.cls, name, attribute)
         guard_class_attribute(tracer, self.cls, name, attribute)
         if isinstance(attribute, types.FunctionType):
             return library_value(tracer, attribute)
         if isinstance(attribute, (staticmethod, classmethod, types.ClassMethodDescriptorType)):
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
-        if isinstance(attribute, C_METHODS):
+        if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
             return BuiltinValue(getattr(self.cls, name))
         if isinstance(attribute, property):
             return library_value(tracer, attribute)
         getter = lookup(type(attribute), "__get__")
         if isinstance(getter, types.FunctionType):
-            descriptor = class_variable(tracer, self.cls, name, attribute)
+            descriptor = class_entry(tracer, self.cls, name, attribute)
             return protocols.call(tracer, library_value(tracer, getter), [descriptor, ConstantValue(None), self])
         return class_variable(tracer, self.cls, name, attribute)
 
@@ -94,15 +97,36 @@ class ClassValue(Value):
 
         attribute = lookup(type(self.cls), name)
         if attribute is MISSING:
+            guard_class_lacks(tracer, self.cls)
+            found = self._special(tracer, "__getattr__", ConstantValue(name))
+            if found is not None:
+                return found
             tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
             return BoundBuiltin(self, name)
         return bind_class_attribute(tracer, self, type(self.cls), name, attribute)
 
+    def _special(self, tracer: Tracer, name: str, *args: Value) -> Value | None:
+        """Call a special method that the user's metaclass defines; None when it has none."""
+        meta = type(self.cls)
+        method = lookup(meta, name)
+        if not isinstance(method, types.FunctionType) or policy.is_library_module(meta.__module__):
+            return None
+        return protocols.call(tracer, bind_class_attribute(tracer, self, meta, name, method), list(args))
+
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        self._store(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        held = self.attrs[name] is not None if name in self.attrs else name in self.cls.__dict__
+        if not held:
+            tracer.stop("mutation_unknown", f"{self.describe()} has no {name!r} of its own to delete")
+        self._store(tracer, name, None)
+
+    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         if name.startswith("__") or policy.is_library_module(self.cls.__module__):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
-        if isinstance(lookup(type(self.cls), "__setattr__"), types.FunctionType):
+        if any(isinstance(lookup(type(self.cls), hook), types.FunctionType) for hook in ("__setattr__", "__delattr__")):
             tracer.stop("mutation_unknown", f"the metaclass of {self.describe()} has its own __setattr__")
         self.attrs[name] = value
         self.mutated = True
@@ -124,6 +148,9 @@ class ClassValue(Value):
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
             return ConstantValue(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]))  # type: ignore[index]
+        found = self._special(tracer, "__getitem__", key)
+        if found is not None:
+            return found
         if isinstance(lookup(self.cls, "__class_getitem__"), types.FunctionType):
             return protocols.call_attr(tracer, self, "__class_getitem__", key)
         return constant_value(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]), tracer)  # type: ignore[index]
@@ -132,14 +159,37 @@ class ClassValue(Value):
         from bothways.capture.values.iterators import SequenceIterator
 
         if isinstance(self.cls, enum.EnumMeta):
-            members = [ConstantValue(member) for member in self.cls]
-            return SequenceIterator(list(members), types.GeneratorType)
-        return super().iterate(tracer)
+            members: list[Any] = list(self.cls)
+            return SequenceIterator([ConstantValue(member) for member in members], types.GeneratorType)
+        found = self._special(tracer, "__iter__")
+        return found.realize() if found is not None else super().iterate(tracer)
 
     def length(self, tracer: Tracer) -> int:
-        return len(self.cls) if isinstance(self.cls, enum.EnumMeta) else super().length(tracer)
+        if isinstance(self.cls, enum.EnumMeta):
+            return len(self.cls)
+        found = self._special(tracer, "__len__")
+        return protocols.as_index(tracer, found) if found is not None else super().length(tracer)
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if isinstance(self.cls, enum.EnumMeta):
+            wanted = protocols.as_constant(tracer, item)
+            return bool(tracer.run_const(lambda: wanted in self.cls))  # type: ignore[operator]
+        found = self._special(tracer, "__contains__", item)
+        return protocols.truth(tracer, found) if found is not None else super().contains(tracer, item)
+
+    def truth(self, tracer: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            found = self._special(tracer, name)
+            if found is not None:
+                return protocols.truth(tracer, found)
+        return True
 
     def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
+        method = op.reflected if reflected else op.method
+        found = self._special(tracer, method, other) if method else None
+        if found is not None:
+            found = found.realize()
+            return None if isinstance(found, ConstantValue) and found.content is NotImplemented else found
         if op.symbol in ("==", "!=") and isinstance(other, ClassValue):
             return ConstantValue((self.cls is other.cls) == (op.symbol == "=="))
         if op.symbol == "|" and other.is_constant:
@@ -148,10 +198,11 @@ class ClassValue(Value):
         return None
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        return repr(self.cls)
+        found = self._special(tracer, "__repr__") if conversion == "repr" else None
+        return repr(self.cls) if found is None else protocols.as_string(tracer, found)
 
     def parts(self) -> Iterable[Value]:
-        return self.attrs.values()
+        return [value for value in self.attrs.values() if value is not None]
 
     def rebuild(self, emitter: Emitter) -> str:
         return emitter.inject(self.cls, self.cls.__qualname__)
@@ -159,7 +210,10 @@ class ClassValue(Value):
     def emit_effects(self, emitter: Emitter) -> None:
         name = emitter.inject(self.cls, self.cls.__qualname__)
         for attribute, value in self.attrs.items():
-            emitter.effect(f"{name}.{attribute} = {emitter.rebuild(value)}")
+            if value is not None:
+                emitter.effect(f"setattr({name}, {attribute!r}, {emitter.rebuild(value)})")
+            elif attribute in self.cls.__dict__:
+                emitter.effect(f"delattr({name}, {attribute!r})")
 
 
 class SuperValue(Value):
@@ -175,8 +229,8 @@ class SuperValue(Value):
         from bothways.capture.values.construction import CLASS_METHODS, ClassMethodCall
 
         owner = self.owner.realize()
-        on_class = isinstance(owner, ClassValue)
-        cls = owner.cls if isinstance(owner, ClassValue) else owner.python_type()
+        on_class = isinstance(owner, ClassValue) and self.after in owner.cls.__mro__
+        cls = owner.cls if isinstance(owner, ClassValue) and on_class else owner.python_type()
         mro = cls.__mro__
         for base in mro[mro.index(self.after) + 1 :]:
             if name in base.__dict__:
@@ -189,6 +243,9 @@ class SuperValue(Value):
                     return library_value(tracer, attribute)
                 if isinstance(attribute, C_METHODS):
                     return _base_method(owner, base, name)
+                if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
+                    # Bound to the class that super() started from, not to the one that has the method.
+                    owner = ClassValue.of(tracer, cls)
                 if policy.is_library_module(base.__module__) is False:
                     guard_class_attribute(tracer, base, name, attribute)
                 return bind_class_attribute(tracer, owner, base, name, attribute)
@@ -204,27 +261,39 @@ def _base_method(owner: Value, base: type, name: str) -> Value:
 
 def make_super(tracer: Tracer, args: Args) -> Value:
     """``super()`` and ``super(C, self)``."""
-    from bothways.capture.values.functions import CellValue
-
-    if args:
-        after, owner = args[0].realize(), args[1]
-    else:
-        frame = tracer.frames[-1]
-        cell = frame.locals.get("__class__")
-        first = frame.code.co_varnames[0] if frame.code.co_argcount else None
-        if cell is None or first is None:
-            tracer.throw(RuntimeError, "super(): no arguments")
-        after, owner = cell.content.realize(), frame.locals[first]
-        if isinstance(owner, CellValue):
-            assert owner.content is not None
-            owner = owner.content
+    if len(args) > 2:
+        tracer.throw(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
+    given, owner = (args[0], args[-1]) if args else _implicit_arguments(tracer)
+    after = given.realize()
     if not isinstance(after, ClassValue):
         tracer.throw(TypeError, f"super() argument 1 must be a type, not {after.python_type().__name__}")
+    if len(args) == 1:
+        tracer.stop("call_unknown", "super() of a class alone is not supported")
     known = owner.realize()
     kinds = [known.cls] if isinstance(known, ClassValue) else []
     if not any(after.cls in kind.__mro__ for kind in [*kinds, known.python_type()]):
         tracer.throw(TypeError, _super_complaint(after.cls, known))
     return SuperValue(after.cls, owner)
+
+
+def _implicit_arguments(tracer: Tracer) -> tuple[Value, Value]:
+    """What ``super()`` finds in the frame that calls it: the class, and the first argument."""
+    from bothways.capture.values.functions import CellValue
+
+    frame = tracer.frames[-1]
+    if not frame.code.co_argcount:
+        tracer.throw(RuntimeError, "super(): no arguments")
+    owner = frame.locals.get(frame.code.co_varnames[0])
+    if isinstance(owner, CellValue):
+        owner = owner.content
+    if owner is None:
+        tracer.throw(RuntimeError, "super(): arg[0] deleted")
+    cell = frame.locals.get("__class__")
+    if cell is None:
+        tracer.throw(RuntimeError, "super(): __class__ cell not found")
+    if cell.content is None:
+        tracer.throw(RuntimeError, "super(): empty __class__ cell")
+    return cell.content, owner
 
 
 def _super_complaint(after: type, owner: Value) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import types
+import typing
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -65,16 +66,24 @@ class ConstantValue(Value):
         return text if len(text) <= 60 else f"a {type(self.content).__name__}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
-
         if isinstance(self.content, enum.Enum):
-            return class_attribute(tracer, self, name)
+            return _member_attribute(tracer, self, self.content, name)
         found = tracer.run_const(getattr, self.content, name)
         if isinstance(found, (types.BuiltinMethodType, types.MethodWrapperType)):
             from bothways.capture.values.builtins import BoundBuiltin
 
             return BoundBuiltin(self, name)
         return constant_value(found, tracer)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        origin = typing.get_origin(self.content)
+        if not isinstance(origin, type):
+            return super().call(tracer, args, kwargs)
+        # ``Stack[int](…)`` makes a Stack and, where it can, notes on it what it was made from.
+        made = library_class(tracer, origin).call(tracer, args, kwargs).realize()
+        if made.python_type().__dictoffset__ and not isinstance(self.content, types.GenericAlias):
+            made.set_attr(tracer, "__orig_class__", self)
+        return made
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.content, str) and name in ("format", "format_map"):
@@ -99,6 +108,8 @@ class ConstantValue(Value):
             return RangeIterator(self.content)
         if isinstance(self.content, (str, bytes)):
             return SequenceIterator([constant_value(item) for item in self.content], type(iter(self.content)))
+        if isinstance(self.content, enum.Flag):
+            return SequenceIterator([ConstantValue(member) for member in self.content], types.GeneratorType)
         return super().iterate(tracer)
 
     def truth(self, tracer: Tracer) -> bool:
@@ -123,6 +134,27 @@ class ConstantValue(Value):
 
     def rebuild(self, emitter: Emitter) -> str:
         return emitter.literal(self.content)
+
+
+def library_class(tracer: Tracer, cls: type) -> Value:
+    from bothways.capture.values.classes import ClassValue
+
+    return ClassValue.of(tracer, cls)
+
+
+def _member_attribute(tracer: Tracer, value: ConstantValue, member: enum.Enum, name: str) -> Value:
+    """An attribute of an enum member: its name and value, what ``__init__`` gave it, or one of its class."""
+    from bothways.capture.sources import Attr
+    from bothways.capture.values.attributes import class_attribute, is_data_descriptor, lookup
+    from bothways.capture.wrap import library_value
+
+    found = lookup(type(member), name)
+    if name in ("name", "value") and found is enum.Enum.__dict__[name]:
+        return library_value(tracer, getattr(member, name))
+    if name in vars(member) and not is_data_descriptor(found):
+        source = Attr(tracer.inject(member, str(member)), name)
+        return tracer.member(vars(member)[name], source, "hasattr({s0}, {c0})")
+    return class_attribute(tracer, value, name)
 
 
 class _Same:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.values.attributes import MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
-from bothways.capture.values.objects import MISSING, ObjectValue, lookup
+from bothways.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -68,8 +69,17 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
     if issubclass(cls, enum.Enum) or cls in FOLDED_CLASSES:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return ConstantValue(tracer.run_const(cls, *positional, **keywords))
-    if isinstance(lookup(type(cls), "__call__"), types.FunctionType):
-        tracer.stop("call_unknown", f"the metaclass of {target.describe()} has its own __call__")
+    custom = lookup(type(cls), "__call__")
+    if isinstance(custom, types.FunctionType):
+        return protocols.call(tracer, library_value(tracer, custom), [target, *args], kwargs)
+    return instantiate(tracer, target, args, kwargs)
+
+
+def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """``type.__call__``: make with ``__new__``, then run ``__init__``."""
+    from bothways.capture.wrap import library_value
+
+    cls = target.cls
     if issubclass(cls, torch.autograd.Function):
         tracer.stop("autograd_function", f"{cls.__name__} is made inside the function")
     if issubclass(cls, torch.Tensor):
@@ -89,7 +99,7 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
 
 
 def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
-    from bothways.capture.values.objects import bind_class_attribute
+    from bothways.capture.values.attributes import bind_class_attribute
 
     initialize = lookup(cls, "__init__")
     if isinstance(initialize, types.FunctionType):
@@ -110,12 +120,18 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
 
     base = builtin_base(cls)
     if base is object:
+        if not _made_by_object(cls):
+            tracer.stop("object_unknown", f"instances of {cls.__name__} are kept by C code")
         tracer.run_const(object.__new__, cls)  # complains about abstract classes; has no other effect
         if issubclass(cls, torch.nn.Module):
             from bothways.capture.values.modules import ModuleValue
 
             return ModuleValue(cls)
         return ObjectValue(cls)
+    if base is types.SimpleNamespace:
+        from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
+
+        return SimpleNamespaceValue(cls)
     if issubclass(base, BaseException):
         return ExceptionValue(cls, args)
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and not _has_state(cls):
@@ -127,6 +143,12 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     else:
         payload = builtins.HANDLERS[base](tracer, [], {})
     return ObjectValue(cls, payload=payload)
+
+
+def _made_by_object(cls: type) -> bool:
+    """Whether ``object.__new__`` makes instances; classes of C modules have a ``__new__`` of their own in C."""
+    owners = [base for base in cls.__mro__ if "__new__" in base.__dict__]
+    return all(base is object or not isinstance(base.__dict__["__new__"], types.BuiltinFunctionType) for base in owners)
 
 
 def _has_state(cls: type) -> bool:
@@ -205,6 +227,7 @@ def _folded(name: str) -> Callable[..., Value]:
 
 
 CLASS_METHODS: dict[str, Callable[..., Value]] = {
+    "__call__": instantiate,
     "__new__": _new,
     "__init_subclass__": _init_subclass,
     "mro": _mro,

@@ -460,7 +460,7 @@ class SliceValue(Value):
         return tracer.run_const(lambda: (hash(self.constant()), self.constant())[1])
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         names = ("start", "stop", "step")
         return self.bounds[names.index(name)] if name in names else class_attribute(tracer, self, name)

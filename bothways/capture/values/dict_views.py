@@ -47,7 +47,7 @@ class DictView(Value):
         return [_element(entry, self.which) for entry in self.owner.known_entries()]
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return ProxyValue(self.owner) if name == "mapping" else class_attribute(tracer, self, name)
 
@@ -130,7 +130,7 @@ class DictIterator(Value):
         return self._kind
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 
@@ -178,7 +178,7 @@ class ProxyValue(Value):
         return MappingProxyType
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 

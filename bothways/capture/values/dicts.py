@@ -120,7 +120,7 @@ class DictValue(Value):
         tracer.throw(TypeError, f"unhashable type: {self.kind.__name__!r}")
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         if name == "default_factory" and self.kind is defaultdict:
             return self.default_factory or none()

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.sources import Source
+from bothways.capture.values.attributes import MISSING
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
-from bothways.capture.values.objects import MISSING, ObjectValue
+from bothways.capture.values.methods import is_none
+from bothways.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -64,12 +66,21 @@ class ExceptionValue(ObjectValue):
             if self.source is not None:
                 tracer.stop("mutation_unknown", f"cannot set 'args' of {self.describe()}")
             self.args = protocols.unpack(tracer, value)
-        elif name == "__traceback__" and isinstance(value.realize(), TracebackValue):
+            return
+        content = value.realize()
+        if name in _REQUIRED and not (is_none(content) or isinstance(content, _REQUIRED[name][0])):
+            tracer.throw(TypeError, _REQUIRED[name][1])
+        if name == "__traceback__" and isinstance(content, TracebackValue):
             self.attrs.pop(name, None)  # the one it had anyway, as far as anybody can tell
         elif name == "__cause__":
-            self.chain(tracer, cause=value.realize())
+            self.chain(tracer, cause=content)
         else:
             super().set_attr(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        if name == "args" or name in _FIELDS:
+            tracer.throw(TypeError, f"{name} may not be deleted")
+        super().del_attr(tracer, name)
 
     def chain(self, tracer: Tracer, *, cause: Value | None = None, context: ExceptionValue | None = None) -> None:
         """Remember what an exception was raised from, and while handling what."""
@@ -97,9 +108,12 @@ class ExceptionValue(ObjectValue):
         if name == "__init__":
             if kwargs and issubclass(self.cls, (ImportError, AttributeError, NameError)):
                 tracer.stop("call_unknown", f"{self.cls.__name__} is made with keywords")
+            if kwargs:
+                tracer.throw(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
             self.args = list(args)
             return ConstantValue(None)
         if name == "with_traceback":
+            self.set_attr(tracer, "__traceback__", args[0])
             return self
         if name == "add_note":
             return self._add_note(tracer, *args)
@@ -122,22 +136,30 @@ class ExceptionValue(ObjectValue):
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         for name in ("__repr__",) if conversion == "repr" else ("__str__",):
-            result = self._special(tracer, name)
+            result = self.special(tracer, name)
             if result is not None:
                 return protocols.as_string(tracer, result)
         return self._plain_text(tracer, conversion)
 
     def _plain_text(self, tracer: Tracer, conversion: str) -> str:
+        """What the C base class makes of the arguments."""
+        base = next(kind for kind in self.cls.__mro__ if kind.__module__ == "builtins")
+        if conversion == "repr" and base.__repr__ is BaseException.__repr__:
+            inner = ", ".join(protocols.text(tracer, arg, "repr") for arg in self.args)
+            return f"{self.cls.__name__}({inner})"
+        if base.__str__ is BaseException.__str__:
+            if not self.args:
+                return ""
+            alone = self.args[0] if len(self.args) == 1 else self.get_attr(tracer, "args")
+            return protocols.text(tracer, alone)
+        if base is KeyError and len(self.args) == 1:
+            return protocols.text(tracer, self.args[0], "repr")
         try:
             args = [arg.realize().constant() for arg in self.args]
-        except NotConstant:
-            tracer.stop("call_unknown", f"cannot make text of a {self.cls.__name__} that carries tensors")
-        base = next(kind for kind in self.cls.__mro__ if kind.__module__ == "builtins")
+        except NotConstant as missing:
+            tracer.stop("call_unknown", f"cannot make text of a {self.cls.__name__} that carries {missing}")
         exception = base(*args) if not issubclass(base, UnicodeError) else Exception(*args)
-        text = str(exception)
-        if conversion != "repr":
-            return text
-        return self.cls.__name__ + repr(exception)[len(type(exception).__name__) :]
+        return str(exception) if conversion == "str" else repr(exception)
 
     def parts(self) -> Iterable[Value]:
         return [*super().parts(), *self.args]
@@ -145,6 +167,14 @@ class ExceptionValue(ObjectValue):
     def rebuild_empty(self, emitter: Emitter) -> str:
         cls = emitter.inject(self.cls, self.cls.__qualname__)
         return f"{cls}.__new__({', '.join([cls, *map(emitter.rebuild, self.args)])})"
+
+
+# Fields that take None and one kind of object, and what Python says to any other.
+_REQUIRED: dict[str, tuple[type[Value], str]] = {
+    "__cause__": (ExceptionValue, "exception cause must be None or derive from BaseException"),
+    "__context__": (ExceptionValue, "exception context must be None or derive from BaseException"),
+    "__traceback__": (TracebackValue, "__traceback__ must be a traceback or None"),
+}
 
 
 def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]) -> ExceptionValue:
@@ -163,7 +193,12 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
     return made
 
 
-def as_exception(tracer: Tracer, value: Value, args: Args | None = None) -> ExceptionValue:
+def as_exception(
+    tracer: Tracer,
+    value: Value,
+    args: Args | None = None,
+    complaint: str = "exceptions must derive from BaseException",
+) -> ExceptionValue:
     """``raise X`` makes an instance when X is a class; ``args`` are what ``throw`` gives for it."""
     from bothways.capture.values.classes import ClassValue
 
@@ -175,7 +210,7 @@ def as_exception(tracer: Tracer, value: Value, args: Args | None = None) -> Exce
         else:
             value = value.call(tracer, given, {}).realize()
     if not isinstance(value, ExceptionValue):
-        tracer.throw(TypeError, "exceptions must derive from BaseException")
+        tracer.throw(TypeError, complaint.format(value.python_type().__name__))
     return value
 
 

@@ -13,10 +13,12 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture import policy
+from bothways.capture import protocols
 from bothways.capture.guards import WeakIdentity
 from bothways.capture.sources import Attr, Cell, Injected, Item, Source
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.constants import ConstantValue, is_constant_type
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -45,6 +47,21 @@ class CellValue(Value):
         if self.source is not None:
             self.mutated = True
             tracer.effects.mutated(self)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name != "cell_contents":
+            return super().get_attr(tracer, name)
+        if self.content is None:
+            tracer.throw(ValueError, "Cell is empty")
+        return self.content
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name != "cell_contents":
+            super().set_attr(tracer, name, value)
+        self.store(tracer, value)
+
+    def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
+        tracer.stop("operator_unknown", "closure cells are compared")
 
     def parts(self) -> Iterable[Value]:
         return () if self.content is None else (self.content,)
@@ -105,8 +122,11 @@ class FunctionValue(Value):
             for index, cell in enumerate(function.__closure__ or ())
         ]
         # A library function's defaults are facts like its code; a user's may be replaced and are guarded when used.
+        is_fact = not guarded and policy.is_library_module(function.__module__ or "")
         defaults = [
-            tracer.wrap(value, Item(Attr(source, "__defaults__"), index))
+            ConstantValue(value)
+            if is_fact and is_constant_type(type(value))
+            else tracer.wrap(value, Item(Attr(source, "__defaults__"), index))
             for index, value in enumerate(function.__defaults__ or ())
         ]
         if guarded:
@@ -146,6 +166,15 @@ class FunctionValue(Value):
         from bothways.capture.calls import call_function
 
         return call_function(tracer, self, args, kwargs)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__call__":
+            return self.call(tracer, args, kwargs)
+        if name == "__get__":
+            owner = args[0].realize()
+            unbound = isinstance(owner, ConstantValue) and owner.content is None
+            return self if unbound else MethodValue(self, args[0])
+        return super().call_method(tracer, name, args, kwargs)
 
     def bind(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> dict[str, Value]:
         """The callee's locals, bound as Python binds them, with Python's own complaints."""
@@ -229,8 +258,8 @@ class FunctionValue(Value):
         return self.function.__dict__ if self.function is not None else {}
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        from bothways.capture.values.attributes import MISSING, class_attribute, lookup
         from bothways.capture.values.instance_dicts import InstanceDict
-        from bothways.capture.values.objects import MISSING, class_attribute, lookup
 
         if name in _FIELDS:
             if name not in self.fields:
@@ -280,8 +309,11 @@ class FunctionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
+        if name in ("__name__", "__qualname__"):
+            if not issubclass(value.python_type(), str):
+                tracer.throw(TypeError, f"{name} must be set to a string object")
         if name == "__name__":
-            self.name = str(value.constant())
+            self.name = protocols.as_string(tracer, value)
         if name in _FIELDS:
             self.fields[name] = value
             self._changed_fields.add(name)
@@ -289,12 +321,16 @@ class FunctionValue(Value):
             self.attrs[name] = value
         self._note_change(tracer)
 
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        """Keep what an attribute in ``__dict__`` is from now on; None deletes it."""
+        self.attrs[name] = value
+        self._note_change(tracer)
+
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if name in _FIELDS:
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
-        self.attrs[name] = None
-        self._note_change(tracer)
+        self.store(tracer, name, None)
 
     def _note_change(self, tracer: Tracer) -> None:
         if self.source is not None:
@@ -382,7 +418,7 @@ class MethodValue(Value):
 
         if op.symbol not in ("==", "!=") or not isinstance(other, MethodValue):
             return None
-        same = same_object(self.function, other.function) and same_object(self.owner, other.owner)
+        same = same_object(tracer, self.function, other.function) and same_object(tracer, self.owner, other.owner)
         return ConstantValue(same == (op.symbol == "=="))
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:

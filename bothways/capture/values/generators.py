@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
 
-# Since 3.12 the bytecode itself looks at what leaves a delegate; since 3.13 close() gives what was returned.
-BYTECODE_ENDS_DELEGATION = sys.version_info >= (3, 12)
+# Since 3.12 the bytecode itself looks at what leaves a delegate or the generator; since 3.13 close() gives what
+# was returned.
+BYTECODE_DECIDES = sys.version_info >= (3, 12)
 CLOSE_GIVES_RESULT = sys.version_info >= (3, 13)
 
 
@@ -88,7 +89,7 @@ class GeneratorValue(Value):
         """Go on in this generator with what left the one it delegates to."""
         from bothways.capture.opcodes.generators import end_delegation
 
-        if BYTECODE_ENDS_DELEGATION:
+        if BYTECODE_DECIDES:
             return self._throw_here(tracer, frame, observed.value)
         end_delegation(frame)
         if not issubclass(observed.value.cls, StopIteration):
@@ -135,6 +136,8 @@ class GeneratorValue(Value):
     def _throw_here(self, tracer: Tracer, frame: Frame, raised: ExceptionValue) -> Value:
         if not self.started:
             self.frame, self.started = None, True
+            if issubclass(raised.cls, StopIteration) and not BYTECODE_DECIDES:
+                raised = stop_iteration_error(tracer, raised)
             raise Observed(raised)
         frame.push(ConstantValue(None))  # CPython sends None along with the exception
         return self._run(tracer, frame, Observed(raised))
@@ -144,6 +147,7 @@ class GeneratorValue(Value):
         tracer.handling.append(self._handled)
         try:
             if thrown is not None:
+                thrown.value.chain(tracer, context=self._handled)
                 frame.throw_in(thrown)
             signal = frame.run()
         except Observed as observed:
@@ -165,7 +169,7 @@ class GeneratorValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 
@@ -196,7 +200,8 @@ class GeneratorValue(Value):
 
 def _throw(owner: GeneratorValue, tracer: Tracer, kind: Value, *rest: Value) -> Value:
     given = [value for value in rest[:1] if not is_none(value)]
-    return owner.throw(tracer, as_exception(tracer, kind, given))
+    complaint = "exceptions must be classes or instances deriving from BaseException, not {}"
+    return owner.throw(tracer, as_exception(tracer, kind, given, complaint))
 
 
 _METHODS: dict[str, Callable[..., Value]] = {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
-from bothways.capture.sources import Attr
+from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values.attributes import C_FIELDS, class_attribute, is_data_descriptor, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 
 if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.protocols import Operator
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.dicts import DictValue
     from bothways.capture.values.functions import FunctionValue
@@ -39,10 +43,30 @@ class InstanceDict(Value):
         if owner.source is not None:
             original = owner.instance_dict()
             tracer.guard("tuple({s0}.__dict__) == {c0}", owner.source, tuple(original))
-            content = {name: tracer.wrap(item, Attr(owner.source, name)) for name, item in original.items()}
-        content.update(owner.attrs)
+            whole = Attr(owner.source, "__dict__")
+            content = {name: tracer.wrap(item, self._entry(whole, name)) for name, item in original.items()}
+        for name, stored in owner.attrs.items():
+            if isinstance(lookup(owner.python_type(), name), C_FIELDS):
+                continue  # slots are not in the dictionary
+            if name in getattr(owner, "moved", ()):
+                content.pop(name, None)
+            content[name] = stored
         pairs = [(ConstantValue(name), value) for name, value in content.items() if value is not None]
         return DictValue.from_pairs(tracer, list(pairs))
+
+    def _entry(self, whole: Attr, name: str) -> Source:
+        """Where to read an entry: through the attribute, as other code does, unless a descriptor hides it."""
+        hidden = is_data_descriptor(lookup(self.owner.python_type(), name))
+        return Item(whole, name) if hidden else Attr(whole.origin, name)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def name_hint(self) -> str:
+        return "attributes"
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.rebuild(self.owner)}.__dict__"
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         return self.snapshot(tracer).get_item(tracer, key)
@@ -55,10 +79,7 @@ class InstanceDict(Value):
         self._store(tracer, protocols.as_string(tracer, key), None)
 
     def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
-        self.owner.attrs[name] = value
-        if self.owner.source is not None:
-            self.owner.mutated = True
-            tracer.effects.mutated(self.owner)
+        self.owner.store(tracer, name, value)
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         return self.snapshot(tracer).contains(tracer, item)
@@ -72,9 +93,20 @@ class InstanceDict(Value):
     def truth(self, tracer: Tracer) -> bool:
         return self.snapshot(tracer).truth(tracer)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        if op.symbol == "|=":
+            self.call_method(tracer, "update", [other], {})
+            return self
+        operand = other.snapshot(tracer) if isinstance(other, InstanceDict) else other
+        return self.snapshot(tracer).binary(tracer, op, operand, reflected)
 
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        return self.snapshot(tracer).text(tracer, conversion)
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        tracer.throw(TypeError, "unhashable type: 'dict'")
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
         return class_attribute(tracer, self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:

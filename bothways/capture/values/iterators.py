@@ -34,7 +34,7 @@ class IteratorValue(Value):
         return self
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 

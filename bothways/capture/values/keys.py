@@ -54,12 +54,15 @@ def known_key(tracer: Tracer, key: object) -> Value:
 
 
 def injected(tracer: Tracer, key: object) -> Injected:
-    return tracer.inject(key, getattr(key, "__qualname__", None) or f"a {type(key).__name__} key")
+    label = getattr(key, "__qualname__", None) or f"a {type(key).__name__} key"
+    if is_compared(key) or type(key).__weakrefoffset__ == 0:
+        return tracer.inject(key, label)
+    return tracer.inject_weakly(key, label)
 
 
 def key_text(tracer: Tracer, key: object) -> str:
     """The key as source text: its literal, or its name in the namespace."""
-    return repr(key) if is_literal(key) else injected(tracer, key).key
+    return repr(key) if is_literal(key) else injected(tracer, key).code("")
 
 
 def exception_argument(value: Value) -> object:

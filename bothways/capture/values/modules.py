@@ -13,9 +13,10 @@ import torch
 from bothways import torch_compat
 from bothways.capture import protocols
 from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values.attributes import MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.objects import MISSING, ObjectValue, lookup
+from bothways.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -35,6 +36,10 @@ class ModuleValue(ObjectValue):
         value = cls(type(module), obj=module, source=source)
         tracer.remember(module, value)
         return value
+
+    def library_method(self, name: str, attribute: Any) -> bool:
+        """``forward`` is the one method that people do replace on an instance."""
+        return name != "forward" and super().library_method(name, attribute)
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
         if self.source is not None and name not in self.attrs and name not in self.instance_dict():

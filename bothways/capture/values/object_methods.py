@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
+from bothways.capture.values.attributes import lookup
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.class_guards import guard_class_attribute
 from bothways.capture.values.constants import ConstantValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.objects import ObjectValue
+
+
+# Where dataclasses and reprlib keep the wrapper that stops a ``__repr__`` from running inside itself.
+_REPR_WRAPPERS = frozenset((dataclasses.__file__, reprlib.__file__))
+
+
+def call_repr(tracer: Tracer, owner: ObjectValue) -> Value | None:
+    """``__repr__`` written in Python, or None; the wrapper that asks for the object's address is looked through."""
+    from bothways.capture.wrap import library_value
+
+    found = lookup(owner.cls, "__repr__")
+    code = getattr(found, "__code__", None)
+    if code is None or code.co_filename not in _REPR_WRAPPERS or not hasattr(found, "__wrapped__"):
+        return owner.special(tracer, "__repr__")
+    if owner.printing:
+        return ConstantValue("...")
+    guard_class_attribute(tracer, owner.cls, "__repr__", found)
+    owner.printing = True
+    try:
+        return protocols.call(tracer, library_value(tracer, found.__wrapped__), [owner])
+    finally:
+        owner.printing = False
 
 
 def _getattribute(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
@@ -34,7 +60,7 @@ def _nothing(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> 
 
 def _identity_comparison(expected: bool) -> Callable[..., Value]:
     def handler(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Value:
-        if protocols.same_object(owner, args[0]):
+        if protocols.same_object(tracer, owner, args[0]):
             return ConstantValue(expected)
         return ConstantValue(NotImplemented)
 

@@ -1,148 +1,44 @@
-"""Instances of user classes, and attribute lookup as Python does it.
+"""Instances of user classes: their attributes and special methods.
 
-Attributes are found statically, the way ``object.__getattribute__`` finds them; descriptors and dunder
-methods written in Python are inlined. An object that extends a built-in container holds that part as its
+Attributes are found the way ``object.__getattribute__`` finds them; descriptors and dunder methods written in
+Python are inlined. An object that extends a built-in container holds that part as its
 ``payload``. Changes to external objects stay in an overlay until the program replays them.
 """
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
 from bothways.capture.guards import WeakIdentity
-from bothways.capture.sources import Attr, Source
+from bothways.capture.sources import Attr, Source, is_plain_name
+from bothways.capture.values.attributes import (
+    C_FIELDS,
+    C_METHODS,
+    MISSING,
+    bind_class_attribute,
+    class_entry,
+    find_class_attribute,
+    is_data_descriptor,
+    lookup,
+    type_attribute,
+)
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
-from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.functions import MethodValue
+from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.constants import ConstantValue, constant_value
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
-
-MISSING = object()
-C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
-C_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-
-
-def lookup(cls: type, name: str) -> Any:
-    """A class attribute found along the MRO without running any code, or MISSING."""
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
-
-
-def is_data_descriptor(attribute: Any) -> bool:
-    kind = type(attribute)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
-
-
-def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) -> None:
-    """Assume that a user class still has this attribute; library classes are taken as they are."""
-    if policy.is_library_module(cls.__module__):
-        return
-    source = tracer.inject(cls, cls.__qualname__)
-    if isinstance(attribute, classmethod):
-        tracer.guard(f"{{s0}}.{name}.__func__ is {{c0}}", source, attribute.__func__)
-    elif isinstance(attribute, staticmethod):
-        tracer.guard(f"{{s0}}.{name} is {{c0}}", source, attribute.__func__)
-    elif isinstance(attribute, (types.FunctionType, property)):
-        tracer.guard(f"{{s0}}.{name} is {{c0}}", source, attribute)
-
-
-def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, attribute: Any) -> Value:
-    """What ``owner.name`` gives when the class (or ``super``) has ``attribute`` and the instance does not."""
-    from bothways.capture.values.builtins import BoundBuiltin
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.wrap import library_value
-
-    guard_class_attribute(tracer, cls, name, attribute)
-    if isinstance(attribute, types.FunctionType):
-        return MethodValue(class_function(tracer, cls, name, attribute), owner)
-    if isinstance(attribute, staticmethod):
-        return library_value(tracer, attribute.__func__)
-    if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
-        bound_to = owner if isinstance(owner, ClassValue) else ClassValue.of(tracer, cls)
-        if isinstance(attribute, types.ClassMethodDescriptorType):
-            return BoundBuiltin(bound_to, name)
-        return MethodValue(library_value(tracer, attribute.__func__), bound_to)
-    if isinstance(attribute, property):
-        if attribute.fget is None:
-            tracer.throw(AttributeError, f"property {name!r} of {cls.__name__!r} object has no getter")
-        return protocols.call(tracer, library_value(tracer, attribute.fget), [owner])
-    if isinstance(attribute, functools.cached_property):
-        result = protocols.call(tracer, library_value(tracer, attribute.func), [owner])
-        owner.set_attr(tracer, name, result)
-        return result
-    if isinstance(attribute, C_METHODS):
-        return BoundBuiltin(owner, name)
-    getter = lookup(type(attribute), "__get__")
-    if isinstance(getter, types.FunctionType):
-        descriptor = class_variable(tracer, cls, name, attribute)
-        return protocols.call(tracer, library_value(tracer, getter), [descriptor, owner, ClassValue.of(tracer, cls)])
-    if getter is not MISSING:
-        tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} is a {type(attribute).__name__}")
-    return class_variable(tracer, cls, name, attribute)
-
-
-def class_function(tracer: Tracer, cls: type, name: str, function: types.FunctionType) -> Value:
-    from bothways.capture.wrap import library_value
-
-    return library_value(tracer, function)
-
-
-def class_variable(tracer: Tracer, cls: type, name: str, attribute: Any) -> Value:
-    """A plain value in a class body, or the one captured code stored there."""
-    from bothways.capture.values.classes import ClassValue
-
-    for base in cls.__mro__:
-        known = tracer.known(base)
-        if isinstance(known, ClassValue) and name in known.attrs:
-            return known.attrs[name]
-    source = Attr(tracer.inject(cls, cls.__qualname__), name)
-    return tracer.member(attribute, source, "hasattr({s0}, {c0})")
-
-
-def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
-    """``owner.name`` found on the owner's type alone: for kinds whose instances have no ``__dict__``."""
-    from bothways.capture.values.classes import ClassValue
-
-    cls = owner.python_type()
-    if name == "__class__":
-        return ClassValue.of(tracer, cls)
-    attribute = lookup(cls, name)
-    if attribute is MISSING:
-        tracer.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
-    if isinstance(attribute, C_FIELDS):
-        try:
-            content = owner.constant()
-        except NotConstant:
-            tracer.stop("attribute_unknown", f"cannot read {name!r} of {owner.describe()}")
-        from bothways.capture.values.constants import constant_value
-
-        return constant_value(getattr(content, name), tracer)
-    return bind_class_attribute(tracer, owner, cls, name, attribute)
-
-
-def type_attribute(tracer: Tracer, owner: Value, name: str) -> Value | None:
-    """A special method, looked up on the type and bound, or None."""
-    owner = owner.realize()
-    attribute = lookup(owner.python_type(), name)
-    if attribute is MISSING or attribute is None:
-        return None
-    if not isinstance(owner, ObjectValue):
-        return owner.get_attr(tracer, name)  # kinds of our own answer for their special methods themselves
-    return bind_class_attribute(tracer, owner, owner.python_type(), name, attribute)
 
 
 class ObjectValue(Value):
     """An instance of a user class."""
 
     two_phase = True
+    printing = False  # whether its ``__repr__`` is running
 
     def __init__(
         self, cls: type, *, obj: object = MISSING, source: Source | None = None, payload: Value | None = None
@@ -150,26 +46,38 @@ class ObjectValue(Value):
         self.cls, self.obj, self.source, self.payload = cls, obj, source, payload
         # What captured code stored; None stands for a deleted attribute.
         self.attrs: dict[str, Value | None] = {}
+        self.moved: set[str] = set()  # attributes that were deleted and stored again, which puts them last
         self.new_args: list[Value] = []
 
     def python_type(self) -> type:
         return self.cls
 
     def hash_key(self, tracer: Tracer) -> Hashable:
-        if lookup(self.cls, "__hash__") is object.__hash__:
-            if self.source is not None:
-                tracer.guard("{s0} is {c0}", self.source, WeakIdentity(self.obj))
+        found = find_class_attribute(tracer, self.cls, "__hash__")
+        if found is object.__hash__:
+            self._rely_on_identity(tracer)
             return self
-        if lookup(self.cls, "__hash__") is None:
+        if found is None:
             tracer.throw(TypeError, f"unhashable type: {self.cls.__name__!r}")
-        hashed = self._special(tracer, "__hash__")
-        if hashed is None or self.payload is not None:
+        hashed = self.special(tracer, "__hash__")
+        if hashed is not None:
+            return HashedObject(tracer, self, protocols.as_constant(tracer, hashed))
+        if self.payload is None or isinstance(lookup(self.cls, "__eq__"), types.FunctionType):
             tracer.stop("hash_unknown", f"cannot hash {self.describe()}")
-        return HashedObject(tracer, self, protocols.as_constant(tracer, hashed))
+        return self.payload.hash_key(tracer)
+
+    def _rely_on_identity(self, tracer: Tracer) -> None:
+        if self.source is not None:
+            if not hasattr(self.cls, "__weakref__"):
+                tracer.stop("hash_unknown", f"{self.describe()} is known by identity and cannot be referred to weakly")
+            tracer.guard("{s0} is {c0}", self.source, WeakIdentity(self.obj))
 
     def constant(self) -> Any:
-        if self.payload is not None and not self.attrs and self.cls.__module__ in ("collections",):
-            return self.payload.constant()
+        payload = self.payload
+        if payload is not None and not self.attrs and self.cls.__module__ == "collections":
+            return payload.constant()
+        if isinstance(payload, ConstantValue) and not overrides_operators(self.cls):
+            return payload.content
         raise NotConstant(self.describe())
 
     # Attributes.
@@ -181,6 +89,7 @@ class ObjectValue(Value):
         custom = lookup(self.cls, "__getattribute__")
         try:
             if isinstance(custom, types.FunctionType):
+                guard_class_attribute(tracer, self.cls, "__getattribute__", custom)
                 return protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name)])
             return self.generic_get_attr(tracer, name)
         except Observed as observed:
@@ -201,11 +110,11 @@ class ObjectValue(Value):
 
         if name == "__class__":
             return ClassValue.of(tracer, self.cls)
-        if name == "__dict__":
+        if name == "__dict__" and self._has_dict():
             from bothways.capture.values.instance_dicts import InstanceDict
 
             return InstanceDict(self)
-        attribute = lookup(self.cls, name)
+        attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is not MISSING and is_data_descriptor(attribute):
             if isinstance(attribute, C_FIELDS):
                 return self._field(tracer, name, attribute)
@@ -218,13 +127,14 @@ class ObjectValue(Value):
             content = self.instance_dict()
             if name in content:
                 return tracer.member(content[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
-            if hasattr(self.obj, "__dict__") and not self.library_method(attribute):
+            if hasattr(self.obj, "__dict__") and not self.library_method(name, attribute):
                 tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         if attribute is not MISSING:
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
+        guard_class_lacks(tracer, self.cls)
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
-    def library_method(self, attribute: Any) -> bool:
+    def library_method(self, name: str, attribute: Any) -> bool:
         """Methods of library classes are not expected to be shadowed on instances, so that is not guarded."""
         return isinstance(attribute, types.FunctionType) and policy.is_library_module(self.cls.__module__)
 
@@ -252,6 +162,7 @@ class ObjectValue(Value):
 
         custom = lookup(self.cls, "__setattr__")
         if isinstance(custom, types.FunctionType):
+            guard_class_attribute(tracer, self.cls, "__setattr__", custom)
             protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name), value])
         else:
             self.generic_set_attr(tracer, name, value)
@@ -262,14 +173,36 @@ class ObjectValue(Value):
 
         if name in ("__class__", "__dict__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
-        attribute = lookup(self.cls, name)
+        attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is not MISSING and is_data_descriptor(attribute) and not isinstance(attribute, C_FIELDS):
             self._set_through(tracer, name, attribute, value, library_value)
             return
-        if attribute is MISSING and not self._has_dict():
-            tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if not self._has_dict() and not isinstance(attribute, C_FIELDS):
+            complaint = "has no attribute {!r}" if attribute is MISSING else "attribute {!r} is read-only"
+            tracer.throw(AttributeError, f"{self.cls.__name__!r} object {complaint.format(name)}")
         if value is None:
-            self.generic_get_attr(tracer, name)  # deleting what is not there raises
+            self._check_deletable(tracer, name, attribute)
+        self.store(tracer, name, value)
+
+    def _check_deletable(self, tracer: Tracer, name: str, attribute: Any) -> None:
+        """Deleting what is not there raises; what only the class has is not there."""
+        if isinstance(attribute, C_FIELDS):
+            self._field(tracer, name, attribute)
+        elif name in self.attrs:
+            if self.attrs[name] is None:
+                tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        elif self.source is None or name not in self.instance_dict():
+            if self.source is not None:
+                tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
+            tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        else:
+            tracer.guard("{c0} in {s0}.__dict__", self.source, name)
+
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        """Keep what the attribute is from now on; None deletes it."""
+        if value is not None and self.attrs.get(name, value) is None:
+            del self.attrs[name]
+            self.moved.add(name)
         self.attrs[name] = value
         if self.source is not None:
             self.mutated = True
@@ -292,7 +225,7 @@ class ObjectValue(Value):
         function = lookup(type(attribute), "__set__" if value is not None else "__delete__")
         if not isinstance(function, types.FunctionType):
             tracer.stop("mutation_unknown", f"{name!r} of {self.cls.__name__} is a {type(attribute).__name__}")
-        descriptor = class_variable(tracer, self.cls, name, attribute)
+        descriptor = class_entry(tracer, self.cls, name, attribute)
         protocols.call(tracer, wrap(tracer, function), [descriptor, self, *([value] if value is not None else [])])
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
@@ -300,18 +233,18 @@ class ObjectValue(Value):
 
         custom = lookup(self.cls, "__delattr__")
         if isinstance(custom, types.FunctionType):
+            guard_class_attribute(tracer, self.cls, "__delattr__", custom)
             protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name)])
         else:
             self.generic_set_attr(tracer, name, None)
 
     # Special methods.
 
-    def _special(self, tracer: Tracer, name: str, *args: Value) -> Value | None:
-        """Call a special method written in Python, or one of the payload; None when the class has none."""
-        attribute = lookup(self.cls, name)
-        if attribute is MISSING or attribute is None:
-            return None
-        if isinstance(attribute, C_METHODS):
+    def special(self, tracer: Tracer, name: str, *args: Value) -> Value | None:
+        """Call a special method written in Python; None when the class has none."""
+        attribute = find_class_attribute(tracer, self.cls, name)
+        if attribute is MISSING or attribute is None or isinstance(attribute, C_METHODS):
+            guard_class_lacks(tracer, self.cls)
             return None
         bound = bind_class_attribute(tracer, self, self.cls, name, attribute)
         return protocols.call(tracer, bound, list(args))
@@ -334,13 +267,13 @@ class ObjectValue(Value):
             tracer.stop("call_unknown", f"cannot call {name!r} of {self.describe()}")
         if name == "__getitem__" and lookup(self.cls, "__missing__") is not MISSING:
             if not self.payload.contains(tracer, args[0].realize()):
-                result = self._special(tracer, "__missing__", args[0])
+                result = self.special(tracer, "__missing__", args[0])
                 if result is not None:
                     return result
         return self.payload.call_method(tracer, name, args, kwargs)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
-        result = self._special(tracer, "__getitem__", key)
+        result = self.special(tracer, "__getitem__", key)
         if result is not None:
             return result
         if self.payload is not None:
@@ -348,20 +281,20 @@ class ObjectValue(Value):
         return super().get_item(tracer, key)
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        if self._special(tracer, "__setitem__", key, value) is None:
+        if self.special(tracer, "__setitem__", key, value) is None:
             self._payload_or(tracer, super().set_item, "set_item", key, value)
 
     def del_item(self, tracer: Tracer, key: Value) -> None:
-        if self._special(tracer, "__delitem__", key) is None:
+        if self.special(tracer, "__delitem__", key) is None:
             self._payload_or(tracer, super().del_item, "del_item", key)
 
-    def _payload_or(self, tracer: Tracer, otherwise: Callable[..., Any], slot: str, *args: Value) -> Any:
+    def _payload_or(self, tracer: Tracer, otherwise: Callable[..., Any], slot: str, *args: Any) -> Any:
         if self.payload is not None:
             return getattr(self.payload, slot)(tracer, *args)
         return otherwise(tracer, *args)
 
     def iterate(self, tracer: Tracer) -> Value:
-        result = self._special(tracer, "__iter__")
+        result = self.special(tracer, "__iter__")
         if result is not None:
             return result.realize()
         if self.payload is not None:
@@ -373,46 +306,54 @@ class ObjectValue(Value):
         return super().iterate(tracer)
 
     def next(self, tracer: Tracer) -> Value:
-        result = self._special(tracer, "__next__")
+        result = self.special(tracer, "__next__")
         return result if result is not None else super().next(tracer)
 
     def truth(self, tracer: Tracer) -> bool:
-        result = self._special(tracer, "__bool__")
+        result = self.special(tracer, "__bool__")
         if result is not None:
             return protocols.truth(tracer, result)
-        result = self._special(tracer, "__len__")
+        result = self.special(tracer, "__len__")
         if result is not None:
             return protocols.truth(tracer, result)
         return self.payload.truth(tracer) if self.payload is not None else True
 
     def length(self, tracer: Tracer) -> int:
-        result = self._special(tracer, "__len__")
+        result = self.special(tracer, "__len__")
         if result is not None:
             return protocols.as_index(tracer, result)
         return int(self._payload_or(tracer, super().length, "length"))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
-        result = self._special(tracer, "__contains__", item)
+        result = self.special(tracer, "__contains__", item)
         if result is not None:
             return protocols.truth(tracer, result)
         return bool(self._payload_or(tracer, super().contains, "contains", item))
 
     def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
         method = op.reflected if reflected else op.method
-        result = self._special(tracer, method, other) if method else None
+        result = self.special(tracer, method, other) if method else None
         if result is None and op.symbol == "!=":
             result = self._inverted_equality(tracer, other)
-        if result is None and self.payload is not None and op.symbol not in ("is",):
-            payload = other.payload if isinstance(other, ObjectValue) and other.payload is not None else other
-            return self.payload.binary(tracer, op, payload, reflected)
+        if result is None and self.payload is not None:
+            return self._payload_binary(tracer, op, other, reflected)
         if result is not None:
             result = result.realize()
             if isinstance(result, ConstantValue) and result.content is NotImplemented:
                 return None
         return result
 
+    def _payload_binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
+        assert self.payload is not None
+        operand = other.payload if isinstance(other, ObjectValue) and other.payload is not None else other
+        if isinstance(self.payload, ConstantValue) and isinstance(operand, ConstantValue):
+            left, right = (operand, self.payload) if reflected else (self.payload, operand)
+            return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
+        result = self.payload.binary(tracer, op, operand, reflected)
+        return self if result is self.payload else result  # an in-place operator gives the object itself
+
     def _inverted_equality(self, tracer: Tracer, other: Value) -> Value | None:
-        result = self._special(tracer, "__eq__", other)
+        result = self.special(tracer, "__eq__", other)
         if result is None:
             return None
         result = result.realize()
@@ -421,13 +362,19 @@ class ObjectValue(Value):
         return ConstantValue(not protocols.truth(tracer, result))
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
-        result = self._special(tracer, method)
-        return result if result is not None else super().unary(tracer, function, method)
+        result = self.special(tracer, method)
+        if result is not None:
+            return result
+        if isinstance(self.payload, ConstantValue):
+            return constant_value(tracer.run_const(function, self.payload.content), tracer)
+        return self._payload_or(tracer, super().unary, "unary", function, method)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
+        from bothways.capture.values.object_methods import call_repr
+
         names = ("__repr__",) if conversion == "repr" else ("__str__", "__repr__")
         for name in names:
-            result = self._special(tracer, name)
+            result = call_repr(tracer, self) if name == "__repr__" else self.special(tracer, name)
             if result is not None:
                 return protocols.as_string(tracer, result)
             if name == "__str__" and lookup(self.cls, "__str__") is not object.__str__:
@@ -437,7 +384,9 @@ class ObjectValue(Value):
         return super().text(tracer, conversion)
 
     def format(self, tracer: Tracer, spec: str) -> str | None:
-        result = self._special(tracer, "__format__", ConstantValue(spec))
+        result = self.special(tracer, "__format__", ConstantValue(spec))
+        if result is None and isinstance(self.payload, ConstantValue) and spec:
+            return protocols.format_value(tracer, self.payload, spec)
         return None if result is None else protocols.as_string(tracer, result)
 
     # After the call.
@@ -462,23 +411,42 @@ class ObjectValue(Value):
         fill_payload(self, emitter, name)
         for attribute, value in self.attrs.items():
             if value is not None:
-                emitter.build(self._store(emitter, name, attribute, emitter.rebuild(value)))
+                emitter.build(self._store(name, attribute, emitter.rebuild(value)))
 
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None
         name = emitter.read(self.source)
         for attribute, value in self.attrs.items():
+            if (value is None or attribute in self.moved) and self._held_before(attribute):
+                hidden = attribute in self.instance_dict() and is_data_descriptor(lookup(self.cls, attribute))
+                delete = f"del {name}.__dict__[{attribute!r}]" if hidden else f"object.__delattr__({name}, {attribute!r})"
+                emitter.effect(delete)
             if value is not None:
-                emitter.effect(self._store(emitter, name, attribute, emitter.rebuild(value)))
-            elif attribute in self.instance_dict() or hasattr(self.obj, attribute):
-                emitter.effect(f"object.__delattr__({name}, {attribute!r})")
+                emitter.effect(self._store(name, attribute, emitter.rebuild(value)))
 
-    def _store(self, emitter: Emitter, name: str, attribute: str, value: str) -> str:
+    def _held_before(self, attribute: str) -> bool:
+        is_field = isinstance(lookup(self.cls, attribute), C_FIELDS)
+        return attribute in self.instance_dict() or (is_field and hasattr(self.obj, attribute))
+
+    def _store(self, name: str, attribute: str, value: str) -> str:
         custom = isinstance(lookup(self.cls, "__setattr__"), types.FunctionType)
         found = lookup(self.cls, attribute)
-        if attribute.isidentifier() and not custom and (found is MISSING or not is_data_descriptor(found)):
+        hidden = found is not MISSING and is_data_descriptor(found)
+        if hidden and not isinstance(found, C_FIELDS):
+            return f"{name}.__dict__[{attribute!r}] = {value}"
+        if not custom and not hidden and is_plain_name(attribute):
             return f"{name}.{attribute} = {value}"
         return f"object.__setattr__({name}, {attribute!r}, {value})"
+
+
+def overrides_operators(cls: type) -> bool:
+    """Whether a class that extends a number or a string defines special methods that use it in their own way."""
+    own = (base for base in cls.__mro__ if not policy.is_library_module(base.__module__))
+    return any(
+        name.startswith("__") and isinstance(attribute, types.FunctionType) and name not in ("__new__", "__init__")
+        for base in own
+        for name, attribute in base.__dict__.items()
+    )
 
 
 class HashedObject:

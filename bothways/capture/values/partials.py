@@ -1,4 +1,8 @@
-"""``functools.partial``: a callable with some of its arguments filled in."""
+"""``functools.partial`` and ``functools.lru_cache``: callables made from a function.
+
+A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
+long as nobody could tell a cached result from a new one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
-from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.sources import Attr, Item, Source, is_plain_name
+from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 
@@ -19,8 +24,11 @@ if TYPE_CHECKING:
 class PartialValue(Value):
     """A partial object, from outside or made by captured code."""
 
-    def __init__(self, function: Value, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
-        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+    def __init__(
+        self, function: Value, args: Args, kwargs: Kwargs, *, obj: Any = None, source: Source | None = None
+    ) -> None:
+        self.function, self.args, self.kwargs, self.obj, self.source = function, args, kwargs, obj, source
+        self.attrs: dict[str, Value | None] = {}  # None stands for a deleted attribute
 
     @classmethod
     def external(cls, tracer: Tracer, obj: functools.partial[Any], source: Source) -> PartialValue:
@@ -31,18 +39,24 @@ class PartialValue(Value):
             tracer.wrap(obj.func, Attr(source, "func")),
             [tracer.wrap(arg, Item(Attr(source, "args"), index)) for index, arg in enumerate(obj.args)],
             {name: tracer.wrap(arg, Item(Attr(source, "keywords"), name)) for name, arg in obj.keywords.items()},
-            source,
+            obj=obj,
+            source=source,
         )
         tracer.remember(obj, value)
         return value
 
     @classmethod
     def make(cls, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """``functools.partial(f, *args, **kwargs)``; a partial of a partial is flattened, as Python does."""
+        """``functools.partial(f, *args, **kwargs)``; a partial of a plain partial is flattened, as Python does."""
         function = args[0].realize()
-        if isinstance(function, PartialValue):
+        if isinstance(function, PartialValue) and not function.has_attributes(tracer):
             return cls(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
         return cls(function, list(args[1:]), dict(kwargs))
+
+    def has_attributes(self, tracer: Tracer) -> bool:
+        if self.source is not None and not self.attrs:
+            tracer.guard("{s0}.__dict__" if self.obj.__dict__ else "not {s0}.__dict__", self.source)
+        return bool(self.attrs or (self.obj is not None and self.obj.__dict__))
 
     def python_type(self) -> type:
         return functools.partial
@@ -50,10 +64,11 @@ class PartialValue(Value):
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return protocols.call(tracer, self.function, [*self.args, *args], {**self.kwargs, **kwargs})
 
+    # Attributes.
+
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.containers import TupleValue
         from bothways.capture.values.dicts import DictValue
-        from bothways.capture.values.objects import class_attribute
 
         if name == "func":
             return self.function
@@ -61,13 +76,104 @@ class PartialValue(Value):
             return TupleValue(list(self.args))
         if name == "keywords":
             return DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in self.kwargs.items()])
+        if name in self.attrs:
+            stored = self.attrs[name]
+            if stored is not None:
+                return stored
+        elif self.source is not None:
+            if name in self.obj.__dict__:
+                return tracer.member(self.obj.__dict__[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
+            tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         return class_attribute(tracer, self, name)
 
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in ("func", "args", "keywords", "__dict__", "__class__"):
+            tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
+        self._store(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        held = self.attrs[name] if name in self.attrs else self.obj is not None and name in self.obj.__dict__
+        if not held:
+            tracer.throw(AttributeError, f"'functools.partial' object has no attribute {name!r}")
+        self.get_attr(tracer, name)  # guards that it is there
+        self._store(tracer, name, None)
+
+    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # After the call.
+
+    @property
+    def two_phase(self) -> bool:  # type: ignore[override]
+        return bool(self.attrs)
+
     def parts(self) -> Iterable[Value]:
-        return [self.function, *self.args, *self.kwargs.values()]
+        stored = [value for value in self.attrs.values() if value is not None]
+        return stored if self.source is not None else [self.function, *self.args, *self.kwargs.values(), *stored]
 
     def rebuild(self, emitter: Emitter) -> str:
         make = emitter.inject(functools.partial, "partial")
         given = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
-        given += [f"{name}={emitter.rebuild(value)}" for name, value in self.kwargs.items()]
+        named = {name: emitter.rebuild(value) for name, value in self.kwargs.items()}
+        if all(map(is_plain_name, named)):
+            given += [f"{name}={text}" for name, text in named.items()]
+        else:
+            given.append("**{" + ", ".join(f"{name!r}: {text}" for name, text in named.items()) + "}")
         return f"{make}({', '.join(given)})"
+
+    rebuild_empty = rebuild
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        for attribute, value in self.attrs.items():
+            if value is not None:
+                emitter.build(f"setattr({name}, {attribute!r}, {emitter.rebuild(value)})")
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None
+        name = emitter.read(self.source)
+        for attribute, value in self.attrs.items():
+            if value is not None:
+                emitter.effect(f"setattr({name}, {attribute!r}, {emitter.rebuild(value)})")
+            elif attribute in self.obj.__dict__:
+                emitter.effect(f"delattr({name}, {attribute!r})")
+
+
+class CachedFunction(Value):
+    """A function behind ``functools.lru_cache`` or ``functools.cache``."""
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        self.obj, self.source = obj, source
+
+    @classmethod
+    def external(cls, tracer: Tracer, obj: Any, source: Source) -> CachedFunction:
+        tracer.guard("{s0} is {c0}", source, obj)
+        value = cls(obj, source)
+        tracer.remember(obj, value)
+        return value
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        return f"the cached function {self.obj.__name__}"
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        for arg in [*args, *kwargs.values()]:
+            if not arg.is_constant:
+                tracer.stop("call_unknown", f"{self.describe()} is called with {arg.describe()}")
+        assert self.source is not None
+        wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
+        effects, ops = len(tracer.effects.all()), tracer.graph.op_count
+        result = protocols.call(tracer, wrapped, args, kwargs).realize()
+        if not isinstance(result, ConstantValue) or len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+            tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
+        return result
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__wrapped__" or name not in self.obj.__dict__:
+            return super().get_attr(tracer, name)
+        assert self.source is not None
+        return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))

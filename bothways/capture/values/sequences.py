@@ -130,7 +130,7 @@ class SequenceValue(Value):
         return any(protocols.equal(tracer, element, item) for element in self.known_items())
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 

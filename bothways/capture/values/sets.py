@@ -86,7 +86,7 @@ class SetValue(Value):
         return frozenset(self.keys)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.objects import class_attribute
+        from bothways.capture.values.attributes import class_attribute
 
         return class_attribute(tracer, self, name)
 

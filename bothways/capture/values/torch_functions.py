@@ -19,6 +19,7 @@ from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.tensors import TensorValue
+from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -104,6 +105,8 @@ class TorchFunctionValue(Value):
         return f"the function {getattr(self.function, '__name__', self.function)}"
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if mark_of(self.function) is Mark.DISABLED:
+            tracer.stop("call_disabled", f"{self.describe()} is marked with bothways.disable")
         handler = HANDLERS.get(self.function)
         if handler is not None:
             return handler(tracer, args, kwargs)
@@ -230,65 +233,3 @@ def _from_data(function: Any) -> Handler:
 
 
 HANDLERS.update({function: _from_data(function) for function in (torch.tensor, torch.as_tensor)})
-
-
-class AutocastValue(Value):
-    """``torch.autocast(…)``: entering and leaving it are two nodes of the graph."""
-
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self.arguments = arguments
-        self._entered: list[tuple[Any, Any]] = []
-
-    def python_type(self) -> type:
-        return torch.autocast
-
-    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name == "__enter__":
-            node = tracer.graph.statement(torch_compat.enter_autocast, self.arguments)
-            self._entered.append((node, torch_compat.enter_autocast(*self.arguments)))
-            tracer.open_contexts.append(self)
-            return self
-        node, entered = self._entered.pop()
-        tracer.open_contexts.remove(self)
-        torch_compat.exit_autocast(entered)
-        tracer.graph.statement(torch_compat.exit_autocast, (node,))
-        return ConstantValue(False)
-
-    def leave(self) -> None:
-        """Undo what capture entered, when it stops inside."""
-        while self._entered:
-            torch_compat.exit_autocast(self._entered.pop()[1])
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
-        if name in ("__enter__", "__exit__"):
-            return BoundBuiltin(self, name)
-        return super().get_attr(tracer, name)
-
-    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.standins.contexts import decorate
-
-        return tracer.inline(decorate, [self, args[0]], {})
-
-
-@handles(torch.autocast)
-def _autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
-    return _autocast_value(*positional, **keywords)
-
-
-def _autocast_value(
-    device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
-) -> AutocastValue:
-    if cache_enabled is None:
-        cache_enabled = torch.is_autocast_cache_enabled()
-    return AutocastValue((device_type, dtype, enabled, cache_enabled))
-
-
-@handles(torch.cuda.amp.autocast)
-def _cuda_autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
-    enabled = positional[0] if positional else keywords.get("enabled", True)
-    return _autocast_value("cuda", keywords.get("dtype", torch.float16), enabled)
-

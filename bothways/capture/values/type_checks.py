@@ -71,10 +71,21 @@ def _classes(tracer: Tracer, classes: Value, function: str) -> Iterator[Any]:
         tracer.throw(TypeError, f"{function}() arg 2 must be a {word}, a tuple of {plural}, or a union")
 
 
+def _has_members(tracer: Tracer, value: Value, protocol: Any) -> bool:
+    """Whether an object has what a runtime-checkable protocol asks for, in its class or by itself."""
+    tracer.run_const(isinstance, None, protocol)  # complains about protocols that cannot be asked
+    if protocol in value.python_type().__mro__:
+        return True
+    members = getattr(protocol, "__protocol_attrs__", None) or typing._get_protocol_attrs(protocol)  # type: ignore[attr-defined]
+    return all(protocols.try_get_attr(tracer, value, name) is not None for name in sorted(members))
+
+
 def _is_instance(tracer: Tracer, value: Value, cls: Any) -> bool:
     from bothways.capture.wrap import library_value
 
     check = type(cls).__instancecheck__
+    if getattr(cls, "_is_protocol", False):
+        return _has_members(tracer, value, cls)
     if check in _BY_TYPE or not isinstance(cls, type):
         return bool(tracer.run_const(issubclass, value.python_type(), cls))
     if isinstance(value, ConstantValue):

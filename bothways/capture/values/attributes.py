@@ -1,0 +1,160 @@
+"""Attributes of classes, found along the MRO the way Python finds them and bound to who asked.
+
+``lookup`` runs no code and sees the real class; ``find_class_attribute`` also sees what captured code stored on
+it. What is found is guarded where it is bound, so a class that changes later is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture import protocols
+from bothways.capture.sources import Attr, Item
+from bothways.capture.values.base import NotConstant, Value
+from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.functions import FunctionValue, MethodValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+MISSING = object()
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+C_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A class attribute that captured code stored; the real class does not have it yet."""
+
+    value: Value
+
+
+def lookup(cls: type, name: str) -> Any:
+    """A class attribute found along the MRO without running any code, or MISSING."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def find_class_attribute(tracer: Tracer, cls: type, name: str) -> Any:
+    """What ``lookup`` finds, or what captured code put in its place."""
+    from bothways.capture.values.classes import ClassValue
+
+    for base in cls.__mro__:
+        known = tracer.known(base)
+        if isinstance(known, ClassValue) and name in known.attrs:
+            stored = known.attrs[name]
+            if stored is not None:
+                return Stored(stored)
+        elif name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def is_data_descriptor(attribute: Any) -> bool:
+    kind = type(attribute)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, attribute: Any) -> Value:
+    """What ``owner.name`` gives when the class (or ``super``) has ``attribute`` and the instance does not."""
+    from bothways.capture.values.builtins import BoundBuiltin
+    from bothways.capture.values.classes import ClassValue
+    from bothways.capture.wrap import library_value
+
+    if isinstance(attribute, Stored):
+        return _bind_stored(tracer, owner, cls, name, attribute.value.realize())
+    guard_class_attribute(tracer, cls, name, attribute)
+    if isinstance(attribute, types.FunctionType):
+        return MethodValue(library_value(tracer, attribute), owner)
+    if isinstance(attribute, staticmethod):
+        return library_value(tracer, attribute.__func__)
+    if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
+        bound_to = owner if isinstance(owner, ClassValue) else ClassValue.of(tracer, cls)
+        if isinstance(attribute, types.ClassMethodDescriptorType):
+            return BoundBuiltin(bound_to, name)
+        return MethodValue(library_value(tracer, attribute.__func__), bound_to)
+    if isinstance(attribute, property):
+        if attribute.fget is None:
+            tracer.throw(AttributeError, f"property {name!r} of {cls.__name__!r} object has no getter")
+        return protocols.call(tracer, library_value(tracer, attribute.fget), [owner])
+    if isinstance(attribute, functools.cached_property):
+        result = protocols.call(tracer, library_value(tracer, attribute.func), [owner])
+        protocols.get_attr(tracer, owner, "__dict__").set_item(tracer, constant_name(name), result)
+        return result
+    if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
+        return BoundBuiltin(owner, name)
+    getter = lookup(type(attribute), "__get__")
+    if isinstance(getter, types.FunctionType):
+        descriptor = class_entry(tracer, cls, name, attribute)
+        return protocols.call(tracer, library_value(tracer, getter), [descriptor, owner, ClassValue.of(tracer, cls)])
+    if getter is not MISSING:
+        tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} is a {type(attribute).__name__}")
+    return class_variable(tracer, cls, name, attribute)
+
+
+def constant_name(name: str) -> Value:
+    from bothways.capture.values.constants import ConstantValue
+
+    return ConstantValue(name)
+
+
+def _bind_stored(tracer: Tracer, owner: Value, cls: type, name: str, stored: Value) -> Value:
+    from bothways.capture.values.classes import ClassValue
+
+    if isinstance(stored, FunctionValue):
+        return stored if isinstance(owner, ClassValue) else MethodValue(stored, owner)
+    if lookup(stored.python_type(), "__get__") is not MISSING:
+        tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} was replaced by {stored.describe()}")
+    return stored
+
+
+def class_variable(tracer: Tracer, cls: type, name: str, attribute: Any) -> Value:
+    """A plain value in a class body."""
+    source = Attr(tracer.inject(cls, cls.__qualname__), name)
+    return tracer.member(attribute, source, "hasattr({s0}, {c0})")
+
+
+def class_entry(tracer: Tracer, cls: type, name: str, attribute: Any) -> Value:
+    """What a class dictionary holds, for descriptors, which reading through the class would run."""
+    holder = next(base for base in cls.__mro__ if name in base.__dict__)
+    source = Item(Attr(tracer.inject(holder, holder.__qualname__), "__dict__"), name)
+    return tracer.member(attribute, source, "{c0} in {s0}")
+
+
+def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
+    """``owner.name`` found on the owner's type alone: for kinds whose instances have no ``__dict__``."""
+    from bothways.capture.values.classes import ClassValue
+    from bothways.capture.values.constants import constant_value
+
+    cls = owner.python_type()
+    if name == "__class__":
+        return ClassValue.of(tracer, cls)
+    attribute = find_class_attribute(tracer, cls, name)
+    if attribute is MISSING:
+        tracer.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if isinstance(attribute, C_FIELDS):
+        try:
+            content = owner.constant()
+        except NotConstant:
+            tracer.stop("attribute_unknown", f"cannot read {name!r} of {owner.describe()}")
+        return constant_value(getattr(content, name), tracer)
+    return bind_class_attribute(tracer, owner, cls, name, attribute)
+
+
+def type_attribute(tracer: Tracer, owner: Value, name: str) -> Value | None:
+    """A special method, looked up on the type and bound, or None."""
+    from bothways.capture.values.objects import ObjectValue
+
+    owner = owner.realize()
+    attribute = find_class_attribute(tracer, owner.python_type(), name)
+    if attribute is MISSING or attribute is None:
+        guard_class_lacks(tracer, owner.python_type())
+        return None
+    if not isinstance(owner, ObjectValue):
+        return owner.get_attr(tracer, name)  # kinds of our own answer for their special methods themselves
+    return bind_class_attribute(tracer, owner, owner.python_type(), name, attribute)

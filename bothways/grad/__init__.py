@@ -1,0 +1,6 @@
+"""From a captured graph to its forward and backward graphs, and the autograd node that joins them."""
+
+from bothways.grad.differentiate import DifferentiatedGraph, differentiate
+from bothways.grad.trace import trace
+
+__all__ = ["DifferentiatedGraph", "differentiate", "trace"]

@@ -1,0 +1,248 @@
+"""A captured graph with a compiled backward: the two graphs, and the autograd node that joins them.
+
+``differentiate`` traces and splits a graph; the result is called like the graph. The backward for each set of
+results that receive gradients is traced and compiled when it first runs, and a backward that has to be
+differentiable itself is differentiated by the same road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.joint import Joint, NotDifferentiable, Output, Result, Strides, trace_joint
+from bothways.grad.partition import extract, needed_inputs, saved_values
+
+Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+
+def differentiate(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], fw_compiler: Compiler, bw_compiler: Compiler
+) -> Callable[..., Any]:
+    """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
+
+    Raises ``NotDifferentiable`` for what the differentiator does not express.
+    """
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    joint = trace_joint(function, inputs, None, grad)
+    if not grad or not any(joint.differentiable):
+        return _inference(joint, inputs, fw_compiler)
+    return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler)
+
+
+def _inference(joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler) -> Callable[..., Any]:
+    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.random_nodes)
+    run = compiler(graph, list(inputs))
+    outputs, changed, count = joint.outputs, list(joint.updates), len(joint.results)
+    if not changed and outputs == [Result(index) for index in range(count)]:
+        return run
+
+    def call(*values: torch.Tensor) -> tuple[Any, ...]:
+        results = run(*values)
+        write_back(values, changed, results[count:])
+        return take_outputs(outputs, values, results)
+
+    return call
+
+
+def take_outputs(outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of the original function from what the graph returned."""
+    return tuple(
+        None if output is None else results[output.index] if isinstance(output, Result) else output.take(inputs, results)
+        for output in outputs
+    )
+
+
+def write_back(inputs: Sequence[torch.Tensor], changed: list[int], values: Sequence[torch.Tensor]) -> None:
+    """Give the inputs that were mutated their new values."""
+    with torch.no_grad():
+        for index, value in zip(changed, values, strict=True):
+            inputs[index].copy_(value)
+
+
+class DifferentiatedGraph:
+    """A graph whose backward is compiled."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        joint: Joint,
+        inputs: Sequence[torch.Tensor],
+        fw_compiler: Compiler,
+        bw_compiler: Compiler,
+    ) -> None:
+        self.function = function
+        self._compilers = fw_compiler, bw_compiler
+        self.differentiable = joint.differentiable
+        self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
+        self.outputs = joint.outputs
+        self.result_count = len(joint.results)
+        self.changed = list(joint.updates)
+        self.is_random = bool(joint.random_nodes)
+        # The joint traces of one function agree on the forward, operation by operation: positions name the values.
+        saved = saved_values(joint)
+        self.needed_inputs = needed_inputs(joint)
+        order = list(joint.recorder.graph.nodes)
+        tangent_count = len(joint.tangents)
+        self._saved_positions = [order.index(node) - tangent_count for node in saved]
+        self.forward_graph = extract(
+            joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.random_nodes
+        )
+        self.backward_graphs: dict[Strides, torch.fx.GraphModule] = {}
+        self._joints = {joint.tangent_strides: joint}
+        self._run_forward = fw_compiler(self.forward_graph, list(inputs))
+        self._backwards: dict[Strides, Callable[..., Any]] = {}
+        self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        results = CompiledNode.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        write_back(inputs, self.changed, results[self.result_count :])
+        return take_outputs(self.outputs, inputs, results)
+
+    # What the node calls.
+
+    def run_forward(self, inputs: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        results = self._run_forward(*inputs)
+        visible = self.result_count + len(self.changed)
+        return tuple(results[:visible]), tuple(results[visible:])
+
+    def run_backward(
+        self, inputs: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        strides = strides_of(tangents)
+        given = [tangent for tangent in tangents if tangent is not None]
+        run = self._backwards.get(strides)
+        if run is None:
+            run = self._backwards[strides] = self._compile_backward(strides, inputs, saved, given)
+        return tuple(run(*inputs, *saved, *given))
+
+    def run_differentiable_backward(
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The backward as a function of inputs and gradients that can be differentiated again."""
+        strides = strides_of(tangents)
+        given = [tangent for tangent in tangents if tangent is not None]
+        run = self._differentiable_backwards.get(strides)
+        if run is None:
+            run = self._differentiable_backwards[strides] = self._compile_differentiable(strides, [*inputs, *given])
+        return tuple(run(*inputs, *given))
+
+    def _compile_backward(
+        self,
+        strides: Strides,
+        inputs: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        tangents: list[torch.Tensor],
+    ) -> Callable[..., Any]:
+        joint = self._joint(strides, inputs)
+        order = list(joint.recorder.graph.nodes)
+        values = [order[position + len(joint.tangents)] for position in self._saved_positions]
+        graph = extract(joint, [*joint.primals, *values, *joint.tangents], joint.gradients)
+        self.backward_graphs[strides] = graph
+        return self._compilers[1](graph, [*inputs, *saved, *tangents])
+
+    def _compile_differentiable(self, strides: Strides, values: list[torch.Tensor]) -> Callable[..., Any]:
+        count = len(self.needs_grad)
+
+        def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            inputs, tangents = everything[:count], everything[count:]
+            with torch.enable_grad():
+                leaves = [_connected(value) if needed else value for value, needed in zip(inputs, self.needs_grad)]
+                outputs = self.function(*leaves)
+            results = results_of(self.outputs, outputs)
+            roots = [result for result, stride in zip(results, strides, strict=True) if stride is not None]
+            sources = [leaf for leaf, needed in zip(leaves, self.needs_grad, strict=True) if needed]
+            found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=True))
+            return tuple(next(found) if needed else None for needed in self.needs_grad)
+
+        try:
+            return differentiate(backward, values, *self._compilers)
+        except NotDifferentiable:
+            return backward
+
+    def _joint(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> Joint:
+        known = self._joints.pop(strides, None)
+        if known is not None:
+            return known
+        with torch.enable_grad():
+            examples = [
+                tensor.detach().requires_grad_(needed)
+                for tensor, needed in zip(inputs, self.needs_grad, strict=True)
+            ]
+            return trace_joint(self.function, examples, strides, True)
+
+
+def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
+    """Which results received a gradient, and how each is laid out: formulas of eager look at it, so ours must."""
+    return tuple(None if tangent is None else tangent.stride() for tangent in tangents)
+
+
+def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tensor]:
+    """The graph's results found again among the outputs of the original function, or behind them."""
+    found: dict[int, torch.Tensor] = {}
+    for output, value in zip(outputs, values, strict=True):
+        if isinstance(output, Result):
+            found[output.index] = value
+        elif output is not None and not output.of_input:
+            found[output.base] = value._base
+    return [found[index] for index in range(len(found))]
+
+
+def _connected(value: torch.Tensor) -> torch.Tensor:
+    """The same value as a tensor of its own, through which gradients still reach the original."""
+    return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
+
+
+class CompiledNode(torch.autograd.Function):
+    """One node of the autograd graph for a whole compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: DifferentiatedGraph, *inputs: torch.Tensor) -> Any:
+        ctx.graph = graph
+        ctx.set_materialize_grads(False)
+        ctx.random_state = torch.get_rng_state() if graph.is_random else None
+        # Kernels look at the grad mode to decide what they keep for the backward, as in eager.
+        with torch.enable_grad(), torch_compat.below_autograd():
+            visible, saved = graph.run_forward(inputs)
+        kept = [value.clone() if index in graph.changed else value for index, value in enumerate(inputs)]
+        ctx.save_for_backward(*(kept[index] for index in graph.needed_inputs), *saved)
+        # The rest is wanted only by a backward that is differentiated again; changing it is no error until then.
+        ctx.others = {i: (v, v._version) for i, v in enumerate(kept) if i not in graph.needed_inputs}
+        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+        visible = tuple(value.detach() if value._is_view() else value for value in visible)
+        fixed = [value for value, moves in zip(visible, graph.differentiable, strict=False) if not moves]
+        ctx.mark_non_differentiable(*fixed, *visible[graph.result_count :])
+        return visible
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        graph: DifferentiatedGraph = ctx.graph
+        values = ctx.saved_tensors
+        count = len(graph.needed_inputs)
+        inputs = {index: value for index, (value, _) in ctx.others.items()}
+        inputs |= dict(zip(graph.needed_inputs, values[:count], strict=True))
+        ordered = [inputs[index] for index in range(len(inputs))]
+        given = tangents[: graph.result_count]
+        if not torch.is_grad_enabled():
+            return None, *graph.run_backward(ordered, values[count:], given)
+        check_unchanged(ctx.others.values())
+        if ctx.random_state is None:
+            return None, *graph.run_differentiable_backward(ordered, given)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.random_state)
+            return None, *graph.run_differentiable_backward(ordered, given)
+
+
+def check_unchanged(values: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Raise as autograd does when something the backward needs was changed since the forward."""
+    for tensor, version in values:
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
+                "instead."
+            )

@@ -1,0 +1,218 @@
+"""Traces a graph's forward and backward together, functionalized, into one graph of ATen operations.
+
+In-place operations become new values; inputs that were changed are listed with their new value, outputs that
+share memory with an input or with each other are listed as views to take again. What the result cannot express
+raises ``NotDifferentiable``, and the caller runs the captured graph as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.trace import Recorder
+
+
+class NotDifferentiable(Exception):
+    """The graph does something the differentiator does not express."""
+
+
+@dataclass(frozen=True)
+class View:
+    """An output that is a window on other memory: on an input, or on one of the graph's own results."""
+
+    of_input: bool
+    base: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> torch.Tensor:
+        base = inputs[self.base] if self.of_input else results[self.base]
+        if self.of_input and (self.size, self.stride, self.offset) == _geometry(base):
+            return base.view_as(base)
+        return torch.as_strided(base, self.size, self.stride, self.offset)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output that the graph computes: its position among the graph's results."""
+
+    index: int
+
+
+Output = View | Result | None
+Strides = tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass
+class Joint:
+    """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``."""
+
+    recorder: Recorder
+    primals: list[torch.fx.Node]
+    results: list[torch.fx.Node]
+    outputs: list[Output]
+    updates: dict[int, torch.fx.Node]
+    differentiable: tuple[bool, ...]
+    forward_nodes: frozenset[torch.fx.Node]
+    tangents: list[torch.fx.Node] = field(default_factory=list)
+    tangent_strides: Strides = ()
+    gradients: list[torch.fx.Node | None] = field(default_factory=list)
+
+    @property
+    def random_nodes(self) -> list[torch.fx.Node]:
+        return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def trace_joint(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], tangents: Strides | None, grad: bool
+) -> Joint:
+    """Trace ``function`` on fakes of ``inputs``; with ``grad``, its backward too.
+
+    ``tangents`` holds the strides of the gradient each result receives, None for those that receive none; by
+    default every differentiable result receives one laid out like itself.
+    """
+    mode = torch_compat.fake_tensor_mode()
+    fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
+    recorder = Recorder()
+    primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
+    with torch_compat.no_autocast_cache(), mode, recorder, _functionalized():
+        wrapped = [torch_compat.to_functional(fake) for fake in fakes]
+        if grad:
+            for value, original in zip(wrapped, inputs, strict=True):
+                value.requires_grad_(original.requires_grad)
+        outputs = _run_keeping_grad_mode(function, wrapped)
+        results = _Results(recorder, fakes, wrapped, outputs)
+        described = [results.describe(output) for output in outputs]
+        joint = Joint(
+            recorder, primals, results.nodes, described, _updates(recorder, fakes, wrapped, inputs),
+            tuple(value.requires_grad for value in results.values), frozenset(recorder.graph.nodes),
+        )  # fmt: skip
+        if grad:
+            _add_backward(joint, wrapped, results.values, inputs, tangents)
+    return joint
+
+
+def _run_keeping_grad_mode(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
+    before = torch.is_grad_enabled()
+    try:
+        outputs: Sequence[Any] = function(*wrapped)
+        if torch.is_grad_enabled() != before:
+            raise NotDifferentiable("the function leaves another grad mode behind")
+        return outputs
+    finally:
+        torch_compat.set_grad_enabled(before)
+
+
+class _Results:
+    """The values the forward graph has to return, and how each output is made from them."""
+
+    def __init__(
+        self, recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], outputs: Sequence[Any]
+    ) -> None:
+        self.recorder = recorder
+        self.values: list[torch.Tensor] = []
+        self.nodes: list[torch.fx.Node] = []
+        self._inputs = {id(value): index for index, value in enumerate(wrapped)}
+        self._input_memory = {_memory(_unwrapped(value)) for value in wrapped} | {_memory(fake) for fake in fakes}
+        self._owners: dict[int, int] = {}
+        tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
+        self._sharing = Counter(_memory(_unwrapped(output)) for output in tensors.values())
+
+    def describe(self, output: Any) -> Output:
+        if not isinstance(output, torch.Tensor):
+            if output is not None:
+                raise NotDifferentiable(f"a {type(output).__name__} is returned")
+            return None
+        base = output._base if output._is_view() else output
+        assert base is not None
+        inner = _unwrapped(output)
+        if id(base) in self._inputs:
+            return self._view(True, self._inputs[id(base)], base, inner)
+        if _memory(inner) in self._input_memory:
+            raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
+        if self._sharing[_memory(inner)] == 1:
+            base = output  # nobody else sees the memory, so what it is a part of does not matter
+        owner = self._owners.get(_memory(inner))
+        if owner is None:
+            owner = self._owners[_memory(inner)] = len(self.values)
+            self.values.append(base)
+            self.nodes.append(self.recorder.node_of(_unwrapped(base)))
+        return Result(owner) if base is output else self._view(False, owner, base, inner)
+
+    def _view(self, of_input: bool, index: int, base: torch.Tensor, inner: torch.Tensor) -> View:
+        if base.dtype != inner.dtype or inner.is_conj() or inner.is_neg():
+            raise NotDifferentiable("an output is a view of another dtype")
+        return View(of_input, index, *_geometry(inner))
+
+
+def _updates(
+    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> dict[int, torch.fx.Node]:
+    """The inputs that were mutated, with their new values."""
+    updates = {}
+    for index, (value, fake) in enumerate(zip(wrapped, fakes, strict=True)):
+        new = _unwrapped(value)
+        if new is not fake:
+            if inputs[index].requires_grad or value.requires_grad or _geometry(new) != _geometry(fake):
+                raise NotDifferentiable("an input that needs a gradient is mutated, or its shape is")
+            updates[index] = recorder.node_of(new)
+    return updates
+
+
+def _add_backward(
+    joint: Joint,
+    wrapped: list[torch.Tensor],
+    results: list[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    strides: Strides | None,
+) -> None:
+    joint.tangent_strides = strides or tuple(
+        _unwrapped(result).stride() if moves else None
+        for result, moves in zip(results, joint.differentiable, strict=True)
+    )
+    roots, tangents = [], []
+    for index, (result, stride) in enumerate(zip(results, joint.tangent_strides, strict=True)):
+        if stride is not None:
+            inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
+            joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
+            roots.append(result)
+            tangents.append(torch_compat.to_functional(inner))
+    sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
+    found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True) if roots else [None] * len(sources))
+    for original in inputs:
+        gradient = next(found) if original.requires_grad else None
+        joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset())
+
+
+def _unwrapped(value: torch.Tensor) -> torch.Tensor:
+    return torch_compat.from_functional(value)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return torch_compat.storage_identity(tensor)
+
+
+@contextmanager
+def _functionalized() -> Iterator[None]:
+    torch_compat.enable_functionalization()
+    try:
+        yield
+    finally:
+        torch_compat.disable_functionalization()

@@ -1,0 +1,116 @@
+"""``bothways.explain(fn)(*args)``: what one reads about a compiled call."""
+
+import pytest
+import torch
+from torch import nn
+
+import bothways
+
+X = torch.arange(4.0)
+LAST = None
+
+
+def program(x, scale, log):
+    global LAST
+    LAST = scale
+    log.append(scale)
+    return torch.relu(x) * scale
+
+
+def test_a_plain_function_is_compiled_for_the_occasion():
+    explanation = bothways.explain(program)(X, 2, [])
+    assert torch.equal(explanation.result, X * 2)
+    assert explanation.name == "program"
+    assert (explanation.graph_count, explanation.graph_break_count, explanation.op_count) == (1, 0, 2)
+
+
+def test_it_shows_graph_guards_effects_and_program():
+    text = str(bothways.explain(program)(X, 2, []))
+    assert "program: 1 program, 2 operations, 0 breaks" in text
+    assert "Graph:" in text and "torch.relu" in text
+    assert "Guards:" in text and "L['scale'] == 2" in text
+    assert "Effects:" in text and "log.append(scale)" in text and "['LAST'] = scale" in text
+    assert "Program:" in text and "return" in text
+
+
+def test_each_guard_stands_beside_the_line_that_caused_it():
+    text = str(bothways.explain(program)(X, 2, []))
+    line = next(line for line in text.split("\n") if "L['x'].dtype" in line)
+    assert line.endswith("return torch.relu(x) * scale")
+
+
+def test_a_compiled_function_tells_its_history():
+    compiled = bothways.compile(program)
+    compiled(X, 2, [])
+    compiled(X, 3, [])
+    explanation = bothways.explain(compiled)(X, 3, [])
+    assert len(explanation.programs) == 2
+    assert len(explanation.recompilations) == 1
+    text = str(explanation)
+    assert "Recompilations:" in text
+    assert "L['scale'] == 2" in text.partition("Recompilations:")[2]
+
+
+def test_breaks_say_where_why_and_what_to_do():
+    def breaks(x):
+        return x + 1 if x.sum() > 0 else x
+
+    explanation = bothways.explain(breaks)(X)
+    assert torch.equal(explanation.result, X + 1)
+    assert explanation.graph_break_count == 1
+    assert explanation.break_reasons[0].code == "tensor_branch"
+    text = str(explanation)
+    assert "0 programs" in text and "1 break" in text
+    assert "return x + 1 if x.sum() > 0 else x" in text
+    assert "hint:" in text
+
+
+def test_an_exception_is_shown_as_a_break_of_later_explanations():
+    def checked(x, n):
+        if n < 0:
+            raise ValueError(n)
+        return x * n
+
+    compiled = bothways.compile(checked)
+    with pytest.raises(ValueError, match="-1"):
+        bothways.explain(compiled)(X, -1)
+    text = str(bothways.explain(compiled)(X, 2))
+    assert "exception_escapes" in text
+    assert "raise ValueError(n)" in text
+
+
+def test_modules_and_methods():
+    module = nn.Linear(4, 4)
+    assert bothways.explain(module)(X).op_count == 1
+    assert bothways.explain(bothways.compile(module))(X).op_count == 1
+    assert "Linear" in str(bothways.explain(module)(X))
+
+    class Scale:
+        by = 2
+
+        def method(self, x):
+            return x * self.by
+
+    explanation = bothways.explain(Scale().method)(X)
+    assert torch.equal(explanation.result, X * 2)
+    assert explanation.op_count == 1
+
+
+def test_static_methods_and_callable_objects():
+    class Scale:
+        @bothways.compile
+        @staticmethod
+        def static(x):
+            return x * 2
+
+        def __call__(self, x):
+            return x * 3
+
+    assert bothways.explain(Scale.static)(X).op_count == 1
+    assert bothways.explain(Scale())(X).op_count == 1
+
+
+def test_a_program_without_tensor_operations():
+    text = str(bothways.explain(lambda n: n + 1)(3))
+    assert "0 operations" in text
+    assert "(no tensor operations)" in text

@@ -1,0 +1,187 @@
+"""Lifetimes: programs keep nothing of the user's alive, and nothing keeps programs alive but their function."""
+
+import gc
+import linecache
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import bothways
+from bothways.testing import CompileCounter
+
+
+class Owner:
+    pass
+
+
+def alive(references):
+    gc.collect()
+    return [name for name, reference in references.items() if reference() is not None]
+
+
+def watch(**objects):
+    return {name: weakref.ref(thing) for name, thing in objects.items()}
+
+
+def test_input_tensors_are_not_kept():
+    compiled = bothways.compile(lambda x, y: x + y)
+    x, y = torch.ones(3), torch.ones(3)
+    references = watch(x=x, y=y, result=compiled(x, y))
+    compiled(x, y)
+    del x, y
+    assert alive(references) == []
+
+
+def test_modules_and_their_parameters_are_not_kept():
+    counter = CompileCounter()
+    compiled = bothways.compile(lambda module, x: module(x), backend=counter)
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    references = watch(module=module, linear=module[0], weight=module[0].weight, mean=module[1].running_mean)
+    compiled(module, torch.ones(2, 4))
+    compiled(module, torch.ones(2, 4))
+    assert counter.frame_count == 1
+    del module
+    assert alive(references) == []
+
+
+def test_containers_objects_and_closures_are_not_kept():
+    def program(x, values, owner, function):
+        values.append(x)
+        owner.last = x
+        return function(values[0]) + owner.scale
+
+    compiled = bothways.compile(program, fullgraph=True)
+    x, first, scale, captured = (torch.ones(3) for _ in range(4))
+    owner = Owner()
+    owner.scale = scale
+    values = [first]
+
+    def function(v):
+        return v * captured
+
+    references = watch(x=x, first=first, scale=scale, captured=captured, owner=owner, function=function)
+    compiled(x, values, owner, function)
+    compiled(x, values, owner, function)
+    del x, first, scale, captured, owner, function, values
+    assert alive(references) == []
+
+
+def test_objects_used_as_keys_are_not_kept():
+    compiled = bothways.compile(lambda x, d, key: x + d[key], fullgraph=True)
+    key = Owner()
+    references = watch(key=key)
+    compiled(torch.ones(3), {key: 2}, key)
+    del key
+    assert alive(references) == []
+
+
+def test_globals_that_are_replaced_are_not_kept():
+    namespace = {"scale": torch.ones(3)}
+    exec("def program(x):\n    return x * scale", namespace)
+    compiled = bothways.compile(namespace["program"])
+    references = watch(scale=namespace["scale"])
+    compiled(torch.ones(3))
+    namespace["scale"] = torch.zeros(3)
+    assert alive(references) == []
+
+
+def test_a_break_keeps_nothing():
+    def program(x, module):
+        return module(x) if x.sum() > 0 else x
+
+    compiled = bothways.compile(program)
+    x, module = torch.ones(4), nn.Linear(4, 4)
+    references = watch(x=x, module=module)
+    compiled(x, module)
+    del x, module
+    assert alive(references) == []
+
+
+def test_an_exception_keeps_nothing():
+    def program(x, owner):
+        raise ValueError("no")
+
+    compiled = bothways.compile(program)
+    x, owner = torch.ones(4), Owner()
+    references = watch(x=x, owner=owner)
+    with pytest.raises(ValueError, match="no"):
+        compiled(x, owner)
+    del x, owner
+    assert alive(references) == []
+
+
+def test_history_keeps_no_tensors():
+    compiled = bothways.compile(lambda x, n: x * n)
+    tensors = [torch.ones(size) for size in (2, 3, 4)]
+    references = {str(tensor.shape): weakref.ref(tensor) for tensor in tensors}
+    for n, tensor in enumerate(tensors):
+        compiled(tensor, n)
+    history = compiled.__bothways__.history
+    assert len(history.graphs) == 3 and len(history.recompilations) == 2
+    del tensors, tensor
+    assert alive(references) == []
+    assert not any(
+        isinstance(value, torch.Tensor) and value.device.type != "meta"
+        for graph in history.graphs
+        for node in graph.graph.nodes
+        for value in node.meta.values()
+    )
+
+
+def test_a_compiled_function_is_collected_with_its_programs():
+    def program(x):
+        return x * 2
+
+    compiled = bothways.compile(program)
+    compiled(torch.ones(3))
+    state = compiled.__bothways__
+    references = watch(
+        compiled=compiled, original=program, state=state, program=state.dispatcher.programs[0], graph=state.history.graphs[0]
+    )
+    del compiled, program, state
+    assert alive(references) == []
+
+
+def test_a_compiled_module_is_collected():
+    module = nn.Linear(4, 4)
+    compiled = bothways.compile(module)
+    compiled(torch.ones(4))
+    references = watch(module=module, compiled=compiled, weight=module.weight)
+    del module, compiled
+    assert alive(references) == []
+
+
+def test_a_compiled_method_does_not_keep_its_class():
+    class Scale:
+        @bothways.compile
+        def method(self, x):
+            return x * 2
+
+    Scale().method(torch.ones(3))
+    references = watch(cls=Scale)
+    del Scale
+    assert alive(references) == []
+
+
+def test_reset_lets_programs_go():
+    compiled = bothways.compile(lambda x: x * 2)
+    compiled(torch.ones(3))
+    references = watch(
+        program=compiled.__bothways__.dispatcher.programs[0], graph=compiled.__bothways__.history.graphs[0]
+    )
+    bothways.reset()
+    assert alive(references) == []
+
+
+def test_generated_source_goes_with_the_function():
+    def short_lived(x):
+        return x * 2
+
+    compiled = bothways.compile(short_lived)
+    compiled(torch.ones(3))
+    assert any("short_lived" in filename for filename in linecache.cache)
+    del compiled
+    gc.collect()
+    assert not any("short_lived" in filename for filename in linecache.cache)
