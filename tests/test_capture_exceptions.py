@@ -37,7 +37,7 @@ def fail(n):
     if n == 5:
         return None.attribute
     if n == 6:
-        return undefined_name
+        return undefined_name  # noqa: F821
     if n == 7:
         raise Problem(7, "more")
     if n == 8:

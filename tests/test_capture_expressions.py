@@ -94,7 +94,7 @@ OPERATORS = {
     "arithmetic": lambda x, n: (n + 2, n - 2, n * 2, n / 2, n // 2, n % 2, n**2, -n, +n, ~n),
     "bits": lambda x, n: (n << 2, n >> 1, n & 1, n | 8, n ^ 5),
     "comparison": lambda x, n: (n < 3, n <= 3, n == 3, n != 3, n > 3, n >= 3),
-    "chain": lambda x, n: (1 < n < 4, 1 < n > 2 > 0, 0 == n - 3 == 0, 1 < 2 in [2] is not None),
+    "chain": lambda x, n: (1 < n < 4, 1 < n > 2 > 0, 0 == n - 3 == 0, 1 < n in [n] != []),
     "identity": lambda x, n: (n is None, n is not None, x is x, x is not x),
     "membership": lambda x, n: (n in [1, 3], n not in (1, 3), str(n) in "123", n in {3: 0}, n in {4}),
     "and or": lambda x, n: (n and 0, n or 5, 0 or n and "b", not n, not (n - 3), None or [] or n),
@@ -239,7 +239,7 @@ def test_items_and_attributes_are_stored_and_deleted():
         deleted = n
         del deleted
         try:
-            deleted
+            deleted  # noqa: F821
         except UnboundLocalError as error:
             return holder.a, sorted(mapping), str(error), hasattr(holder, "old")
 
@@ -249,6 +249,23 @@ def test_items_and_attributes_are_stored_and_deleted():
         return X, n, holder, {"d": 1, "list": [0, 1]}
 
     agree(program, arguments(3), arguments(4))
+
+
+def test_whether_an_attribute_is_there_is_guarded():
+    class Holder:
+        def __init__(self, **attributes):
+            self.__dict__.update(attributes)
+
+    def program(x, holder):
+        try:
+            holder.a
+            found = True
+        except AttributeError:
+            found = False
+        return x + 1, found, hasattr(holder, "b"), getattr(holder, "c", "default")
+
+    holders = [Holder(a=1, b=2, c=3), Holder(b=2, c=3), Holder(a=1, c=3), Holder(a=1, b=2), Holder(a=0, b=0, c=0)]
+    agree(program, *[(X, holder) for holder in holders])
 
 
 # Strings
@@ -262,7 +279,7 @@ FSTRINGS = {
     "nested": lambda x, n: f"{f'{n}' + 'b'}",
     "self": lambda x, n: f"{n=} {n + 1 = :>4}",
     "containers": lambda x, n: f"{[n, 'a']} {(n,)} {dict(a=n)!r}",
-    "empty": lambda x, n: f"" + f"{''}",
+    "empty": lambda x, n: f"{''}" + f"{n * ''}",
     "shapes": lambda x, n: f"{x.shape} {x.dtype} {x.ndim:>3} {tuple(x.shape)}",
     "format": lambda x, n: "{0} {n:>4} {0!r}".format("a", n=n) + format(n, "b"),
 }

@@ -6,6 +6,9 @@ import functools
 import torch
 from programs import agree
 
+import bothways
+from bothways.testing import CompileCounter
+
 X = torch.arange(4.0)
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
 
@@ -264,14 +267,16 @@ class Shown:
 
 def test_conversions():
     def program(x, s):
-        return x + 1, int(s), float(s), complex(s), bool(s), not s, round(s), round(s, 2), divmod(s, 1), [0, 1, 2][s], range(s)
+        numbers = int(s), float(s), complex(s), bool(s), round(s), round(s, 2), divmod(s, 1)
+        return x + 1, numbers, not s, [0, 1, 2][s], range(s)
 
     agree(program, (X, Shown()))
 
 
 def test_text():
     def program(x, s):
-        return x + 1, str(s), repr(s), f"{s} {s!r} {s:>3}", format(s, "x"), "%s %r" % (s, s), "{0} {0!r}".format(s), [s].__repr__()
+        direct = str(s), repr(s), format(s, "x"), repr([s])
+        return x + 1, direct, f"{s} {s!r} {s:>3}", "%s %r" % (s, s), "{0} {0!r}".format(s)
 
     agree(program, (X, Shown()))
 
@@ -296,9 +301,6 @@ def test_objects_as_keys_by_identity():
         made = Key()
         inner = {made: 3.0}
         return x + table[key] + inner[made], made in inner, key in inner
-
-    import bothways
-    from bothways.testing import CompileCounter
 
     counter = CompileCounter()
     compiled = bothways.compile(program, backend=counter, fullgraph=True)
@@ -337,14 +339,16 @@ class ByGenerator:
 def test_user_defined_iterators():
     def program(x, it):
         first = next(it)
-        return x + first, list(it), next(it, "end"), [n for n in CountTo(2)], sum(CountTo(3)), dict(enumerate(CountTo(2)))
+        rest = list(it)
+        return x + first, rest, next(it, "end"), [n for n in CountTo(2)], sum(CountTo(3)), dict(enumerate(CountTo(2)))
 
     agree(program, (X, CountTo(3)), (X, CountTo(4)))
 
 
 def test_iteration_by_index_and_by_generator():
     def program(x):
-        return x + 1, list(ByIndex()), 20 in ByIndex(), sorted(ByIndex(), reverse=True), [*ByGenerator()], max(ByGenerator())
+        by_index = list(ByIndex()), 20 in ByIndex(), sorted(ByIndex(), reverse=True)
+        return x + 1, by_index, [*ByGenerator()], max(ByGenerator())
 
     agree(program, (X,))
 
@@ -364,7 +368,8 @@ def test_sorting_and_ordering():
     def program(x, versions):
         versions.sort()
         a, b = versions[:2]
-        return x + a.n, [v.n for v in sorted(versions, reverse=True)], max(versions).n, min(versions).n, a <= b, a > b, a >= a
+        ordered = [v.n for v in sorted(versions, reverse=True)]
+        return x + a.n, ordered, max(versions).n, min(versions).n, a <= b, a > b, a >= a
 
     agree(program, (X, [Version(3), Version(1), Version(2)]))
 
@@ -388,13 +393,26 @@ def test_copying_objects():
     agree(program, (X, Ordinary()))
 
 
+USES = (
+    len,
+    iter,
+    next,
+    lambda o: o[0],
+    lambda o: o + 1,
+    lambda o: -o,
+    lambda o: o < 1,
+    lambda o: o(),
+    lambda o: 1 in o,
+)
+
+
 def test_objects_without_a_method_raise_type_errors():
     class Bare:
         pass
 
     def program(x, bare):
         seen = []
-        for use in (len, iter, next, lambda o: o[0], lambda o: o + 1, lambda o: -o, lambda o: o < 1, lambda o: o(), lambda o: 1 in o):
+        for use in USES:
             try:
                 use(bare)
             except TypeError as error:

@@ -185,7 +185,7 @@ def test_partial():
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("function", [torch.relu, nn.functional.relu, torch.Tensor.relu], ids=repr)
+@pytest.mark.parametrize("function", [torch.relu, nn.functional.relu, torch.Tensor.relu], ids=["c", "python", "method"])
 def test_builtin(function):
     compiled = bothways.compile(function, fullgraph=True)
     assert torch.equal(compiled(X - 1), torch.relu(X - 1))
@@ -532,6 +532,17 @@ def test_disable_keeps_a_function_plain():
     with pytest.raises(errors.Unsupported) as raised:
         bothways.compile(program, fullgraph=True)(X)
     assert raised.value.break_.code == "call_disabled"
+
+
+def test_disable_and_compile_in_either_order():
+    def program(x):
+        return x + 1
+
+    counter = CompileCounter()
+    disabled = bothways.disable(program)
+    assert bothways.compile(disabled, backend=counter) is disabled
+    assert torch.equal(bothways.disable(bothways.compile(program, backend=counter))(X), X + 1)
+    assert counter.frame_count == 0
 
 
 def test_allow_in_graph_records_one_call():

@@ -53,14 +53,16 @@ def test_containers_objects_and_closures_are_not_kept():
         return function(values[0]) + owner.scale
 
     compiled = bothways.compile(program, fullgraph=True)
-    x, first, scale, captured = (torch.ones(3) for _ in range(4))
+    x, first, scale = torch.ones(3), torch.ones(3), torch.ones(3)
     owner = Owner()
     owner.scale = scale
     values = [first]
 
-    def function(v):
-        return v * captured
+    def closing_over(captured):
+        return lambda v: v * captured
 
+    function = closing_over(torch.ones(3))
+    captured = function.__closure__[0].cell_contents
     references = watch(x=x, first=first, scale=scale, captured=captured, owner=owner, function=function)
     compiled(x, values, owner, function)
     compiled(x, values, owner, function)
@@ -137,10 +139,9 @@ def test_a_compiled_function_is_collected_with_its_programs():
     compiled = bothways.compile(program)
     compiled(torch.ones(3))
     state = compiled.__bothways__
-    references = watch(
-        compiled=compiled, original=program, state=state, program=state.dispatcher.programs[0], graph=state.history.graphs[0]
-    )
-    del compiled, program, state
+    made, graph = state.dispatcher.programs[0], state.history.graphs[0]
+    references = watch(compiled=compiled, original=program, state=state, program=made, graph=graph)
+    del compiled, program, state, made, graph
     assert alive(references) == []
 
 

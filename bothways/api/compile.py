@@ -18,6 +18,7 @@ from bothways.capture import capture
 from bothways.capture.render import inner_names
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.runtime.compiled import CompiledFunction, Options, reset_all
+from bothways.runtime.marks import Mark, mark_of
 
 T = TypeVar("T")
 
@@ -119,6 +120,8 @@ def _check_target(target: Any) -> None:
 
 
 def _compile(target: Any, settings: Options) -> Any:
+    if mark_of(target) is Mark.DISABLED:
+        return target
     if isinstance(target, torch.nn.Module):
         return compile_module(target, lambda function: compile_function(function, settings))
     if isinstance(target, types.FunctionType):

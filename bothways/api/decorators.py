@@ -19,8 +19,9 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """Never capture this function: calls of it run as plain Python and break the caller's capture."""
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    if isinstance(fn, torch.nn.Module) or not callable(fn):
+    if isinstance(fn, (torch.nn.Module, type)) or not callable(fn):
         raise InvalidTarget(f"disable takes a function, not {fn!r}")
+    fn = getattr(fn, "__wrapped__", fn) if hasattr(fn, "__bothways__") else fn
 
     @functools.wraps(fn)
     def disabled(*args: Any, **kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
         "__reduce_ex__": __reduce_ex__,
     }
     twin_class = _subclass(cls, members)
-    twin = object.__new__(twin_class)
+    twin: Any = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", original.__dict__)
     assert isinstance(twin, torch.nn.Module)
     return twin

@@ -46,6 +46,10 @@ STATE = (
 )
 
 
+# Breaks that mean the function raises: it then runs as plain Python, so that the exception is the real one.
+RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed"})
+
+
 @dataclass
 class Capture:
     """The result of looking at one frame; with ``escaped`` the program only says when the function raises."""
@@ -59,10 +63,11 @@ class Capture:
 
 
 def capture(
-    function: types.FunctionType, arguments: Mapping[str, object], *, depth_limit: int = 100, tag: str = "0_"
+    function: types.FunctionType, arguments: Mapping[str, object], *, depth_limit: int = 100, tag: str = "0_", fullgraph: bool = False
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
     tracer = Tracer(depth_limit, tag)
+    tracer.fullgraph = fullgraph
     if torch_compat.function_mode_depth() or torch_compat.dispatch_mode_depth():
         raise Unsupported(Break("torch_mode", "a torch function or dispatch mode is active"))
     with _torch_state_kept(tracer):
@@ -70,7 +75,7 @@ def capture(
         try:
             output: Value | Break = _interpret(tracer, function, arguments)
         except Unsupported as unsupported:
-            if unsupported.break_.code != "exception_escapes":
+            if unsupported.break_.code not in RAISED_BY_USER_CODE:
                 raise
             output = unsupported.break_
     for query, answer in state:

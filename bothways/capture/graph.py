@@ -67,6 +67,14 @@ class GraphBuilder:
         self._input_names.add(unique)
         return unique
 
+    def node(self, target: Any, args: list[Value], result: Any) -> Value:
+        """Record a call whose result is known already, with Fakes where tensors will be."""
+        tensors: dict[int, TensorValue] = {}
+        pairs = [self._argument(arg, tensors) for arg in args]
+        node = self.graph.create_node("call_function", target, tuple(node for node, _ in pairs))
+        self._note_origin(node)
+        return self._result(node, result, tensors)
+
     def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record one operation and give the Value of its result.
 

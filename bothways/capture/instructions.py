@@ -6,8 +6,8 @@ loop only indexes and calls.
 
 from __future__ import annotations
 
+import bisect
 import dis
-import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,8 +71,6 @@ def decode(code: types.CodeType) -> Decoded:
         found = index_of.get(offset)
         if found is not None:
             return found
-        import bisect
-
         return bisect.bisect_left(offsets, offset)
 
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
@@ -123,5 +121,3 @@ def exception_table(code: types.CodeType) -> list[tuple[int, int, int, int, bool
     except StopIteration:
         return rows
 
-
-VERSION = sys.version_info[:2]

@@ -115,7 +115,7 @@ def _shown(symbol: str) -> str:
 def _try_both(tracer: Tracer, op: Operator, left: Value, right: Value) -> Value | None:
     kinds = left.python_type(), right.python_type()
     overrides = op.symbol in COMPARE or _overrides(kinds, op.reflected)
-    if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]) and overrides:
+    if kinds[0] is not kinds[1] and kinds[0] in kinds[1].__mro__ and overrides:
         result = right.binary(tracer, op, left, True)
         return result if result is not None else left.binary(tracer, op, right, False)
     result = left.binary(tracer, op, right, False)

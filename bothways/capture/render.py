@@ -9,13 +9,13 @@ import builtins
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guards import Guard, WeakIdentity
-from bothways.capture.sources import Injected, Local, Source
+from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.program import Check, Program
 
@@ -80,8 +80,8 @@ class GuardWriter:
             return self.tracer.inject(weakref.ref(constant.obj), repr(constant)).key + "()"
         if _has_literal(constant):
             return repr(constant)
-        if isinstance(constant, type) and getattr(builtins, constant.__name__, None) is constant:
-            return constant.__name__
+        if isinstance(constant, type) and vars(builtins).get(constant.__name__) is constant:
+            return str(constant.__name__)
         return self.tracer.inject(constant, _label(constant)).key
 
 
@@ -146,9 +146,23 @@ def parameter_names(parameters: list[str]) -> Names:
 
 
 def _checks(tracer: Tracer, names: Names) -> tuple[Check, ...]:
-    guards = sorted(tracer.guards, key=_rank)
+    guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
     writer = GuardWriter(tracer, names, guards)
     return tuple(writer.check(guard) for guard in guards)
+
+
+def _without_implied(guards: list[Guard]) -> list[Guard]:
+    """Leave out that a key is there when another guard reads its entry: reading what is not there is a miss."""
+    read: Counter[Source] = Counter()
+    for guard in guards:
+        for source in guard.sources:
+            _count(source, read)
+    return [guard for guard in guards if guard.template != "{c0} in {s0}" or _entry(guard) not in read]
+
+
+def _entry(guard: Guard) -> Source | None:
+    (container,), (key,) = guard.sources, guard.constants
+    return Item(container, key) if isinstance(key, Hashable) else None
 
 
 def _rank(guard: Guard) -> int:

@@ -34,7 +34,7 @@ class Observed(Exception):
     def remember(self, position: Position) -> None:
         """Keep the innermost place the exception passed, however often it is raised again."""
         self.value.raised_at = self.value.raised_at or position
-        self.value.attrs.pop("__traceback__", None)  # raising gives it one
+        self.value.note_raised()
 
 
 class Tracer:
@@ -52,11 +52,20 @@ class Tracer:
         self.generators: list[GeneratorValue] = []  # all that were made
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
+        self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self._injected: dict[int, Injected] = {}
         self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.
         self._known: dict[int, tuple[object, Value]] = {}
+
+    def fork(self) -> Tracer:
+        """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
+        other = Tracer(self.depth_limit, self.tag)
+        other.fullgraph = self.fullgraph
+        other.frames = list(self.frames)
+        other.namespace, other._injected = self.namespace, self._injected
+        return other
 
     # Positions and stops.
 

@@ -61,9 +61,6 @@ class History:
     captures: int = 0
 
 
-# Breaks that mean the function raises: it then runs as plain Python, so that the exception is the real one.
-RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed"})
-
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
 
@@ -106,37 +103,46 @@ class CompiledFunction:
             check = failing_check(program, self.dispatcher, values)
             if check is None:  # another thread was here first
                 return program
-            reason = reason or describe_check(check)
-        # Whether capturing ended while this thread waited for the lock is known only now.
-        if self.dispatcher.forwards or (reason is not None and not self._may_recompile(reason)):
+            if program.body:
+                reason = reason or describe_check(check)
+        if self.dispatcher.forwards:  # capturing ended while this thread waited for the lock
             return None
         try:
-            program = self._compile(values)
+            captured = self._look_at(values)
         except Unsupported as unsupported:
             self._give_up(unsupported)
             return None
-        self.dispatcher.add(program)
-        return program
+        if captured.escaped is not None:
+            return self._remember_escape(captured.program, captured.escaped)
+        if reason is not None and not self._may_recompile(reason):
+            return None
+        self._compile(captured)
+        self.dispatcher.add(captured.program)
+        return captured.program
 
-    def _compile(self, values: tuple[Any, ...]) -> Program:
-        """Capture the call and compile its graph."""
+    def _look_at(self, values: tuple[Any, ...]) -> Captured:
+        """Capture the call; what goes wrong inside is told apart from what is not supported."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
         self._serial += 1
         self.history.captures += 1
         counters["frames"]["total"] += 1
         with logs.capture_in_progress():
             try:
-                captured = self._capture(
-                    self.original, arguments, depth_limit=config.inline_depth_limit, tag=f"{self._serial}_"
+                return self._capture(
+                    self.original,
+                    arguments,
+                    depth_limit=config.inline_depth_limit,
+                    tag=f"{self._serial}_",
+                    fullgraph=self.options.fullgraph,
                 )
-            except (Unsupported, errors.BackendFailed):
+            except Unsupported:
                 raise
             except Exception as error:
                 raise self._internal(error) from error
+
+    def _compile(self, captured: Captured) -> None:
+        """Hand the graph to the backend."""
         program = captured.program
-        if captured.escaped is not None:
-            self._note_break(captured.escaped)
-            return program
         if captured.graph is not None:
             graph = captured.graph
             program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
@@ -146,6 +152,13 @@ class CompiledFunction:
             counters["stats"]["calls_captured"] += program.op_count
         counters["frames"]["ok"] += 1
         logs.program_added(self.original, program)
+
+    def _remember_escape(self, program: Program, found: Break) -> Program | None:
+        """The function raises on these values: keep when, so that they are not captured each time."""
+        self._note_break(found)
+        if sum(not known.body for known in self.dispatcher.programs) >= config.recompile_limit:
+            return None
+        self.dispatcher.add(program)
         return program
 
     def _internal(self, error: Exception) -> Exception:
@@ -194,10 +207,11 @@ class CompiledFunction:
         logs.recompiling(self.original, reason)
         if config.error_on_recompile:
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
-        if len(self.dispatcher.programs) < config.recompile_limit:
+        count = sum(bool(program.body) for program in self.dispatcher.programs)
+        if count < config.recompile_limit:
             return True
         warnings.warn(
-            f"{self.original.__qualname__} was compiled {len(self.dispatcher.programs)} times "
+            f"{self.original.__qualname__} was compiled {count} times "
             f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
             "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
             errors.RecompileLimitWarning,

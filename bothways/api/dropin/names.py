@@ -13,11 +13,11 @@ BACKENDS: dict[str, str] = {
     "cudagraphs": "native",
     "eager": "eager",
     "eager_noexcept": "eager",
-    "aot_eager": "eager",
-    "aot_eager_default_partitioner": "eager",
-    "aot_eager_decomp_partition": "eager",
-    "aot_eager_decomp_partition_with_mode": "eager",
-    "aot_eager_decomp_partition_crossref": "eager",
+    "aot_eager": "aot_eager",
+    "aot_eager_default_partitioner": "aot_eager",
+    "aot_eager_decomp_partition": "aot_eager",
+    "aot_eager_decomp_partition_with_mode": "aot_eager",
+    "aot_eager_decomp_partition_crossref": "aot_eager",
 }
 
 # torch._dynamo.config.<name> -> bothways.config.<name>. Written to both, read from ours.

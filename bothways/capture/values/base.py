@@ -104,11 +104,14 @@ class Value:
         return True
 
     def length(self, tracer: Tracer) -> int:
-        self._no_slot(tracer, "has no len()")
+        tracer.throw(TypeError, f"object of type {self.python_type().__name__!r} has no len()")
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         from bothways.capture import protocols
 
+        kind = self.python_type()
+        if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+            tracer.throw(TypeError, f"argument of type {kind.__name__!r} is not iterable")
         iterator = protocols.iterate(tracer, self)
         return any(protocols.equal(tracer, element, item) for element in protocols.elements(tracer, iterator))
 

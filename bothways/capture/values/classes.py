@@ -70,6 +70,8 @@ class ClassValue(Value):
             return ConstantValue(getattr(self.cls, name))
         if isinstance(self.cls, enum.EnumMeta) and name in self.cls.__members__:
             return ConstantValue(self.cls.__members__[name])
+        if name == "__dict__" and self.attrs:
+            tracer.stop("attribute_unknown", f"cannot read '__dict__' of {self.describe()}, which was changed")
         if name in ("__mro__", "__bases__", "__base__", "__members__", "__dict__"):
             return library_value(tracer, getattr(self.cls, name))
         attribute = find_class_attribute(tracer, self.cls, name)
@@ -235,7 +237,7 @@ class SuperValue(Value):
         for base in mro[mro.index(self.after) + 1 :]:
             if name in base.__dict__:
                 attribute = base.__dict__[name]
-                if isinstance(attribute, (types.BuiltinFunctionType, staticmethod)) and name in CLASS_METHODS:
+                if isinstance(attribute, types.BuiltinFunctionType) and name in CLASS_METHODS:
                     return ClassMethodCall(base, name)
                 if on_class and isinstance(attribute, types.FunctionType):
                     from bothways.capture.wrap import library_value

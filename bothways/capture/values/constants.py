@@ -127,13 +127,24 @@ class ConstantValue(Value):
 
         if reflected or not isinstance(self.content, (str, bytes)):
             return None
+        extended = getattr(other, "payload", None)
+        if isinstance(extended, ConstantValue) and op.symbol != "%":  # a user's subclass of str, int, …
+            return None if _has_own_reflection(other, op) else self._with(tracer, op, extended)
         return text_binary(tracer, self.content, op, other)
+
+    def _with(self, tracer: Tracer, op: Operator, other: ConstantValue) -> Value:
+        return constant_value(tracer.run_const(op.function, self.content, other.content), tracer)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         return str(tracer.run_const(repr if conversion == "repr" else str, self.content))
 
     def rebuild(self, emitter: Emitter) -> str:
         return emitter.literal(self.content)
+
+
+def _has_own_reflection(other: Value, op: Operator) -> bool:
+    method = getattr(other.python_type(), op.reflected, None) if op.reflected else None
+    return isinstance(method, types.FunctionType)
 
 
 def library_class(tracer: Tracer, cls: type) -> Value:
@@ -224,7 +235,10 @@ def guard_constant(tracer: Tracer, content: object, source: Source) -> None:
         tracer.guard("{s0} is {c0}", source, content)
         return
     tracer.guard("type({s0}) is {c0}", source, kind)
-    if isinstance(content, (float, complex)) and _needs_bits(content):
+    if kind is float and content == 0.0:
+        sign = math.copysign(1.0, content)
+        tracer.guard("{s0} == 0.0 and {c0}(1.0, {s0}) == {c1}", source, math.copysign, sign)
+    elif isinstance(content, (float, complex)) and _needs_bits(content):
         # Equality cannot tell 0.0 from -0.0 nor NaN from itself; the repr can.
         tracer.guard("repr({s0}) == {c0}", source, repr(content))
     elif isinstance(content, (torch.finfo, torch.iinfo)):

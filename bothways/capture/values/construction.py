@@ -47,8 +47,8 @@ FOLDED_CLASSES: tuple[type, ...] = (torch.device, torch.finfo, torch.iinfo)
 
 
 def builtin_base(cls: type) -> type:
-    """The first class of the MRO that is implemented in C."""
-    return next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+    """The first class of the MRO that is implemented in C; some of those are heap types, in some versions."""
+    return next(base for base in cls.__mro__ if base in PAYLOADS or not base.__flags__ & HEAP_TYPE)
 
 
 def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
@@ -80,8 +80,8 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
     from bothways.capture.wrap import library_value
 
     cls = target.cls
-    if issubclass(cls, torch.autograd.Function):
-        tracer.stop("autograd_function", f"{cls.__name__} is made inside the function")
+    if issubclass(cls, torch.autograd.Function) and not args and not kwargs:
+        return ObjectValue(cls)  # an instance has no state; people make one to reach ``apply``
     if issubclass(cls, torch.Tensor):
         tracer.stop("tensor_subclass", f"a {cls.__name__} is made inside the function")
     make = lookup(cls, "__new__")

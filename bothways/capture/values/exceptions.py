@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.sources import Source
-from bothways.capture.values.attributes import MISSING
+from bothways.capture.values.attributes import C_FIELDS, MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -47,19 +47,31 @@ class ExceptionValue(ObjectValue):
         super().__init__(cls, obj=obj, source=source)
         self.args = list(args)
         self.raised_at: Position | None = None
+        self.traceback: Value | None = None  # None until captured code raises it or stores one
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.containers import TupleValue
 
         if name == "args":
             return TupleValue(list(self.args))
-        if name == "__traceback__" and name not in self.attrs and self.raised_at is not None:
-            return TracebackValue()
-        if name in _FIELDS and name not in self.attrs and self.source is None:
-            return ConstantValue(_FIELDS[name])
-        if name == "value" and issubclass(self.cls, StopIteration) and name not in self.attrs:
-            return self.args[0] if self.args else ConstantValue(None)
+        if name == "__traceback__" and self.traceback is not None:
+            return self.traceback
+        if name not in self.attrs and self.source is None:
+            if name in _FIELDS:
+                return ConstantValue(_FIELDS[name])
+            if name == "value" and issubclass(self.cls, StopIteration):
+                return self.args[0] if self.args else ConstantValue(None)
+            if name not in ("__class__", "__dict__") and isinstance(lookup(self._base(), name), C_FIELDS):
+                tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
         return super().get_attr(tracer, name)
+
+    def note_raised(self) -> None:
+        """Raising gives an exception a new traceback."""
+        self.traceback = TracebackValue()
+
+    def _base(self) -> type:
+        """The built-in exception class the exception is made by."""
+        return next(kind for kind in self.cls.__mro__ if kind.__module__ == "builtins")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name == "args":
@@ -70,8 +82,8 @@ class ExceptionValue(ObjectValue):
         content = value.realize()
         if name in _REQUIRED and not (is_none(content) or isinstance(content, _REQUIRED[name][0])):
             tracer.throw(TypeError, _REQUIRED[name][1])
-        if name == "__traceback__" and isinstance(content, TracebackValue):
-            self.attrs.pop(name, None)  # the one it had anyway, as far as anybody can tell
+        if name == "__traceback__":
+            self.traceback = content
         elif name == "__cause__":
             self.chain(tracer, cause=content)
         else:
@@ -90,12 +102,13 @@ class ExceptionValue(ObjectValue):
         if context is None or context is self:
             return
         # As in CPython, a context that already leads back here is cut, so that chains stay finite.
-        link = context
-        while isinstance(before := link.attrs.get("__context__"), ExceptionValue):
+        link, seen = context, {id(context)}
+        while isinstance(before := link.attrs.get("__context__"), ExceptionValue) and id(before) not in seen:
             if before is self:
                 link._set_field(tracer, "__context__", ConstantValue(None))
                 break
             link = before
+            seen.add(id(link))
         self._set_field(tracer, "__context__", context)
 
     def _set_field(self, tracer: Tracer, name: str, value: Value) -> None:
@@ -106,12 +119,7 @@ class ExceptionValue(ObjectValue):
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__init__":
-            if kwargs and issubclass(self.cls, (ImportError, AttributeError, NameError)):
-                tracer.stop("call_unknown", f"{self.cls.__name__} is made with keywords")
-            if kwargs:
-                tracer.throw(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
-            self.args = list(args)
-            return ConstantValue(None)
+            return self._initialize(tracer, args, kwargs)
         if name == "with_traceback":
             self.set_attr(tracer, "__traceback__", args[0])
             return self
@@ -120,6 +128,18 @@ class ExceptionValue(ObjectValue):
         if name in ("__str__", "__repr__"):
             return ConstantValue(self._plain_text(tracer, "repr" if name == "__repr__" else "str"))
         return super().call_method(tracer, name, args, kwargs)
+
+    def _initialize(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """``__init__`` of the built-in class."""
+        if kwargs and issubclass(self.cls, (ImportError, AttributeError, NameError)):
+            tracer.stop("call_unknown", f"{self.cls.__name__} is made with keywords")
+        if kwargs:
+            tracer.throw(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
+        for kind, count in _LOOKS_AT_ARGUMENTS.items():
+            if issubclass(self.cls, kind) and len(args) >= count:
+                tracer.stop("call_unknown", f"a {self.cls.__name__} is made of {len(args)} arguments")
+        self.args = list(args)
+        return ConstantValue(None)
 
     def _add_note(self, tracer: Tracer, note: Value) -> Value:
         from bothways.capture.values.containers import ListValue
@@ -131,6 +151,8 @@ class ExceptionValue(ObjectValue):
         if notes is None:
             notes = ListValue([])
             self.set_attr(tracer, "__notes__", notes)
+        if not issubclass(notes.python_type(), list):
+            tracer.throw(TypeError, "Cannot add note: __notes__ is not a list")
         protocols.call_attr(tracer, notes, "append", note)
         return ConstantValue(None)
 
@@ -143,11 +165,11 @@ class ExceptionValue(ObjectValue):
 
     def _plain_text(self, tracer: Tracer, conversion: str) -> str:
         """What the C base class makes of the arguments."""
-        base = next(kind for kind in self.cls.__mro__ if kind.__module__ == "builtins")
-        if conversion == "repr" and base.__repr__ is BaseException.__repr__:
+        base = self._base()
+        if conversion == "repr" and lookup(base, "__repr__") is lookup(BaseException, "__repr__"):
             inner = ", ".join(protocols.text(tracer, arg, "repr") for arg in self.args)
             return f"{self.cls.__name__}({inner})"
-        if base.__str__ is BaseException.__str__:
+        if lookup(base, "__str__") is lookup(BaseException, "__str__"):
             if not self.args:
                 return ""
             alone = self.args[0] if len(self.args) == 1 else self.get_attr(tracer, "args")
@@ -158,16 +180,20 @@ class ExceptionValue(ObjectValue):
             args = [arg.realize().constant() for arg in self.args]
         except NotConstant as missing:
             tracer.stop("call_unknown", f"cannot make text of a {self.cls.__name__} that carries {missing}")
-        exception = base(*args) if not issubclass(base, UnicodeError) else Exception(*args)
+        exception = tracer.run_const(base, *args)
         return str(exception) if conversion == "str" else repr(exception)
 
     def parts(self) -> Iterable[Value]:
         return [*super().parts(), *self.args]
 
     def rebuild_empty(self, emitter: Emitter) -> str:
-        cls = emitter.inject(self.cls, self.cls.__qualname__)
-        return f"{cls}.__new__({', '.join([cls, *map(emitter.rebuild, self.args)])})"
+        cls, base = emitter.inject(self.cls, self.cls.__qualname__), self._base()
+        make = emitter.inject(base, base.__qualname__)  # a __new__ of the user's has run already
+        return f"{make}.__new__({', '.join([cls, *map(emitter.rebuild, self.args)])})"
 
+
+# Classes that make more of their arguments than to keep them, from this many on.
+_LOOKS_AT_ARGUMENTS: dict[type, int] = {OSError: 2, SyntaxError: 2, UnicodeError: 2, BaseExceptionGroup: 0}
 
 # Fields that take None and one kind of object, and what Python says to any other.
 _REQUIRED: dict[str, tuple[type[Value], str]] = {

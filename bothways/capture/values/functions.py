@@ -13,8 +13,7 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture import policy
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.guards import WeakIdentity
 from bothways.capture.sources import Attr, Cell, Injected, Item, Source
 from bothways.capture.values.base import Args, Kwargs, Value
@@ -309,9 +308,8 @@ class FunctionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
-        if name in ("__name__", "__qualname__"):
-            if not issubclass(value.python_type(), str):
-                tracer.throw(TypeError, f"{name} must be set to a string object")
+        if name in ("__name__", "__qualname__") and not issubclass(value.python_type(), str):
+            tracer.throw(TypeError, f"{name} must be set to a string object")
         if name == "__name__":
             self.name = protocols.as_string(tracer, value)
         if name in _FIELDS:
@@ -327,7 +325,7 @@ class FunctionValue(Value):
         self._note_change(tracer)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        if name in _FIELDS:
+        if name in _FIELDS or name == "__dict__":
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
         self.store(tracer, name, None)

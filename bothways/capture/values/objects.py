@@ -148,6 +148,8 @@ class ObjectValue(Value):
             stored = self.attrs[name]
             if stored is not None:
                 return stored
+        elif self.payload is not None and not isinstance(self.payload, ConstantValue) and self._is_of_payload(name):
+            return self.payload.get_attr(tracer, name)
         elif self.obj is not MISSING and self.source is not None:
             content = getattr(self.obj, name, MISSING)
             if content is not MISSING:
@@ -156,6 +158,10 @@ class ObjectValue(Value):
         elif isinstance(attribute, types.GetSetDescriptorType):
             tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def _is_of_payload(self, name: str) -> bool:
+        assert self.payload is not None
+        return lookup(self.payload.python_type(), name) is lookup(self.cls, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         from bothways.capture.wrap import library_value
@@ -296,7 +302,13 @@ class ObjectValue(Value):
     def iterate(self, tracer: Tracer) -> Value:
         result = self.special(tracer, "__iter__")
         if result is not None:
-            return result.realize()
+            result = result.realize()
+            if lookup(result.python_type(), "__next__") is MISSING:
+                kind = result.python_type().__name__
+                tracer.throw(TypeError, f"iter() returned non-iterator of type {kind!r}")
+            return result
+        if lookup(self.cls, "__iter__") is None:
+            return super().iterate(tracer)
         if self.payload is not None:
             return self.payload.iterate(tracer)
         if lookup(self.cls, "__getitem__") is not MISSING:
@@ -332,6 +344,8 @@ class ObjectValue(Value):
 
     def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
         method = op.reflected if reflected else op.method
+        if method and lookup(self.cls, method) is None:
+            tracer.throw(TypeError, "'NoneType' object is not callable")  # a class opts out this way
         result = self.special(tracer, method, other) if method else None
         if result is None and op.symbol == "!=":
             result = self._inverted_equality(tracer, other)

@@ -201,7 +201,9 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.Function.apply.__func__)
 def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    tracer.stop("autograd_function", f"{args[0].describe()} is a custom autograd function")
+    from bothways.capture.values.autograd_functions import apply
+
+    return apply(tracer, args, kwargs)
 
 
 @handles(torch.jit.annotate, typing.cast)

@@ -1,0 +1,139 @@
+"""Callables made from functions: ``partial``, ``partialmethod``, ``wraps``, caches."""
+
+import functools
+
+import pytest
+import torch
+from programs import agree, compare
+
+import bothways
+from bothways.errors import Unsupported
+from bothways.testing import CompileCounter
+
+X = torch.arange(4.0)
+
+
+def scaled_sum(a, b, scale=1):
+    """The sum, scaled."""
+    return (a + b) * scale
+
+
+def test_partials_are_made_and_called():
+    def program(x):
+        add_x = functools.partial(scaled_sum, x, scale=2)
+        nested = functools.partial(add_x, 3)
+        return add_x(1), nested(), nested(scale=5), nested.args[1], nested.keywords, nested.func is scaled_sum
+
+    agree(program, (X,))
+
+
+def test_partials_from_outside():
+    def program(x, p):
+        return p(x), p(x, scale=4), p.args, p.keywords
+
+    counter = agree(
+        program,
+        (X, functools.partial(scaled_sum, 1)),
+        (X, functools.partial(scaled_sum, 2)),
+        (X, functools.partial(scaled_sum, 1, scale=3)),
+    )
+    assert counter.frame_count == 3
+
+
+def test_a_returned_partial_works():
+    def program(x):
+        return functools.partial(scaled_sum, x + 1, **{"scale": 2})
+
+    made = bothways.compile(program, backend="eager", fullgraph=True)(X)
+    assert torch.equal(made(1), (X + 2) * 2)
+
+
+def test_partials_carry_attributes():
+    def program(x, p):
+        p.calls = getattr(p, "calls", 0) + 1
+        made = functools.partial(p, 1)
+        made.tag = x + 1
+        return made(x), made.tag, hasattr(made, "calls"), p.__name__, made
+
+    p = functools.update_wrapper(functools.partial(scaled_sum), scaled_sum)
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    for calls in (1, 2):
+        out = compiled(X, p)
+        assert p.calls == calls and out[2] is False and out[3] == "scaled_sum"
+        assert out[4].tag is out[1] and torch.equal(out[4](X), X + 1)
+
+
+def test_partial_methods():
+    class Gauge:
+        def set(self, value, unit="m"):
+            return value, unit, self.name
+
+        name = "g"
+        zero = functools.partialmethod(set, 0, unit="cm")
+
+    def program(x, gauge):
+        return x + gauge.zero()[0], gauge.zero(unit="mm"), gauge.zero()
+
+    agree(program, (X, Gauge()))
+
+
+def test_wraps():
+    def logged(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            return function(*args) + 1
+
+        return wrapper
+
+    outside = logged(scaled_sum)
+
+    def program(x):
+        @logged
+        def inside(y):
+            """Twice."""
+            return y * 2
+
+        names = inside.__name__, inside.__doc__, outside.__name__, outside.__doc__
+        return outside(x, 1), inside(x), names, outside.__wrapped__(x, 1)
+
+    agree(program, (X,))
+
+
+def test_cached_functions_that_compute_constants():
+    @functools.lru_cache(maxsize=None)
+    def padding(size, multiple):
+        return -size % multiple
+
+    def program(x, multiple):
+        return torch.nn.functional.pad(x, (0, padding(x.shape[0], multiple)))
+
+    agree(program, (X, 3), (X, 5))
+
+
+def test_cached_functions_that_do_more_stop_the_capture():
+    @functools.cache
+    def table(n):
+        return [n]  # every caller gets the same list
+
+    def program(x):
+        return x + table(3)[0]
+
+    with pytest.raises(Unsupported, match="cached function table"):
+        bothways.compile(program, backend="eager", fullgraph=True)(X)
+    assert torch.equal(bothways.compile(program, backend="eager")(X), X + 3)
+
+
+def test_a_single_dispatch_function_runs_as_plain_python():
+    @functools.singledispatch
+    def kind(value):
+        return 0
+
+    @kind.register(int)
+    def _(value):
+        return 1
+
+    def program(x):
+        return x + kind(3)
+
+    compiled = bothways.compile(program, backend=CompileCounter(), fullgraph=False)
+    compare(program, compiled, (X,))

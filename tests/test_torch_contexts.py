@@ -1,0 +1,147 @@
+"""Grad modes, ``inference_mode`` and ``autocast``, as context managers, as decorators and as statements."""
+
+import pytest
+import torch
+from torch import nn
+
+import bothways
+from bothways.errors import Unsupported
+from bothways.testing import CompileCounter, same
+
+X = torch.arange(12.0).reshape(3, 4) / 10
+torch.manual_seed(0)
+LAYER = nn.Linear(4, 4)
+
+
+def agree(program, *args):
+    """Plain and compiled agree on values, dtypes, requires_grad and inference, under either grad mode of the caller."""
+    counter = CompileCounter()
+    compiled = bothways.compile(program, backend=counter, fullgraph=True)
+    for enabled in (True, True, False):
+        with torch.set_grad_enabled(enabled):
+            expected, got = program(*args), compiled(*args)
+            assert torch.is_grad_enabled() == enabled
+        assert same(got, expected)
+        for a, b in zip(got, expected, strict=True):
+            if isinstance(a, torch.Tensor):
+                assert (a.requires_grad, a.is_inference()) == (b.requires_grad, b.is_inference())
+    assert counter.frame_count == 2
+
+
+def test_grad_modes_as_contexts():
+    def program(x):
+        with torch.no_grad():
+            a = LAYER(x)
+            with torch.enable_grad():
+                b = LAYER(x)
+        with torch.set_grad_enabled(False):
+            c = LAYER(x)
+        return a, b, c, LAYER(x), torch.is_grad_enabled()
+
+    agree(program, X)
+
+
+def test_grad_modes_as_decorators():
+    @torch.no_grad()
+    def without(x):
+        return LAYER(x)
+
+    @torch.enable_grad()
+    def within(x):
+        return LAYER(x)
+
+    def program(x):
+        @torch.no_grad()
+        def inner(x):
+            return LAYER(x)
+
+        return without(x), within(x), inner(x), LAYER(x)
+
+    agree(program, X)
+
+
+def test_set_grad_enabled_as_a_statement():
+    def program(x):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        y = LAYER(x)
+        torch.set_grad_enabled(before)
+        return y, LAYER(x)
+
+    agree(program, X)
+
+
+def test_a_grad_mode_that_stays_is_an_effect():
+    def program(x):
+        torch.set_grad_enabled(False)
+        return LAYER(x)
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    try:
+        assert not compiled(X).requires_grad and not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_an_exception_inside_a_context_leaves_it():
+    def program(x):
+        try:
+            with torch.no_grad():
+                raise ValueError
+        except ValueError:
+            return LAYER(x), torch.is_grad_enabled()
+
+    agree(program, X)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu")])
+def test_a_capture_that_stops_inside_a_context_leaves_it(context):
+    def program(x):
+        with context():
+            return x.sum().item()
+
+    with pytest.raises(Unsupported):
+        bothways.compile(program, backend="eager", fullgraph=True)(X)
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def test_inference_mode():
+    @torch.inference_mode()
+    def decorated(x):
+        return LAYER(x)
+
+    def program(x):
+        with torch.inference_mode():
+            a = LAYER(x)
+            with torch.inference_mode(False):
+                b = x * 2
+        return a, b, decorated(x), LAYER(x)
+
+    agree(program, X)
+
+
+def test_autocast():
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def decorated(x):
+        return LAYER(x)
+
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = LAYER(x)
+            with torch.amp.autocast("cpu", enabled=False):
+                b = LAYER(x)
+        return a, b, decorated(x), LAYER(x)
+
+    agree(program, X)
+
+
+def test_the_callers_autocast_is_another_program():
+    def program(x):
+        return LAYER(x)
+
+    counter = CompileCounter()
+    compiled = bothways.compile(program, backend=counter, fullgraph=True)
+    assert compiled(X).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(X).dtype == torch.bfloat16
+    assert compiled(X).dtype == torch.float32 and counter.frame_count == 2
