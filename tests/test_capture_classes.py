@@ -99,6 +99,20 @@ def test_inheritance_and_super():
     agree(program, (X, Both()))
 
 
+def test_new_goes_up_the_hierarchy():
+    class Tagged(Base):
+        def __new__(cls, n):
+            made = super().__new__(cls, n)
+            made.tag = made.made_as + "!"
+            return made
+
+    def program(x):
+        made = Tagged(3)
+        return x + made.n, made.made_as, made.tag
+
+    agree(program, (X,))
+
+
 def test_class_and_static_methods():
     def program(x, b):
         return x + b.twice(2), Both.twice(3), b.create(1).n, Left.create(2).made_as, super(Left, b).who()

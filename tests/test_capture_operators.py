@@ -290,6 +290,25 @@ def test_objects_as_keys_by_their_own_hash_and_equality():
     agree(program, (X, Shown()))
 
 
+def test_objects_in_sets_and_lists_by_their_own_equality():
+    class Item:
+        def __init__(self, v):
+            self.v = v
+
+        def __eq__(self, other):
+            return self.v == other.v
+
+        def __hash__(self):
+            return hash(self.v)
+
+    def program(x, items):
+        items.add(Item(1))
+        items.add(Item(2))
+        return x + len(items), Item(2) in items, [Item(1), Item(2)].index(Item(2)), sorted(item.v for item in items)
+
+    agree(program, (X, {Item(1)}), (X, {Item(3)}))
+
+
 def test_objects_as_keys_by_identity():
     class Key:
         pass

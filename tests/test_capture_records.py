@@ -10,7 +10,7 @@ import torch
 from programs import agree, compare
 
 import bothways
-from bothways.testing import CompileCounter
+from bothways.testing import CompileCounter, same
 
 X = torch.arange(4.0)
 
@@ -173,6 +173,26 @@ def test_named_tuples_with_methods():
         return made.scaled(), sample.scaled(), sample.double, made._asdict(), isinstance(sample, tuple)
 
     agree(program, (X, Sample(2, X)), (X, Sample(3, X)))
+
+
+class Doubled(collections.namedtuple("Doubled", "a b")):
+    def __new__(cls, a):
+        return super().__new__(cls, a, a * 2)
+
+    @property
+    def total(self):
+        return self.a + self.b
+
+
+def test_named_tuples_with_their_own_new():
+    def program(x, doubled):
+        made = Doubled(4)
+        made.note = "n"
+        return x + made.total, made == (4, 8), made.note, doubled.total, doubled[1]
+
+    compiled = bothways.compile(program, backend=CompileCounter(), fullgraph=True)
+    for given in (Doubled(1), Doubled(1), Doubled(2)):
+        assert same(compiled(X, given), program(X, given))
 
 
 # Enums

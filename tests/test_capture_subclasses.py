@@ -103,6 +103,24 @@ def test_overridden_methods_and_super():
     agree(program, (X, UpperDict()))
 
 
+def test_deques_default_dictionaries_and_ordered_ones():
+    class Queue(collections.deque):
+        def push(self, item):
+            self.appendleft(item)
+            return self
+
+    class Groups(collections.defaultdict):
+        pass
+
+    def program(x, queue):
+        last = Queue([1, 2], maxlen=2).push(3)
+        groups = Groups(list)
+        groups["a"].append(queue.push(x + 1)[0])
+        return queue, last, last.maxlen, groups, type(groups), groups.default_factory
+
+    agree(program, (X, Queue([5])))
+
+
 def test_tuples():
     def program(x, given):
         made = MyTuple((x + 1, 2))

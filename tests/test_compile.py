@@ -1,4 +1,4 @@
-"""``bothways.compile`` and the decorators beside it: what may be compiled, and that it stays what it was."""
+"""``bothways.compile``: what may be compiled, that it stays what it was, and what a mistake says."""
 
 import copy
 import functools
@@ -300,65 +300,7 @@ def test_defaults_may_be_changed_later():
     assert torch.equal(compiled(X), X + 5)
 
 
-# Modules
-
-
-class Affine(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("shift", torch.ones(4))
-        self.factor = 2
-
-    def forward(self, x):
-        return self.linear(x) * self.factor + self.shift
-
-
-def test_module():
-    counter = CompileCounter()
-    plain = Affine()
-    compiled = bothways.compile(plain, backend=counter, fullgraph=True)
-    assert torch.equal(compiled(X), plain(X))
-    assert torch.equal(compiled(X), plain(X))
-    assert counter.frame_count == 1
-
-
-def test_a_compiled_module_is_that_module():
-    plain = Affine()
-    compiled = bothways.compile(plain)
-    assert isinstance(compiled, Affine)
-    assert list(compiled.state_dict()) == list(plain.state_dict())
-    assert [id(p) for p in compiled.parameters()] == [id(p) for p in plain.parameters()]
-    assert compiled.linear is plain.linear
-    assert repr(compiled) == repr(plain)
-    compiled.factor = 7
-    assert plain.factor == 7
-    assert torch.equal(compiled(X), plain(X))
-    compiled.eval()
-    assert not plain.training
-    plain.load_state_dict(Affine().state_dict())
-    assert torch.equal(compiled(X), plain(X))
-
-
-def test_copies_and_pickles_of_a_compiled_module():
-    compiled = bothways.compile(Affine())
-    copied = copy.deepcopy(compiled)
-    assert torch.equal(copied(X), compiled(X))
-    assert copied.linear.weight is not compiled.linear.weight
-    loaded = pickle.loads(pickle.dumps(compiled))
-    assert isinstance(loaded, Affine)
-    assert torch.equal(loaded(X), compiled(X))
-
-
-def test_a_compiled_module_inside_another():
-    counter = CompileCounter()
-    inner = bothways.compile(Affine(), backend=counter)
-    outer = nn.Sequential(inner, nn.ReLU())
-    assert torch.equal(outer(X), torch.relu(inner(X)))
-    assert [name for name, _ in outer.named_parameters()] == ["0.linear.weight", "0.linear.bias"]
-    compiled = bothways.compile(outer, backend=counter, fullgraph=True)
-    assert torch.equal(compiled(X), outer(X))
-    assert counter.frame_count == 2
+# Modules: their own file shows the rest
 
 
 def test_classes_that_watch_their_subclasses_do_not_see_the_compiled_one():
@@ -510,99 +452,6 @@ def test_reset_captures_again_what_had_become_plain():
     bothways.reset()
     program(X)
     assert counter.frame_count == 1
-
-
-# What users say about their functions
-
-
-def test_disable_keeps_a_function_plain():
-    compiling = []
-
-    @bothways.disable
-    def helper(x):
-        compiling.append(bothways.is_compiling())
-        return x + 1
-
-    def program(x):
-        return helper(x) * 2
-
-    assert helper.__name__ == "helper"
-    assert torch.equal(bothways.compile(program)(X), (X + 1) * 2)
-    assert compiling == [False]
-    with pytest.raises(errors.Unsupported) as raised:
-        bothways.compile(program, fullgraph=True)(X)
-    assert raised.value.break_.code == "call_disabled"
-
-
-def test_disable_and_compile_in_either_order():
-    def program(x):
-        return x + 1
-
-    counter = CompileCounter()
-    disabled = bothways.disable(program)
-    assert bothways.compile(disabled, backend=counter) is disabled
-    assert torch.equal(bothways.disable(bothways.compile(program, backend=counter))(X), X + 1)
-    assert counter.frame_count == 0
-
-
-def test_allow_in_graph_records_one_call():
-    @bothways.allow_in_graph
-    def helper(x):
-        return torch.sin(x) + torch.cos(x)
-
-    counter = CompileCounter()
-    compiled = bothways.compile(lambda x: helper(x) * 2, backend=counter, fullgraph=True)
-    assert torch.equal(compiled(X), helper(X) * 2)
-    assert counter.op_count == 2
-
-
-def test_graph_break_ends_the_graph():
-    def program(x):
-        x = x + 1
-        bothways.graph_break()
-        return x * 2
-
-    assert torch.equal(bothways.compile(program)(X), program(X))
-    with pytest.raises(errors.Unsupported) as raised:
-        bothways.compile(program, fullgraph=True)(X)
-    assert raised.value.break_.code == "graph_break"
-
-
-def test_assume_constant_result_calls_once():
-    calls = []
-
-    @bothways.assume_constant_result
-    def factor():
-        calls.append(1)
-        return 3
-
-    compiled = bothways.compile(lambda x: x * factor(), fullgraph=True)
-    assert torch.equal(compiled(X), X * 3)
-    assert torch.equal(compiled(X), X * 3)
-    assert len(calls) == 1
-
-
-def test_is_compiling_is_true_inside_a_capture_only():
-    def program(x):
-        return x + 1 if bothways.is_compiling() else x - 1
-
-    assert torch.equal(program(X), X - 1)
-    assert torch.equal(bothways.compile(program, fullgraph=True)(X), X + 1)
-
-
-def test_marks_on_dimensions_are_checked():
-    bothways.mark_dynamic(torch.ones(2, 3), [0, -1])
-    bothways.mark_static(torch.ones(2, 3))
-    with pytest.raises(IndexError, match="dimension 5"):
-        bothways.mark_dynamic(torch.ones(2, 3), 5)
-    with pytest.raises(errors.InvalidTarget):
-        bothways.mark_static(3, 0)
-
-
-def test_decorators_reject_what_they_cannot_mark():
-    for decorator in (bothways.disable, bothways.allow_in_graph, bothways.assume_constant_result):
-        with pytest.raises(errors.InvalidTarget):
-            decorator(3)
 
 
 # Threads

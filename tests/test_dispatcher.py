@@ -122,6 +122,21 @@ def test_error_on_recompile():
         assert torch.equal(compiled(X, 1), X)
 
 
+def test_inputs_that_raise_are_no_recompilation():
+    @bothways.compile
+    def program(x, n):
+        if n < 0:
+            raise ValueError(n)
+        return x * n
+
+    with config.patch(error_on_recompile=True):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="-1"):
+                program(X, -1)
+            assert torch.equal(program(X, 2), X * 2)
+    assert program.__bothways__.history.captures == 2
+
+
 def test_reasons_are_kept():
     compiled = bothways.compile(scale)
     compiled(X, 1)

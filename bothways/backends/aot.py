@@ -25,8 +25,8 @@ def aot(
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if any(getattr(node.target, "opaque", False) for node in graph.graph.nodes):
-            return graph.forward  # a backward that must run as the user's Python, at its moment
+        if graph.meta.get("hooked") or any(getattr(node.target, "opaque", False) for node in graph.graph.nodes):
+            return graph.forward  # somebody's Python runs in the middle of the backward
         try:
             return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler)
         except (NotDifferentiable, *torch_compat.fake_tensor_errors()):

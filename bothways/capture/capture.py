@@ -43,7 +43,9 @@ STATE = (
     torch_compat.get_default_dtype,
     torch_compat.function_mode_depth,
     torch_compat.dispatch_mode_depth,
+    torch_compat.functorch_level,
 )
+MODES = (torch_compat.function_mode_depth, torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
 
 
 # Breaks that mean the function raises: it then runs as plain Python, so that the exception is the real one.
@@ -68,8 +70,8 @@ def capture(
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
     tracer = Tracer(depth_limit, tag)
     tracer.fullgraph = fullgraph
-    if torch_compat.function_mode_depth() or torch_compat.dispatch_mode_depth():
-        raise Unsupported(Break("torch_mode", "a torch function or dispatch mode is active"))
+    if any(active() for active in MODES):
+        raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
     with _torch_state_kept(tracer):
         state = [(query, query()) for query in STATE]
         try:
@@ -135,7 +137,7 @@ def _guard_state(tracer: Tracer, query: Any, answer: Any) -> None:
     source = tracer.inject(query, f"torch.{query.__name__}")
     if answer is True or answer is False:
         tracer.guard("{s0}()" if answer else "not {s0}()", source)
-    elif answer == 0:
+    elif not answer:
         tracer.guard("not {s0}()", source)
     else:
         tracer.guard("{s0}() == {c0}", source, answer)

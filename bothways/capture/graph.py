@@ -47,6 +47,7 @@ class GraphBuilder:
         self.tracer = tracer
         self.graph = torch.fx.Graph()
         self.inputs: list[TensorValue] = []
+        self.hooked = False  # whether somebody watches the gradient of a tensor inside
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
 
@@ -195,7 +196,9 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        module.meta["hooked"] = self.hooked
+        return module
 
     @property
     def op_count(self) -> int:

@@ -120,4 +120,3 @@ def exception_table(code: types.CodeType) -> list[tuple[int, int, int, int, bool
             rows.append((start, start + size, target, depth_lasti >> 1, bool(depth_lasti & 1)))
     except StopIteration:
         return rows
-

@@ -80,8 +80,9 @@ class GuardWriter:
             return self.tracer.inject(weakref.ref(constant.obj), repr(constant)).key + "()"
         if _has_literal(constant):
             return repr(constant)
-        if isinstance(constant, type) and vars(builtins).get(constant.__name__) is constant:
-            return str(constant.__name__)
+        name = getattr(constant, "__name__", "")
+        if isinstance(constant, type) and vars(builtins).get(name) is constant:
+            return str(name)
         return self.tracer.inject(constant, _label(constant)).key
 
 

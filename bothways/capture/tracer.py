@@ -20,6 +20,7 @@ from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
+    from bothways.capture.values.hooks import Registration
     from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.generators import GeneratorValue
 
@@ -54,6 +55,7 @@ class Tracer:
         self.depth_limit = depth_limit
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
+        self.registrations: list[Registration] = []  # hooks, in the order they were registered
         self._injected: dict[int, Injected] = {}
         self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.

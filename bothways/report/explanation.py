@@ -41,8 +41,8 @@ class Explanation:
         return [check for program in self.programs for check in program.checks]
 
     def __str__(self) -> str:
-        count = f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}"
-        lines = [f"{self.name}: {count}, {self.op_count} operations, {len(self.breaks)} breaks"]
+        counts = ((len(self.programs), "program"), (self.op_count, "operation"), (len(self.breaks), "break"))
+        lines = [f"{self.name}: {_counted(counts)}"]
         for index, program in enumerate(self.programs):
             lines += ["", *_program_lines(index, program)]
         lines += _section("Breaks", [str(found) for found in self.breaks])
@@ -52,6 +52,8 @@ class Explanation:
 
 def _program_lines(index: int, program: Program) -> list[str]:
     graph = program.graph_text().strip() if program.graph_text is not None else "(no tensor operations)"
+    if not program.body:
+        graph = "(none: the function raises when these guards hold, and runs as plain Python)"
     return [
         f"== Program {index} of {program.name} ==",
         *_section("Graph", [graph]),
@@ -72,3 +74,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
     if not lines:
         return []
     return ["", f"{title}:", *(f"    {line}" for text in lines for line in text.split("\n"))]
+
+
+def _counted(counts: tuple[tuple[int, str], ...]) -> str:
+    return ", ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MISSING = object()
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+FIELD_GETTER = type(namedtuple("Example", "field").field)  # type: ignore[attr-defined]  # reads one element of a tuple
 C_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -88,6 +90,8 @@ def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, att
         return result
     if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
         return BoundBuiltin(owner, name)
+    if isinstance(attribute, FIELD_GETTER):
+        return protocols.call(tracer, library_value(tracer, tuple.__getitem__), [owner, field_index(attribute)])
     getter = lookup(type(attribute), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = class_entry(tracer, cls, name, attribute)
@@ -101,6 +105,13 @@ def constant_name(name: str) -> Value:
     from bothways.capture.values.constants import ConstantValue
 
     return ConstantValue(name)
+
+
+def field_index(getter: Any) -> Value:
+    """Which element of a named tuple a field's descriptor reads: its pickled form tells."""
+    from bothways.capture.values.constants import ConstantValue
+
+    return ConstantValue(getter.__reduce__()[1][0])
 
 
 def _bind_stored(tracer: Tracer, owner: Value, cls: type, name: str, stored: Value) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import protocols
@@ -104,7 +105,9 @@ class ModuleValue(ObjectValue):
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         custom = lookup(self.cls, "__call__")
-        if custom is not lookup(torch.nn.Module, "__call__") and not hasattr(custom, "__bothways__"):
+        # A GraphModule's own __call__ only adds to tracebacks.
+        plain = issubclass(self.cls, torch.fx.GraphModule) or hasattr(custom, "__bothways__")
+        if custom is not lookup(torch.nn.Module, "__call__") and not plain:
             return super().call(tracer, args, kwargs)
         self._stop_at_backward_hooks(tracer)
         if self._has_forward_hooks(tracer):

@@ -6,6 +6,7 @@ order only when the program iterates.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,7 +67,8 @@ class SetValue(Value):
         for raw in value._raw:
             element = key_values.known_key(tracer, raw)
             value.elements[element.hash_key(tracer)] = element
-        value.keys = set(obj) if value._raw == list(value.elements) else set(value.elements)
+        plain = len(value._raw) == len(value.elements) and all(map(operator.is_, value._raw, value.elements))
+        value.keys = set(obj) if plain else set(value.elements)
         value.original = dict(value.elements)
         value._content_known = value._order_known = False
         return value

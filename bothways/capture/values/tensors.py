@@ -77,10 +77,6 @@ STOPS: dict[str, tuple[str, str]] = {
         ).split()
     },
     **{
-        name: ("hook", f"Tensor.{name} registers a hook")
-        for name in "register_hook register_post_accumulate_grad_hook retain_grad".split()
-    },
-    **{
         name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
         for name in "requires_grad_ set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
     },
@@ -92,6 +88,8 @@ STOPS: dict[str, tuple[str, str]] = {
     "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),
     "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
 }
+
+HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 
 
 class TensorValue(Value):
@@ -176,6 +174,10 @@ class TensorValue(Value):
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name in STOPS:
             tracer.stop(*STOPS[name])
+        if name in HOOK_METHODS:
+            from bothways.capture.values.hooks import register
+
+            return register(tracer, self, name, [*args, *kwargs.values()])
         if name in _STATE_QUERIES:
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
