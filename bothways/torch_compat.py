@@ -58,6 +58,8 @@ SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
 TENSOR_BASE: type = _C.TensorBase
 OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
+APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
+
 GLOBAL_MODULE_HOOKS: tuple[str, ...] = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",

@@ -311,7 +311,7 @@ def test_a_builtin_shows_again_when_its_global_is_deleted():
         try:
             del max
         except NameError as error:
-            return x + n, hidden, max(1, n), str(error)
+            return x + n, hidden, max(1, n), str(error)  # noqa: F821
 
     agree(program, (X, 3), (X, 4))
     assert "max" not in globals()

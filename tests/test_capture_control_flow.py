@@ -325,7 +325,7 @@ SUBJECTS = [
 ]
 
 
-@pytest.mark.parametrize("subjects", SUBJECTS, ids=repr)
+@pytest.mark.parametrize("subjects", SUBJECTS, ids=lambda subjects: type(subjects[0]).__name__)
 def test_match_from_outside(subjects):
     def program(x, subject):
         return x + 1, describe(subject)

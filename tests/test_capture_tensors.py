@@ -307,7 +307,6 @@ def test_a_tensor_attribute_set_inside_is_there_afterwards():
         ("tensor_value", lambda x: f"{x}"),
         ("dynamic_shape", lambda x: x.nonzero()),
         ("dynamic_shape", lambda x: x[x > 0]),
-        ("hook", lambda x: (x * 2).register_hook(print)),
         ("backward", lambda x: x.sum().backward()),
         ("mutation_unknown", lambda x: (x * 2).detach().requires_grad_()),
     ],

@@ -227,6 +227,18 @@ def test_super_forward():
     check_changes(lambda: Shifted(4, 4))
 
 
+def test_modules_are_made_inside_after_torch_compile_was_used():
+    torch.compile(lambda x: x + 1, backend="eager")(X)  # wraps nn.Module.__init__
+    module = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+
+    def program(x):
+        for layer in module[:1]:
+            x = layer(x)
+        return x
+
+    assert same(bothways.compile(program, backend="eager", fullgraph=True)(X), program(X))
+
+
 def test_modules_without_parameters_are_made_inside():
     def program(x):
         return nn.ReLU()(x), nn.Flatten()(x), nn.MSELoss()(x, x * 2), nn.Dropout(0.0)(x)

@@ -27,9 +27,10 @@ def aot(
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         if graph.meta.get("hooked") or any(getattr(node.target, "opaque", False) for node in graph.graph.nodes):
             return graph.forward  # somebody's Python runs in the middle of the backward
+        refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler)
-        except (NotDifferentiable, *torch_compat.fake_tensor_errors()):
+        except refusals:
             return graph.forward
 
     return backend

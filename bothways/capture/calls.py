@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.functions import FunctionValue
 
+# Wrappers that keep books for somebody else, and the variable that holds what they wrap. PyTorch's own compiler
+# puts these around nn.Module's methods when a process uses it, too.
+LOOKED_THROUGH: dict[str, str] = {
+    "install_generation_tagging_init.<locals>.patched_init": "init",
+    "install_generation_tagging_init.<locals>.patched_setstate": "setstate",
+}
+
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -31,6 +38,8 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         handler = torch_functions.HANDLERS.get(real)
         if handler is not None:
             return handler(tracer, args, kwargs)
+        if real.__qualname__ in LOOKED_THROUGH:
+            return _call_behind(tracer, function, LOOKED_THROUGH[real.__qualname__], args, kwargs)
         stand_in = standins.find(real)
         if stand_in is not None:
             return tracer.inline(stand_in, args, kwargs)
@@ -40,6 +49,15 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         if treatment is Treatment.BREAK:
             tracer.stop("call_unknown", f"{real.__module__}.{real.__qualname__} is not looked into")
     return inline(tracer, function, args, kwargs)
+
+
+def _call_behind(tracer: Tracer, function: FunctionValue, variable: str, args: Args, kwargs: Kwargs) -> Value:
+    """Call what a wrapper's closure holds instead of the wrapper."""
+    from bothways.capture.values.functions import CellValue
+
+    cell = function.closure[function.code.co_freevars.index(variable)]
+    assert isinstance(cell, CellValue) and cell.content is not None
+    return cell.content.realize().call(tracer, args, kwargs)
 
 
 def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Args, kwargs: Kwargs) -> Value:

@@ -65,7 +65,12 @@ class Capture:
 
 
 def capture(
-    function: types.FunctionType, arguments: Mapping[str, object], *, depth_limit: int = 100, tag: str = "0_", fullgraph: bool = False
+    function: types.FunctionType,
+    arguments: Mapping[str, object],
+    *,
+    depth_limit: int = 100,
+    tag: str = "0_",
+    fullgraph: bool = False,
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
     tracer = Tracer(depth_limit, tag)

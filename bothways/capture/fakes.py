@@ -105,7 +105,7 @@ def _with_history(meta: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _computed(meta: torch.Tensor) -> torch.Tensor:
     """A tensor like ``meta`` that autograd takes for the result of an operation."""
     with torch.enable_grad():
-        result: torch.Tensor = _NonLeaf.apply(meta.requires_grad_())  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _NonLeaf.apply(meta.requires_grad_())
     return result
 
 

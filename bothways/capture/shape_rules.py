@@ -136,7 +136,8 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 def _build_table() -> dict[Any, Rule]:
     table: dict[Any, Rule] = {}
-    for names, rule in ((UNARY, _unary), (BINARY, _binary), (BINARY_OF_TENSORS, _binary_of_tensors), (["clamp"], _clamp)):
+    rules = ((UNARY, _unary), (BINARY, _binary), (BINARY_OF_TENSORS, _binary_of_tensors), (["clamp"], _clamp))
+    for names, rule in rules:
         for name in names:
             for holder in (torch, torch.Tensor, F):
                 function = getattr(holder, name, None)

@@ -20,9 +20,9 @@ from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
-    from bothways.capture.values.hooks import Registration
     from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.generators import GeneratorValue
+    from bothways.capture.values.hooks import Registration
 
 
 class Observed(Exception):

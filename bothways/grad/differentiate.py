@@ -51,10 +51,13 @@ def _inference(joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler)
 
 def take_outputs(outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of the original function from what the graph returned."""
-    return tuple(
-        None if output is None else results[output.index] if isinstance(output, Result) else output.take(inputs, results)
-        for output in outputs
-    )
+    return tuple(_take(output, inputs, results) for output in outputs)
+
+
+def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    if output is None:
+        return None
+    return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
 
 
 def write_back(inputs: Sequence[torch.Tensor], changed: list[int], values: Sequence[torch.Tensor]) -> None:
@@ -99,7 +102,7 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        results = CompiledNode.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        results = CompiledNode.apply(self, *inputs)
         write_back(inputs, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, inputs, results)
 
@@ -151,7 +154,10 @@ class DifferentiatedGraph:
         def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             inputs, tangents = everything[:count], everything[count:]
             with torch.enable_grad():
-                leaves = [_connected(value) if needed else value for value, needed in zip(inputs, self.needs_grad)]
+                leaves = [
+                    _connected(value) if needed else value
+                    for value, needed in zip(inputs, self.needs_grad, strict=True)
+                ]
                 outputs = self.function(*leaves)
             results = results_of(self.outputs, outputs)
             roots = [result for result, stride in zip(results, strides, strict=True) if stride is not None]

@@ -10,8 +10,6 @@ import torch.fx
 from bothways.grad.joint import Joint
 
 
-
-
 def saved_values(joint: Joint) -> tuple[torch.fx.Node, ...]:
     """The forward values, other than inputs, that backward operations read."""
     needed: dict[torch.fx.Node, None] = {}

@@ -23,7 +23,7 @@ class ApplyFunction:
         given = list(tensors)
         for index, constant in self.constants.items():
             given.insert(index, constant)
-        return self.cls.apply(*given)  # type: ignore[no-untyped-call]
+        return self.cls.apply(*given)
 
     def __repr__(self) -> str:
         return f"{self.cls.__qualname__}.apply"

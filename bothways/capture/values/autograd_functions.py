@@ -188,8 +188,8 @@ def _backward_body(side: Tracer, cls: Any) -> Value:
     from bothways.capture.wrap import library_value
 
     static = lookup(cls, "backward")
-    function = getattr(static, "__func__", None)
-    if isinstance(static, staticmethod) and function.__globals__["__name__"] == torch.autograd.function.__name__:
+    function: Any = static.__func__ if isinstance(static, staticmethod) else None
+    if function is not None and function.__globals__["__name__"] == torch.autograd.function.__name__:
         return library_value(side, function.__wrapped__)
     return ClassValue.of(side, cls).get_attr(side, "backward")
 

@@ -43,11 +43,11 @@ class ModuleValue(ObjectValue):
         return name != "forward" and super().library_method(name, attribute)
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
-        if self.source is not None and name not in self.attrs and name not in self.instance_dict():
-            if lookup(self.cls, name) is MISSING:
-                for holder in MEMBER_DICTS:
-                    if name in self.instance_dict().get(holder, ()):
-                        return self._member(tracer, holder, name)
+        stored = name in self.attrs or self.source is None or name in self.instance_dict()
+        if not stored and lookup(self.cls, name) is MISSING:
+            for holder in MEMBER_DICTS:
+                if name in self.instance_dict().get(holder, ()):
+                    return self._member(tracer, holder, name)
         return super().generic_get_attr(tracer, name)
 
     def _member(self, tracer: Tracer, holder: str, name: str) -> Value:

@@ -271,11 +271,11 @@ class ObjectValue(Value):
             return handler(tracer, self, args, kwargs)
         if self.payload is None:
             tracer.stop("call_unknown", f"cannot call {name!r} of {self.describe()}")
-        if name == "__getitem__" and lookup(self.cls, "__missing__") is not MISSING:
-            if not self.payload.contains(tracer, args[0].realize()):
-                result = self.special(tracer, "__missing__", args[0])
-                if result is not None:
-                    return result
+        has_default = name == "__getitem__" and lookup(self.cls, "__missing__") is not MISSING
+        if has_default and not self.payload.contains(tracer, args[0].realize()):
+            result = self.special(tracer, "__missing__", args[0])
+            if result is not None:
+                return result
         return self.payload.call_method(tracer, name, args, kwargs)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
@@ -433,8 +433,8 @@ class ObjectValue(Value):
         for attribute, value in self.attrs.items():
             if (value is None or attribute in self.moved) and self._held_before(attribute):
                 hidden = attribute in self.instance_dict() and is_data_descriptor(lookup(self.cls, attribute))
-                delete = f"del {name}.__dict__[{attribute!r}]" if hidden else f"object.__delattr__({name}, {attribute!r})"
-                emitter.effect(delete)
+                plain = f"object.__delattr__({name}, {attribute!r})"
+                emitter.effect(f"del {name}.__dict__[{attribute!r}]" if hidden else plain)
             if value is not None:
                 emitter.effect(self._store(name, attribute, emitter.rebuild(value)))
 

@@ -92,8 +92,7 @@ class PartialValue(Value):
         self._store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        held = self.attrs[name] if name in self.attrs else self.obj is not None and name in self.obj.__dict__
-        if not held:
+        if not self.attrs.get(name, self.obj is not None and name in self.obj.__dict__):
             tracer.throw(AttributeError, f"'functools.partial' object has no attribute {name!r}")
         self.get_attr(tracer, name)  # guards that it is there
         self._store(tracer, name, None)

@@ -167,6 +167,9 @@ class TensorValue(Value):
     # Operations.
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "stride" and self.source is None and any(size <= 1 for size in self.fake.shape):
+            # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
+            tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
         if name in METADATA_METHODS:
             from bothways.capture.values.constants import constant_arguments
 

@@ -199,7 +199,7 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(None)
 
 
-@handles(torch.autograd.Function.apply.__func__)
+@handles(torch_compat.APPLY_FUNCTION)
 def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     from bothways.capture.values.autograd_functions import apply
 
