@@ -37,6 +37,8 @@ are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_determinist
 is_scripting: Callable[[], bool] = torch._jit_internal.is_scripting
 get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 
+# Attention asks whether PyTorch's own tracer runs; it never does inside a capture. Newer versions have dropped it.
+is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
 log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 
 # Autocast as two calls, the form a graph can hold.
@@ -104,7 +106,7 @@ def no_modes() -> AbstractContextManager[None]:
 
 def below_autograd() -> AbstractContextManager[None]:
     """Run operations without autograd looking at them, whatever the grad mode is."""
-    return _C._AutoDispatchBelowAutograd()  # type: ignore[no-any-return]
+    return _C._AutoDispatchBelowAutograd()
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -127,11 +129,11 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def enable_functionalization() -> None:
-    torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+    torch._enable_functionalization(reapply_views=True)
 
 
 def disable_functionalization() -> None:
-    torch._disable_functionalization()  # type: ignore[attr-defined]
+    torch._disable_functionalization()
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

@@ -134,7 +134,7 @@ def _bind(tracer: Tracer, code: types.CodeType, arguments: Mapping[str, object])
         cursor += 1
     if code.co_flags & _CO_VARKEYWORDS:
         name = code.co_varnames[cursor]
-        bound[name] = DictValue.external(tracer, arguments[name], Local(name))  # type: ignore[arg-type]
+        bound[name] = DictValue.external(tracer, arguments[name], Local(name))
     return bound
 
 
@@ -164,7 +164,7 @@ def _guard_aliasing(tracer: Tracer) -> None:
         for other in known:
             if other is changed or other.source is None or isinstance(changed, FunctionValue):
                 continue
-            if type(other) is type(changed) and other.python_type() is changed.python_type():  # type: ignore[attr-defined]
+            if type(other) is type(changed) and other.python_type() is changed.python_type():
                 tracer.guard("{s0} is not {s1}", changed.source, other.source)
 
 

@@ -267,7 +267,7 @@ def _sliceable(tracer: Tracer, value: Value) -> list[Value]:
         iterator = protocols.iterate(tracer, value)
     except Observed as observed:
         if issubclass(observed.value.python_type(), TypeError):
-            tracer.throw(TypeError, "can only assign an iterable")
+            tracer.run_const([].__setitem__, slice(0, 0), None)  # raises what this version of Python says
         raise
     return list(protocols.elements(tracer, iterator))
 

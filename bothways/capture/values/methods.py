@@ -36,6 +36,8 @@ def is_none(value: Value | None) -> bool:
 def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
     """Complain about a new attribute on an object that cannot have any."""
     kind = owner.python_type()
+    if kind.__module__ == "builtins":
+        tracer.run_const(setattr, kind(), name, None)  # raises what this version of Python says
     known = hasattr(kind, name)
     message = f"attribute {name!r} is read-only" if known else f"has no attribute {name!r}"
     tracer.throw(AttributeError, f"{kind.__name__!r} object {message}")
