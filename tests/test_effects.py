@@ -498,3 +498,40 @@ def test_an_exception_that_is_caught_after_changes():
     node = Node()
     out = compiled(program)(X, node)
     assert out is node.value and (node.next, node.last) == ("caught", "finally")
+
+
+def test_effects_before_a_failing_operation_have_happened_and_later_ones_not():
+    def program(weight, index, log):
+        log.append("before")
+        row = torch.nn.functional.embedding(index, weight)
+        log.append("after")
+        return row
+
+    compiled = bothways.compile(program, fullgraph=True)
+    weight, good, bad = torch.ones(3, 2), torch.tensor([1]), torch.tensor([7])
+    logs = []
+    for function in (program, compiled, compiled):
+        log = []
+        function(weight, good, log)
+        with pytest.raises(IndexError) as caught:
+            function(weight, bad, log)
+        logs.append((log, str(caught.value), caught.value.__context__))
+        assert any(entry.name == "program" for entry in caught.traceback)
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_a_graph_that_fails_where_python_does_not_is_reported():
+    def broken(graph, inputs):
+        def run(*args):
+            raise ValueError("miscompiled")
+
+        return run
+
+    def program(x, log):
+        log.append(1)
+        return x + 1
+
+    log = []
+    with pytest.warns(RuntimeWarning, match="miscompiled"):
+        assert torch.equal(bothways.compile(program, backend=broken)(torch.ones(2), log), torch.full((2,), 2.0))
+    assert log == [1]

@@ -201,5 +201,23 @@ class GraphBuilder:
         return module
 
     @property
+    def changes_inputs(self) -> bool:
+        """Whether running the graph twice would differ from running it once, as far as names tell."""
+        return any(_changes_something(node) for node in self.graph.nodes)
+
+    @property
     def op_count(self) -> int:
         return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
+
+
+def _changes_something(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return node.op not in ("placeholder", "output") and (
+        in_place or name in IN_PLACE_OPERATORS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    )
+
+
+IN_PLACE_OPERATORS = frozenset(
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor batch_norm".split()
+)

@@ -17,7 +17,7 @@ from bothways.capture.emit import Emitter, Names
 from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
-from bothways.runtime.program import Check, Program
+from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
 
 if TYPE_CHECKING:
     import torch.fx
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
-RESERVED = frozenset(dir(builtins)) | {"hit"}
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result"}
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
@@ -123,12 +123,29 @@ def render(
     if tracer.graph.op_count:
         call = f"{graph_key}({', '.join(inputs)})"
         targets = ", ".join(emitter.tensors.values())
-        body.append(f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call)
+        line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
+        body += _retried(line) if emitter.effects and not tracer.graph.changes_inputs else [line]
     body += [*emitter.builds, *emitter.effects, f"return {returned}"]
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
     )
     return program, outputs
+
+
+def _retried(call: str) -> list[str]:
+    """The graph's call where effects follow: if it fails, plain Python fails at the user's line, with the effects
+    that come before that line and without those that come after."""
+    return [
+        "failure = None",
+        "try:",
+        f"    {call}",
+        "except Exception as error:",
+        "    failure = error",
+        "if failure is not None:",
+        f"    result = {PLAIN_CALL}",
+        f"    {DISAGREE}(failure)",
+        "    return result",
+    ]
 
 
 def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:

@@ -12,6 +12,11 @@ from typing import Any
 
 from bothways.errors import Position
 
+# Stands in a body for the call of the user's own function with everything it was given.
+PLAIN_CALL = "@plain@"
+# The name under which bodies find ``report_disagreement``.
+DISAGREE = "_bothways_disagree"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -46,7 +51,7 @@ class Program:
             "    hit = False",
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
-            *(f"    {line}" for line in self.body or [f"return {plain}"]),
+            *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
         ]
 
     @property

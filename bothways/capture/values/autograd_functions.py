@@ -24,6 +24,7 @@ from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.objects import ObjectValue, lookup
 from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Unsupported
+from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if kwargs:
         tracer.stop("autograd_function", f"{name}.apply is called with keywords")
     inputs = [_prepared(tracer, arg, name) for arg in args[1:]]
+    if mark_of(target.cls) is Mark.IN_GRAPH:
+        whole = ApplyFunction(target.cls, True, {})
+        return tracer.graph.op("call_function", whole, whole, inputs, {})
     side = tracer.fork()
     grad_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(False)
