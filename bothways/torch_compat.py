@@ -6,7 +6,7 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -107,6 +107,13 @@ def no_modes() -> AbstractContextManager[None]:
 def below_autograd() -> AbstractContextManager[None]:
     """Run operations without autograd looking at them, whatever the grad mode is."""
     return _C._AutoDispatchBelowAutograd()
+
+
+def without_saved_tensor_hooks() -> AbstractContextManager[None]:
+    """Keep the user's saved-tensor hooks from seeing fake tensors: the innermost pair of hooks is the one used."""
+    if _C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

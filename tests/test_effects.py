@@ -520,18 +520,37 @@ def test_effects_before_a_failing_operation_have_happened_and_later_ones_not():
     assert logs[0] == logs[1] == logs[2]
 
 
-def test_a_graph_that_fails_where_python_does_not_is_reported():
+def test_a_graph_that_fails_where_python_does_not_is_logged(caplog):
     def broken(graph, inputs):
         def run(*args):
             raise ValueError("miscompiled")
 
         return run
 
-    def program(x, log):
+    def program(x, index, log):
         log.append(1)
-        return x + 1
+        return x[index]
 
     log = []
-    with pytest.warns(RuntimeWarning, match="miscompiled"):
-        assert torch.equal(bothways.compile(program, backend=broken)(torch.ones(2), log), torch.full((2,), 2.0))
-    assert log == [1]
+    with bothways.config.patch(logs="breaks"):
+        result = bothways.compile(program, backend=broken)(torch.ones(2), torch.tensor([0]), log)
+    assert torch.equal(result, torch.ones(1)) and log == [1]
+    assert "miscompiled" in caplog.text
+
+
+def test_an_except_around_an_operation_that_fails_on_its_data_catches():
+    def program(x, index, log):
+        try:
+            return x[index] * 2
+        except IndexError:
+            return x.sum()
+        finally:
+            log.append("done")
+
+    compiled = bothways.compile(program, fullgraph=True)
+    x = torch.arange(3.0)
+    for index in (1, 7, 2):
+        expected, got = [], []
+        given = torch.tensor([index])
+        assert torch.equal(program(x, given, expected), compiled(x, given, got))
+        assert expected == got

@@ -352,3 +352,12 @@ def test_an_input_marked_dirty_is_the_result(backend):
         (scaled.sum() + changed.sum()).backward()
         results.append((same, scaled, changed, x.grad))
     assert difference(*results) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_once_differentiable_is_respected(backend):
+    compiled = bothways.compile(lambda x: Once.apply(x).sum(), backend=backend, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        gradient.sum().backward()

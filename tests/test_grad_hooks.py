@@ -217,3 +217,21 @@ def test_a_tensor_changed_after_its_hook_runs_as_plain_python(backend):
         function(x).backward()
         grads.append(x.grad)
     assert difference(*grads) is None
+
+
+def test_a_hook_on_a_view_whose_base_is_changed_later(backend):
+    log = []
+
+    def program(x):
+        y = x * 2
+        view = y[0]
+        view.register_hook(lambda grad: log.append(1))
+        y.mul_(3)
+        return y.sum() + view.sum()
+
+    counts = []
+    for function in (program, bothways.compile(program, backend=backend)):
+        log.clear()
+        function(torch.ones(2, 2, requires_grad=True)).backward()
+        counts.append(len(log))
+    assert counts[0] == counts[1]

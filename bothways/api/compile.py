@@ -77,7 +77,7 @@ def compile(
     settings = _checked_options(backend, fullgraph, dynamic, mode, options, disable)
 
     def decorate(target: Any) -> Any:
-        _check_target(target)
+        check_target(target)
         return target if disable else _compile(target, settings)
 
     return decorate if fn is None else decorate(fn)
@@ -110,7 +110,7 @@ def _checked_options(
     )
 
 
-def _check_target(target: Any) -> None:
+def check_target(target: Any) -> None:
     if isinstance(target, type):
         raise InvalidTarget(f"{target.__name__} is a class; compile an instance or one of its methods")
     if not callable(target) and not isinstance(target, classmethod):

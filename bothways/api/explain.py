@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bothways.api.compile import compile
+from bothways.api.compile import check_target, compile
 from bothways.report import Explanation
 from bothways.runtime.compiled import CompiledFunction
 
@@ -18,6 +18,9 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
 
     A function that is compiled already tells its whole history; a plain one is compiled for the occasion.
     """
+
+    if _state_of(fn) is None:
+        check_target(fn)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         target = fn if _state_of(fn) is not None else compile(fn)

@@ -42,3 +42,4 @@ def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callab
 
 
 aot_eager = aot(fw_compiler=run_as_is)
+aot_eager.__name__ = "aot_eager"

@@ -77,7 +77,7 @@ def capture(
     tracer.fullgraph = fullgraph
     if any(active() for active in MODES):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
-    with _torch_state_kept(tracer):
+    with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
         state = [(query, query()) for query in STATE]
         try:
             output: Value | Break = _interpret(tracer, function, arguments)

@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways.capture import fakes
 from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.safe_operations import may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 
@@ -201,9 +202,27 @@ class GraphBuilder:
         return module
 
     @property
+    def last_node(self) -> torch.fx.Node:
+        return next(iter(reversed(self.graph.nodes)))
+
+    def changes_after(self, node: torch.fx.Node) -> bool:
+        """Whether something was changed in place after ``node`` was recorded."""
+        for later in reversed(self.graph.nodes):
+            if later is node:
+                return False
+            if _changes_something(later):
+                return True
+        return False
+
+    @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
         return any(_changes_something(node) for node in self.graph.nodes)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether running the graph can raise although its guards hold."""
+        return any(may_fail(node) for node in self.graph.nodes)
 
     @property
     def op_count(self) -> int:

@@ -124,7 +124,7 @@ def render(
         call = f"{graph_key}({', '.join(inputs)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
-        body += _retried(line) if emitter.effects and not tracer.graph.changes_inputs else [line]
+        body += _retried(line) if tracer.graph.may_fail and not tracer.graph.changes_inputs else [line]
     body += [*emitter.builds, *emitter.effects, f"return {returned}"]
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
@@ -133,8 +133,8 @@ def render(
 
 
 def _retried(call: str) -> list[str]:
-    """The graph's call where effects follow: if it fails, plain Python fails at the user's line, with the effects
-    that come before that line and without those that come after."""
+    """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
+    effects that come before that line, inside the user's own ``try``."""
     return [
         "failure = None",
         "try:",

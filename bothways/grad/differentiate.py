@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.joint import Joint, NotDifferentiable, Output, Result, Strides, trace_joint
+from bothways.grad.joint import IndependentResults, Joint, NotDifferentiable, Output, Result, Strides, trace_joint
 from bothways.grad.partition import extract, needed_inputs, saved_values
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -28,20 +28,54 @@ def differentiate(
     Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    joint = trace_joint(function, inputs, None, grad)
+    try:
+        joint = trace_joint(function, inputs, None, grad)
+    except IndependentResults as found:
+        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler)
     if not grad or not any(joint.differentiable):
-        return _inference(joint, inputs, fw_compiler)
+        return _inference(function, joint, inputs, fw_compiler)
     return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler)
 
 
-def _inference(joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler) -> Callable[..., Any]:
-    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.random_nodes)
+def _side_by_side(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    groups: list[list[int]],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+) -> Callable[..., Any]:
+    """Compile each group of outputs for itself."""
+
+    def only(group: list[int]) -> Callable[..., Any]:
+        def chosen(*values: torch.Tensor) -> tuple[Any, ...]:
+            outputs = function(*values)
+            return tuple(outputs[position] for position in group)
+
+        return chosen
+
+    parts = [(group, differentiate(only(group), inputs, fw_compiler, bw_compiler)) for group in groups]
+
+    def call(*values: torch.Tensor) -> tuple[Any, ...]:
+        found: dict[int, Any] = {}
+        for group, run in parts:
+            found.update(zip(group, run(*values), strict=True))
+        return tuple(found[position] for position in range(len(found)))
+
+    return call
+
+
+def _inference(
+    function: Callable[..., Any], joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler
+) -> Callable[..., Any]:
+    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.kept_nodes)
     run = compiler(graph, list(inputs))
     outputs, changed, count = joint.outputs, list(joint.updates), len(joint.results)
     if not changed and outputs == [Result(index) for index in range(count)]:
         return run
 
-    def call(*values: torch.Tensor) -> tuple[Any, ...]:
+    def call(*values: torch.Tensor) -> Any:
+        if changed and share_memory(values, changed):
+            return function(*values)
         results = run(*values)
         write_back(values, changed, results[count:])
         return take_outputs(outputs, values, results)
@@ -58,6 +92,12 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
     if output is None:
         return None
     return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
+
+
+def share_memory(inputs: Sequence[torch.Tensor], changed: list[int]) -> bool:
+    """Whether an input that is mutated shares its memory with another one, which would have to see the change."""
+    memory = [torch_compat.storage_identity(tensor) for tensor in inputs]
+    return any(memory.count(memory[index]) > 1 for index in changed)
 
 
 def write_back(inputs: Sequence[torch.Tensor], changed: list[int], values: Sequence[torch.Tensor]) -> None:
@@ -93,7 +133,7 @@ class DifferentiatedGraph:
         tangent_count = len(joint.tangents)
         self._saved_positions = [order.index(node) - tangent_count for node in saved]
         self.forward_graph = extract(
-            joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.random_nodes
+            joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes
         )
         self.backward_graphs: dict[Strides, torch.fx.GraphModule] = {}
         self._joints = {joint.tangent_strides: joint}
@@ -102,6 +142,8 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self.changed and share_memory(inputs, self.changed):
+            return self.function(*inputs)
         results = CompiledNode.apply(self, *inputs)
         write_back(inputs, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, inputs, results)

@@ -24,6 +24,14 @@ class NotDifferentiable(Exception):
     """The graph does something the differentiator does not express."""
 
 
+class IndependentResults(NotDifferentiable):
+    """The function is several functions side by side; ``groups`` holds the outputs of each."""
+
+    def __init__(self, groups: list[list[int]]) -> None:
+        super().__init__("results that share no computation are differentiated apart")
+        self.groups = groups
+
+
 @dataclass(frozen=True)
 class View:
     """An output that is a window on other memory: on an input, or on one of the graph's own results."""
@@ -68,8 +76,22 @@ class Joint:
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
 
     @property
+    def kept_nodes(self) -> list[torch.fx.Node]:
+        """Forward operations that run even if nobody reads them: they draw random numbers, or check and raise."""
+        return [
+            node
+            for node in self.recorder.graph.nodes
+            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node))
+        ]
+
+    @property
     def random_nodes(self) -> list[torch.fx.Node]:
         return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
+
+
+def _returns_nothing(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns
 
 
 def _is_random(node: torch.fx.Node) -> bool:
@@ -88,7 +110,7 @@ def trace_joint(
     fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
     recorder = Recorder()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
-    with torch_compat.no_autocast_cache(), mode, recorder, _functionalized():
+    with torch_compat.no_autocast_cache(), torch_compat.without_saved_tensor_hooks(), mode, recorder, _functionalized():
         wrapped = [torch_compat.to_functional(fake) for fake in fakes]
         if grad:
             for value, original in zip(wrapped, inputs, strict=True):
@@ -101,14 +123,62 @@ def trace_joint(
             tuple(value.requires_grad for value in results.values), frozenset(recorder.graph.nodes),
         )  # fmt: skip
         if grad:
+            _keep_apart(joint)
             _add_backward(joint, wrapped, results.values, inputs, tangents)
     return joint
+
+
+def _keep_apart(joint: Joint) -> None:
+    """Raise when differentiable results have nothing but inputs in common.
+
+    Eager keeps what each needs apart, so that one backward does not use up what the other needs; one node cannot.
+    """
+    groups: list[tuple[set[torch.fx.Node], set[int]]] = []
+    for index, (node, moves) in enumerate(zip(joint.results, joint.differentiable, strict=True)):
+        if moves:
+            own, members = _computed_from(node), {index}
+            for other in [group for group in groups if group[0] & own]:
+                groups.remove(other)
+                own, members = own | other[0], members | other[1]
+            groups.append((own, members))
+    if len(groups) < 2:
+        return
+    if joint.updates or joint.random_nodes:
+        raise NotDifferentiable("independent results, with random numbers or mutated inputs between them")
+    raise IndependentResults(_output_groups(joint.outputs, [members for _, members in groups]))
+
+
+def _output_groups(outputs: list[Output], results: list[set[int]]) -> list[list[int]]:
+    """The positions of the outputs that belong to each group of results; what moves with none joins the first."""
+    groups: list[list[int]] = [[] for _ in results]
+    for position, output in enumerate(outputs):
+        result = output.index if isinstance(output, Result) else None
+        if isinstance(output, View) and not output.of_input:
+            result = output.base
+        number = next((number for number, members in enumerate(results) if result in members), 0)
+        groups[number].append(position)
+    return groups
+
+
+def _computed_from(node: torch.fx.Node) -> set[torch.fx.Node]:
+    found: set[torch.fx.Node] = set()
+    pending = [node]
+    while pending:
+        step = pending.pop()
+        if step.op == "call_function" and step not in found:
+            found.add(step)
+            pending.extend(step.all_input_nodes)
+    return found
 
 
 def _run_keeping_grad_mode(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
     before = torch.is_grad_enabled()
     try:
-        outputs: Sequence[Any] = function(*wrapped)
+        try:
+            outputs: Sequence[Any] = function(*wrapped)
+        except RuntimeError as error:
+            # The stand-ins are leaves where the inputs may have a history: what is legal on those may not be here.
+            raise NotDifferentiable(str(error)) from error
         if torch.is_grad_enabled() != before:
             raise NotDifferentiable("the function leaves another grad mode behind")
         return outputs

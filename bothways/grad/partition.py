@@ -52,7 +52,7 @@ def extract(
 ) -> torch.fx.GraphModule:
     """The part of the joint graph that computes ``outputs`` from ``inputs``; None stays None.
 
-    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers.
+    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers or check.
     """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}

@@ -14,11 +14,11 @@ import linecache
 import sys
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from bothways.runtime import logs
 from bothways.runtime.program import DISAGREE, Program
 
 _serial = itertools.count()
@@ -49,7 +49,7 @@ class Dispatcher:
             MISS: miss,
             PROMOTE: self._promote,
             PLAIN: function,
-            DISAGREE: report_disagreement,
+            DISAGREE: logs.ran_plainly_after,
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }
@@ -211,16 +211,6 @@ def _forget_files(files: list[str]) -> None:
     for filename in files:
         linecache.cache.pop(filename, None)
     files.clear()
-
-
-def report_disagreement(failure: Exception) -> None:
-    """A graph raised where the same call as plain Python did not: the backend is at fault, the result is right."""
-    warnings.warn(
-        f"a compiled graph raised {type(failure).__name__}: {failure}; the function ran as plain Python without an "
-        "error. The backend that compiled the graph is at fault.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:

@@ -49,6 +49,11 @@ def broke(function: types.FunctionType, found: Break) -> None:
     _say("breaks", f"{function.__qualname__}\n{found}")
 
 
+def ran_plainly_after(failure: Exception) -> None:
+    """A graph raised where plain Python then did not: user code caught the error, or a backend is at fault."""
+    _say("breaks", f"a graph raised {type(failure).__name__}: {failure}; the call ran as plain Python without an error")
+
+
 def program_added(function: types.FunctionType, program: Program) -> None:
     if config.wants_log("guards"):
         _say("guards", "\n".join([function.__qualname__, *(f"  {check.text}" for check in program.checks)]))

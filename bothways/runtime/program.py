@@ -14,7 +14,7 @@ from bothways.errors import Position
 
 # Stands in a body for the call of the user's own function with everything it was given.
 PLAIN_CALL = "@plain@"
-# The name under which bodies find ``report_disagreement``.
+# The name under which bodies find ``logs.ran_plainly_after``.
 DISAGREE = "_bothways_disagree"
 
 

@@ -184,17 +184,24 @@ def _backward_is_opaque(side: Tracer, cls: Any, bodies: Bodies) -> bool:
         return True
     except Observed:
         return True
-    return bool(side.effects) or bool(side.graph.inputs) or len(side.guards) != guards
+    once = _is_once_differentiable(cls)  # only eager's own node refuses to be differentiated again
+    return once or bool(side.effects) or bool(side.graph.inputs) or len(side.guards) != guards
+
+
+def _is_once_differentiable(cls: Any) -> bool:
+    static = lookup(cls, "backward")
+    if not isinstance(static, staticmethod):
+        return False
+    function: Any = static.__func__
+    return bool(function.__globals__["__name__"] == torch.autograd.function.__name__)
 
 
 def _backward_body(side: Tracer, cls: Any) -> Value:
     """The user's backward, behind ``once_differentiable`` too."""
     from bothways.capture.wrap import library_value
 
-    static = lookup(cls, "backward")
-    function: Any = static.__func__ if isinstance(static, staticmethod) else None
-    if function is not None and function.__globals__["__name__"] == torch.autograd.function.__name__:
-        return library_value(side, function.__wrapped__)
+    if _is_once_differentiable(cls):
+        return library_value(side, lookup(cls, "backward").__func__.__wrapped__)
     return ClassValue.of(side, cls).get_attr(side, "backward")
 
 

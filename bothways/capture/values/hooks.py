@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
+import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from bothways.capture.values.base import Args, Kwargs, Value
@@ -32,8 +33,9 @@ REFUSALS: dict[str, str] = {
 class Registration(Value):
     """One call of a registering method, and the handle it returns."""
 
-    def __init__(self, tensor: TensorValue, method: str, args: Args) -> None:
+    def __init__(self, tensor: TensorValue, method: str, args: Args, last: torch.fx.Node) -> None:
         self.tensor, self.method, self.args = tensor, method, args
+        self.last = last  # the graph's last node when it was registered
         self.node = tensor.node
         self.removed = False
         self.earlier: list[Registration] = []
@@ -63,8 +65,9 @@ class Registration(Value):
         return "handle"
 
     def rebuild(self, emitter: Emitter) -> str:
-        if self.tensor.node is not self.node:
-            emitter.tracer.stop("hook", "a tensor is changed in place after a hook was registered on it")
+        if self.tensor.node is not self.node or emitter.tracer.graph.changes_after(self.last):
+            # The hook belongs to the tensor's history as it was; in-place work since may have given it another.
+            emitter.tracer.stop("hook", "tensors are changed in place after a hook was registered")
         for other in self.earlier:
             emitter.rebuild(other)
         call = f"{emitter.rebuild(self.tensor)}.{self.method}({emitter.rebuild_all(self.args)})"
@@ -87,7 +90,7 @@ def register(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -> Va
         tracer.throw(RuntimeError, "post accumulate grad hooks cannot be registered on non-leaf tensors")
     if not torch.is_grad_enabled() and tensor.source is None:
         tracer.stop("hook", "a hook is registered where autograd is off")
-    made = Registration(tensor, method, list(args))
+    made = Registration(tensor, method, list(args), tracer.graph.last_node)
     made.earlier = tracer.registrations[-1:]
     tracer.registrations.append(made)
     tracer.effects.mutated(made)
