@@ -41,11 +41,10 @@ class Program:
 
     def lines(self, plain: str, promote: str | None = None) -> list[str]:
         """The block of a dispatcher that tries this program; falls through when a guard fails."""
-        condition = "\n        and ".join(check.code for check in self.checks) or "True"
         return [
             "try:",
             "    hit = (",
-            f"        {condition}",
+            *(f"        {line}" for line in self._condition()),
             "    )",
             "except Exception:  # what a guard reads is not there: another program",
             "    hit = False",
@@ -53,6 +52,14 @@ class Program:
             *(f"    {line}" for line in ([promote] if promote else [])),
             *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
         ]
+
+    def _condition(self) -> list[str]:
+        """The guards, one a line, each with the place in the user's source that relied on it."""
+        lines = []
+        for check in self.checks:
+            where = f"  # {check.where.function}:{check.where.line}" if check.where and check.where.line else ""
+            lines.append(f"{'and ' * bool(lines)}{check.code}{where}")
+        return lines or ["True"]
 
     @property
     def source(self) -> str:
