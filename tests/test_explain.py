@@ -114,3 +114,15 @@ def test_a_program_without_tensor_operations():
     text = str(bothways.explain(lambda n: n + 1)(3))
     assert "0 operations" in text
     assert "(no tensor operations)" in text
+
+
+def test_says_when_the_function_runs_as_plain_python_from_now_on():
+    def program(x, n):
+        return x * n
+
+    compiled = bothways.compile(program)
+    with bothways.config.patch(recompile_limit=1), pytest.warns(bothways.errors.RecompileLimitWarning):
+        compiled(torch.ones(2), 1)
+        explanation = bothways.explain(compiled)(torch.ones(2), 2)
+    assert explanation.plain_from_now_on
+    assert "run as plain Python from now on" in str(explanation)

@@ -81,7 +81,7 @@ def _identity(module: torch.nn.Module) -> torch.nn.Module:
 
 def _own_copy(function: Any, qualname: str) -> types.FunctionType:
     """A function object of its own, so that each compiled module has its own dispatcher and name."""
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    made = types.FunctionType(function.__code__, function.__globals__, qualname.rpartition(".")[2])
     made.__qualname__ = qualname
     made.__module__ = function.__module__
     return made

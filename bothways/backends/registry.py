@@ -56,7 +56,7 @@ def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Cal
     if fn is None:
         return lambda decorated: register_backend(decorated, name=name)
     if not callable(fn):
-        raise TypeError(f"a backend is a callable f(gm, example_inputs), not {fn!r}")
+        raise TypeError(f"a backend is a callable f(gm, example_inputs), not {fn!r}; its name goes in name=...")
     name = name if name is not None else getattr(fn, "__name__", None)
     if not isinstance(name, str) or not name:
         raise TypeError(f"{fn!r} has no __name__; pass register_backend(fn, name=...)")

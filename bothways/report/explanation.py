@@ -18,6 +18,7 @@ class Explanation:
     graphs: list[Any] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
+    plain_from_now_on: bool = False
     result: Any = field(default=None, repr=False)
 
     @property
@@ -43,6 +44,8 @@ class Explanation:
     def __str__(self) -> str:
         counts = ((len(self.programs), "program"), (self.op_count, "operation"), (len(self.breaks), "break"))
         lines = [f"{self.name}: {_counted(counts)}"]
+        if self.plain_from_now_on:
+            lines.append("Calls that none of these programs takes run as plain Python from now on.")
         for index, program in enumerate(self.programs):
             lines += ["", *_program_lines(index, program)]
         lines += _section("Breaks", [str(found) for found in self.breaks])

@@ -55,7 +55,7 @@ class Program:
 
     def _condition(self) -> list[str]:
         """The guards, one a line, each with the place in the user's source that relied on it."""
-        lines = []
+        lines: list[str] = []
         for check in self.checks:
             where = f"  # {check.where.function}:{check.where.line}" if check.where and check.where.line else ""
             lines.append(f"{'and ' * bool(lines)}{check.code}{where}")
