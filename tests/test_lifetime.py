@@ -186,3 +186,18 @@ def test_generated_source_goes_with_the_function():
     del compiled
     gc.collect()
     assert not any("short_lived" in filename for filename in linecache.cache)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_backward_keeps_nothing_alive(backend):
+    def program(x, layer):
+        return layer(x).sum()
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    x, layer = torch.ones(2, 3, requires_grad=True), torch.nn.Linear(3, 3)
+    compiled(x, layer).backward()
+    (gradient,) = torch.autograd.grad(compiled(x, layer), x, create_graph=True)
+    watched = [weakref.ref(value) for value in (x, layer, layer.weight, gradient)]
+    del x, layer, gradient
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 4
