@@ -49,15 +49,12 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
 
-disable_torch_function: Callable[[], AbstractContextManager[None]] = _C.DisableTorchFunctionSubclass
-
 # Where C-implemented tensor functions live.
 VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
 NN_FUNCTIONS: Any = _C._nn
 LINALG_FUNCTIONS: Any = getattr(_C, "_linalg", None)
 FFT_FUNCTIONS: Any = getattr(_C, "_fft", None)
 SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
-TENSOR_BASE: type = _C.TensorBase
 OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__

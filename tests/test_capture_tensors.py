@@ -343,3 +343,36 @@ def test_tensor_subclasses_are_not_taken_for_tensors():
 
     with pytest.raises(bothways.errors.Unsupported, match="tensor_subclass"):
         bothways.compile(lambda x: x + 1, fullgraph=True)(torch.ones(3).as_subclass(Tagged))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_data_is_changed_behind_autograds_back(backend):
+    def program(x):
+        y = x.exp()
+        z = y * 2
+        y.data.mul_(3)
+        return z.sum() + y.sum()
+
+    results = []
+    for function in (program, bothways.compile(program, backend=backend, fullgraph=True)):
+        x = torch.ones(3, requires_grad=True)
+        loss = function(x)
+        loss.backward()
+        results.append((loss, x.grad))
+    assert difference(*results) is None
+
+
+def test_attributes_of_tensors_and_functions_may_have_any_name():
+    def program(x, hook):
+        setattr(x, "class", 1)
+        setattr(hook, "not a name", x.shape)
+        y = x + 1
+        setattr(y, "for", 2)
+        return y
+
+    def hook():
+        pass
+
+    x = torch.ones(2)
+    y = bothways.compile(program, fullgraph=True)(x, hook)
+    assert getattr(x, "class") == 1 and getattr(y, "for") == 2 and getattr(hook, "not a name") == (2,)

@@ -25,8 +25,8 @@ def aot(
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if graph.meta.get("hooked") or any(getattr(node.target, "opaque", False) for node in graph.graph.nodes):
-            return graph.forward  # somebody's Python runs in the middle of the backward
+        if graph.meta.get("hooked") or any(map(_goes_around_autograd, graph.graph.nodes)):
+            return graph.forward
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler)
@@ -34,6 +34,11 @@ def aot(
             return graph.forward
 
     return backend
+
+
+def _goes_around_autograd(node: torch.fx.Node) -> bool:
+    """Whether the node runs somebody's Python in the backward, or reaches a tensor's data behind autograd's back."""
+    return getattr(node.target, "opaque", False) or (node.target is getattr and node.args[1] == "data")
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

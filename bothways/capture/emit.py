@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source
+from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source, is_plain_name
 from bothways.capture.values.base import LazyValue, Value
 
 if TYPE_CHECKING:
@@ -177,3 +177,26 @@ class Emitter:
 def resolve(value: Value) -> Value:
     """What to build for a Value: the one behind a lazy one, if anybody looked at it by this very path."""
     return value.if_realized() if isinstance(value, LazyValue) else value
+
+
+def store(target: str, attribute: str, value: str) -> str:
+    """The statement that sets an attribute; names such as ``class`` cannot follow a dot."""
+    if is_plain_name(attribute):
+        return f"{target}.{attribute} = {value}"
+    return f"setattr({target}, {attribute!r}, {value})"
+
+
+def stores(emitter: Emitter, target: str, attrs: Mapping[str, Value | None]) -> Iterator[str]:
+    """The statements that give an object made inside its attributes; None stands for a deleted one."""
+    for attribute, value in attrs.items():
+        if value is not None:
+            yield store(target, attribute, emitter.rebuild(value))
+
+
+def changes(emitter: Emitter, target: str, attrs: Mapping[str, Value | None], before: Container[str]) -> Iterator[str]:
+    """The statements that bring an object from outside, which had the attributes ``before``, up to date."""
+    for attribute, value in attrs.items():
+        if value is not None:
+            yield store(target, attribute, emitter.rebuild(value))
+        elif attribute in before:
+            yield f"delattr({target}, {attribute!r})"

@@ -161,8 +161,3 @@ class Expression(Step):
 
     def code(self, base: str) -> str:
         return self.template.format(base)
-
-
-def global_variable(globals_: Injected, variable: str) -> Item:
-    """A variable in a module's globals, which are kept in the namespace as a dict."""
-    return Item(globals_, variable)

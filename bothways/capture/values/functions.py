@@ -384,13 +384,11 @@ class FunctionValue(Value):
             emitter.effect(statement)
 
     def _stores(self, emitter: Emitter, name: str) -> Iterator[str]:
+        from bothways.capture.emit import changes
+
         for attribute in sorted(self._changed_fields):
             yield f"{name}.{attribute} = {emitter.rebuild(self.fields[attribute])}"
-        for attribute, value in self.attrs.items():
-            if value is not None:
-                yield f"{name}.{attribute} = {emitter.rebuild(value)}"
-            elif attribute in self.instance_dict():
-                yield f"del {name}.{attribute}"
+        yield from changes(emitter, name, self.attrs, self.instance_dict())
 
 
 class MethodValue(Value):

@@ -126,18 +126,18 @@ class PartialValue(Value):
     rebuild_empty = rebuild
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        for attribute, value in self.attrs.items():
-            if value is not None:
-                emitter.build(f"setattr({name}, {attribute!r}, {emitter.rebuild(value)})")
+        from bothways.capture.emit import stores
+
+        for statement in stores(emitter, name, self.attrs):
+            emitter.build(statement)
 
     def emit_effects(self, emitter: Emitter) -> None:
+        from bothways.capture.emit import changes
+
         assert self.source is not None
         name = emitter.read(self.source)
-        for attribute, value in self.attrs.items():
-            if value is not None:
-                emitter.effect(f"setattr({name}, {attribute!r}, {emitter.rebuild(value)})")
-            elif attribute in self.obj.__dict__:
-                emitter.effect(f"delattr({name}, {attribute!r})")
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+            emitter.effect(statement)
 
 
 class CachedFunction(Value):

@@ -249,18 +249,18 @@ class TensorValue(Value):
     rebuild_empty = rebuild
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        for attribute, value in self.attrs.items():
-            if value is not None:
-                emitter.build(f"{name}.{attribute} = {emitter.rebuild(value)}")
+        from bothways.capture.emit import stores
+
+        for statement in stores(emitter, name, self.attrs):
+            emitter.build(statement)
 
     def emit_effects(self, emitter: Emitter) -> None:
+        from bothways.capture.emit import changes
+
         assert self.source is not None and self.obj is not None
         name = emitter.read(self.source)
-        for attribute, value in self.attrs.items():
-            if value is not None:
-                emitter.effect(f"{name}.{attribute} = {emitter.rebuild(value)}")
-            elif attribute in self.obj.__dict__:
-                emitter.effect(f"del {name}.{attribute}")
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+            emitter.effect(statement)
 
 
 def guard_tensor(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
@@ -316,8 +316,8 @@ def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:
 
 
 def _data(tracer: Tracer, value: TensorValue) -> Value:
-    # ``x.data`` shares storage outside autograd's sight; as a value it is what detach() gives.
-    return tracer.graph.op("call_method", "detach", torch.Tensor.detach, [value], {})
+    # Not detach(): changes through ``x.data`` leave the version counter alone, which backward looks at.
+    return tracer.graph.op("call_function", getattr, getattr, [value, ConstantValue("data")], {})
 
 
 _ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
