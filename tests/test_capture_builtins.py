@@ -7,30 +7,12 @@ import typing
 
 import pytest
 import torch
+from programs import agree_by_repr as agree
+from programs import complaints
 
 import bothways
 
 X = torch.arange(3.0)
-
-
-def agree(program, *args):
-    """Plain and compiled give the same repr, on the call that captures and on the one that does not."""
-    compiled = bothways.compile(program, backend="eager", fullgraph=True)
-    expected = repr(program(*args))
-    assert repr(compiled(*args)) == expected
-    assert repr(compiled(*args)) == expected
-    assert compiled.__bothways__.history.captures == 1
-
-
-def complaints(actions):
-    """What each action raises."""
-    raised = []
-    for action in actions:
-        try:
-            raised.append(action())
-        except Exception as error:
-            raised.append((type(error).__name__, str(error)))
-    return raised
 
 
 class Money:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from programs import complaints
 
 import bothways
 
@@ -35,17 +36,6 @@ def agree_again(compiled, program, *args):
     expected, got = program(*plain_args), compiled(*compiled_args)
     assert repr(got) == repr(expected)
     assert repr(compiled_args) == repr(plain_args)
-
-
-def complaints(actions):
-    """What each action raises."""
-    raised = []
-    for action in actions:
-        try:
-            raised.append(action())
-        except Exception as error:
-            raised.append((type(error).__name__, str(error)))
-    return raised
 
 
 # Lists

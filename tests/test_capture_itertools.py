@@ -11,19 +11,11 @@ import sys
 
 import pytest
 import torch
+from programs import agree_by_repr as agree
 
 import bothways
 
 X = torch.arange(3.0)
-
-
-def agree(program, *args):
-    """Plain and compiled give the same repr, on the call that captures and on the one that does not."""
-    compiled = bothways.compile(program, backend="eager", fullgraph=True)
-    expected = repr(program(*args))
-    assert repr(compiled(*args)) == expected
-    assert repr(compiled(*args)) == expected
-    assert compiled.__bothways__.history.captures == 1
 
 
 ITERTOOLS = [
