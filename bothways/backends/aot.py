@@ -25,7 +25,7 @@ def aot(
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if graph.meta.get("hooked") or any(map(_goes_around_autograd, graph.graph.nodes)):
+        if any(map(_goes_around_autograd, graph.graph.nodes)):
             return graph.forward
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
@@ -38,7 +38,11 @@ def aot(
 
 def _goes_around_autograd(node: torch.fx.Node) -> bool:
     """Whether the node runs somebody's Python in the backward, or reaches a tensor's data behind autograd's back."""
-    return getattr(node.target, "opaque", False) or (node.target is getattr and node.args[1] == "data")
+    return (
+        "watched" in node.meta
+        or getattr(node.target, "opaque", False)
+        or (node.target is getattr and node.args[1] == "data")
+    )
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

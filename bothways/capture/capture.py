@@ -59,7 +59,7 @@ class Capture:
     program: Program
     graph: torch.fx.GraphModule | None
     guards: tuple[Guard, ...]
-    inputs: list[torch.Tensor]
+    inputs: list[Any]
     graph_key: str
     escaped: Break | None = None
 
@@ -100,7 +100,8 @@ def capture(
     except RecursionError:
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
     graph = tracer.graph.finish(outputs) if tracer.graph.op_count else None
-    inputs = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    inputs: list[Any] = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    inputs += [taken.example for taken in tracer.graph.objects]
     return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +15,11 @@ import torch.fx
 
 from bothways.capture import fakes
 from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.runtime.nodes import Watched
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -48,7 +50,7 @@ class GraphBuilder:
         self.tracer = tracer
         self.graph = torch.fx.Graph()
         self.inputs: list[TensorValue] = []
-        self.hooked = False  # whether somebody watches the gradient of a tensor inside
+        self.objects: list[ObjectInput] = []
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
 
@@ -60,6 +62,19 @@ class GraphBuilder:
         self._last_input = node
         return node
 
+    def add_object(self, value: Value, hint: str) -> ObjectInput:
+        """An input that is no tensor: an object which a node hands to the user's own Python."""
+        if self.tracer.effects:
+            self.tracer.stop("object_in_graph", f"{value.describe()} is used after other objects were changed")
+        for known in self.objects:
+            if known.value is value:
+                return known
+        last = self.objects[-1].node if self.objects else self._last_input
+        with self.graph.inserting_after(last):
+            node = self.graph.create_node("placeholder", self._unique(hint))
+        self.objects.append(ObjectInput(value, node, outline_of(value)))
+        return self.objects[-1]
+
     def _unique(self, name: str) -> str:
         """Two paths may read alike once brackets and dots are gone; parameters of the graph may not."""
         count, unique = 0, name
@@ -69,7 +84,7 @@ class GraphBuilder:
         self._input_names.add(unique)
         return unique
 
-    def node(self, target: Any, args: list[Value], result: Any) -> Value:
+    def node(self, target: Any, args: Sequence[Value | ObjectInput], result: Any) -> Value:
         """Record a call whose result is known already, with Fakes where tensors will be."""
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
@@ -100,6 +115,11 @@ class GraphBuilder:
         self._note_origin(node)
         return self._result(node, result, tensors)
 
+    def watch(self, tensor: TensorValue, watched: Watched) -> None:
+        """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
+        if tensor.source is None and tensor.node.meta.get("watched") is not Watched.NODE:
+            tensor.node.meta["watched"] = watched
+
     def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
         """A node that changes the state the following ones run under: grad mode, autocast."""
         node = self.graph.create_node("call_function", function, args)
@@ -119,8 +139,10 @@ class GraphBuilder:
             self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")
         self.tracer.stop("op_failed", f"{name} raised {text}")
 
-    def _argument(self, value: Value, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
+    def _argument(self, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
         """An argument twice: as the graph holds it and as the fakes take it."""
+        if isinstance(value, ObjectInput):
+            return value.node, None
         from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
         from bothways.capture.values.dicts import DictValue
         from bothways.capture.values.tensors import TensorValue
@@ -197,9 +219,7 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
-        module.meta["hooked"] = self.hooked
-        return module
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
 
     @property
     def last_node(self) -> torch.fx.Node:

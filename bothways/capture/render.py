@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guards import Guard, WeakIdentity
+from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
@@ -100,8 +101,10 @@ def _count(source: Source, uses: Counter[Source]) -> None:
 def _has_literal(constant: object) -> bool:
     if type(constant) is tuple:
         return all(_has_literal(item) for item in constant)
-    return constant is None or type(constant) in (int, bool, str, bytes) or (
-        type(constant) is float and constant == constant and abs(constant) != float("inf")
+    return (
+        constant is None
+        or type(constant) in (int, bool, str, bytes)
+        or (type(constant) is float and constant == constant and abs(constant) != float("inf"))
     )
 
 
@@ -113,15 +116,17 @@ def render(
     checks = _checks(tracer, names)
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
-    emitter.survey([output, *_effect_roots(mutated)])
+    objects = tracer.graph.objects
+    emitter.survey([output, *_effect_roots(mutated), *(taken.value for taken in objects)])
+    given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
         effect.emit_effects(emitter)
     returned = emitter.rebuild(output)
     inputs = [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
     outputs = list(emitter.tensors)
-    body = [*emitter.loads]
+    body = [*emitter.loads, *prepared]
     if tracer.graph.op_count:
-        call = f"{graph_key}({', '.join(inputs)})"
+        call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         body += _retried(line) if tracer.graph.may_fail and not tracer.graph.changes_inputs else [line]

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import torch
+
+
+class Watched(enum.Enum):
+    """What people outside look at, of a tensor that a graph computes (``node.meta["watched"]``).
+
+    A differentiator must let autograd itself see the tensor (GRADIENT: hooks, ``retain_grad``), or run the very
+    operation that computes it (NODE: its ``grad_fn`` is looked at or hooked).
+    """
+
+    GRADIENT = "gradient"
+    NODE = "node"
+
+
+class Region(enum.Enum):
+    """Attribute ``region`` of a callable in a graph: from BEGIN to END the nodes run as they were captured."""
+
+    BEGIN = "begin"
+    END = "end"
 
 
 class ApplyFunction:

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.tensors import TensorValue
+from bothways.runtime.nodes import Watched
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -94,6 +95,5 @@ def register(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -> Va
     made.earlier = tracer.registrations[-1:]
     tracer.registrations.append(made)
     tracer.effects.mutated(made)
-    if tensor.source is None:
-        tracer.graph.hooked = True
+    tracer.graph.watch(tensor, Watched.GRADIENT)
     return ConstantValue(None) if method == "retain_grad" else made
