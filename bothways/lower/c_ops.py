@@ -1,0 +1,190 @@
+"""How each primitive operation is written in C: tables from names to text, and the helpers that text uses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+# dtype -> the C type a value is computed in, and the one it has in memory. Half precision is computed in float.
+COMPUTED: dict[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bfloat16: "float",
+    torch.float16: "float",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
+IN_MEMORY: dict[torch.dtype, str] = {**COMPUTED, torch.bfloat16: "uint16_t", torch.float16: "_Float16"}
+LOADS: dict[torch.dtype, str] = {torch.bfloat16: "from_bfloat16({0})", torch.float16: "(float){0}"}
+STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.float16: "(_Float16){0}"}
+
+# Functions of <math.h>; single precision has the same name and an f.
+LIBRARY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+    "pow atan2 fmod floor ceil trunc rint fabs hypot copysign lgamma".split()
+)
+OF_TWO = frozenset(("pow", "atan2", "fmod", "hypot", "copysign"))
+# Those that cost much more than reading a value again.
+EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | {"sigmoid"}
+# Those of glibc's vector library, where it is there.
+VECTORIZED = tuple(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+    "pow atan2 hypot".split()
+)
+
+# Operation -> C, over the arguments; T is the computed type, F the suffix of its library functions.
+TEMPLATES: dict[str, str] = {
+    "copy": "{0}",
+    "constant": "{0}",
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "({0} / {1})",
+    "neg": "(-{0})",
+    "reciprocal": "(1 / {0})",
+    "rsqrt": "(1 / sqrt{F}({0}))",
+    "sigmoid": "(1 / (1 + exp{F}(-{0})))",
+    "square": "({0} * {0})",
+    "abs": "({0} < 0 ? -{0} : {0})",
+    "sign": "(T)(({0} > 0) - ({0} < 0))",
+    "relu": "({0} < 0 ? 0 : {0})",
+    "maximum": "(({0} > {1} || {0} != {0}) ? {0} : {1})",
+    "minimum": "(({0} < {1} || {0} != {0}) ? {0} : {1})",
+    "clamp_min": "({0} < {1} ? {1} : {0})",
+    "clamp_max": "({0} > {1} ? {1} : {0})",
+    "where": "({0} ? {1} : {2})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "logical_and": "({0} && {1})",
+    "logical_or": "({0} || {1})",
+    "logical_xor": "(!{0} != !{1})",
+    "logical_not": "(!{0})",
+    "bitwise_and": "({0} & {1})",
+    "bitwise_or": "({0} | {1})",
+    "bitwise_xor": "({0} ^ {1})",
+    "bitwise_not": "(T)(~{0})",
+    "isnan": "({0} != {0})",
+    "isinf": "(fabs{F}({0}) == (T)INFINITY)",
+    "isfinite": "(fabs{F}({0}) < (T)INFINITY)",
+    "remainder": "remainder_{T}({0}, {1})",
+    "floor_divide": "floor_divide_{T}({0}, {1})",
+    **{name: f"{name}{{F}}({{0}})" for name in LIBRARY - OF_TWO},
+    **{name: f"{name}{{F}}({{0}}, {{1}})" for name in OF_TWO},
+}
+
+# Reductions: the value of nothing, how one more value is taken in, and the clause for a vector loop.
+REDUCTIONS: dict[str, tuple[str, str, str]] = {
+    "sum": ("0", "{0} + {1}", "+"),
+    "prod": ("1", "{0} * {1}", "*"),
+    "max": ("LOWEST_{T}", "max_{T}({0}, {1})", "max_{T}"),
+    "min": ("HIGHEST_{T}", "min_{T}({0}, {1})", "min_{T}"),
+    "any": ("0", "({0} | {1})", "|"),
+    "all": ("1", "({0} & {1})", "&"),
+}
+
+PRELUDE = """\
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <stdlib.h>
+
+static inline float from_bfloat16(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+static inline uint16_t to_bfloat16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return value != value ? 0x7fc0 : (uint16_t)rounded;
+}
+static inline float round_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }
+static inline float round_float16(float value) { return (float)(_Float16)value; }
+
+#define ORDERED(T, lowest, highest) \\
+    static const T LOWEST_##T = lowest, HIGHEST_##T = highest; \\
+    static inline T max_##T(T a, T b) { return (b > a || b != b) ? b : a; } \\
+    static inline T min_##T(T a, T b) { return (b < a || b != b) ? b : a; }
+ORDERED(float, -INFINITY, INFINITY)
+ORDERED(double, -INFINITY, INFINITY)
+ORDERED(int64_t, INT64_MIN, INT64_MAX)
+ORDERED(int32_t, INT32_MIN, INT32_MAX)
+ORDERED(int16_t, INT16_MIN, INT16_MAX)
+ORDERED(int8_t, INT8_MIN, INT8_MAX)
+ORDERED(uint8_t, 0, UINT8_MAX)
+#define PRAGMA(text) _Pragma(#text)
+#define REDUCED_BY(F, T, start) \\
+    PRAGMA(omp declare reduction(F : T : omp_out = F(omp_out, omp_in)) initializer(omp_priv = start))
+#define REDUCED(T) REDUCED_BY(max_##T, T, LOWEST_##T) REDUCED_BY(min_##T, T, HIGHEST_##T)
+REDUCED(float)
+REDUCED(double)
+REDUCED(int64_t)
+REDUCED(int32_t)
+REDUCED(int16_t)
+REDUCED(int8_t)
+REDUCED(uint8_t)
+static inline float remainder_float(float a, float b) {
+    float r = fmodf(a, b);
+    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
+}
+static inline double remainder_double(double a, double b) {
+    double r = fmod(a, b);
+    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
+}
+"""
+
+
+def library_suffix(dtype: torch.dtype) -> str:
+    return "" if dtype == torch.float64 else "f"
+
+
+def operation(op: str, dtype: torch.dtype, args: list[str]) -> str:
+    """The C expression of an operation whose arguments have the given dtype."""
+    kind = COMPUTED[dtype]
+    template = TEMPLATES[op].replace("{F}", library_suffix(dtype)).replace("{T}", kind).replace("(T)", f"({kind})")
+    return template.format(*args)
+
+
+def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
+    """A value as another dtype; half precision is rounded, since the user asked for it."""
+    if target == torch.bool:
+        return f"({text} != 0)"
+    if target == torch.bfloat16:
+        return text if source == torch.bool else f"round_bfloat16({text})"
+    if target == torch.float16:
+        return f"round_float16({text})"
+    return f"({COMPUTED[target]}){text}"
+
+
+def literal(value: Any, dtype: torch.dtype) -> str:
+    """A number of the program in C."""
+    if dtype == torch.bool:
+        return "1" if value else "0"
+    if not dtype.is_floating_point:
+        whole = int(value)
+        wide = "LL" if abs(whole) >= 2**31 else ""
+        return "INT64_MIN" if whole == -(2**63) else f"(({COMPUTED[dtype]}){whole}{wide})"
+    suffix = library_suffix(dtype)
+    number = float(value)
+    if suffix:
+        number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
+    if math.isnan(number):
+        return f"({COMPUTED[dtype]})NAN"
+    if math.isinf(number):
+        return f"({COMPUTED[dtype]}){'-' if number < 0 else ''}INFINITY"
+    text = repr(number)
+    if "e" not in text and "." not in text:
+        text += ".0"
+    return f"({text}{suffix})" if number < 0 else f"{text}{suffix}"
