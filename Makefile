@@ -21,7 +21,7 @@ help:
 	@echo "make typecheck mypy alone"
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
-	@echo "make bench     call overhead and capture time, next to eager and torch.compile"
+	@echo "make bench     call overhead, capture time, memory of training, next to eager and torch.compile"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
 
@@ -55,6 +55,7 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/memory.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -15,7 +15,7 @@ from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
-from bothways.grad import trace
+from bothways.grad import trace, trace_wrapped
 
 __version__ = "0.1.0"
 
@@ -37,5 +37,6 @@ __all__ = [
     "reset",
     "testing",
     "trace",
+    "trace_wrapped",
     "uninstall",
 ]

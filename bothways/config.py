@@ -65,6 +65,10 @@ class Config:
     suppress_errors: bool = False
     """When bothways itself goes wrong, run the function as plain Python instead of raising."""
 
+    recompute: bool = True
+    """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
+    False saves everything the backward reads. Holds for what is compiled from then on."""
+
     logs: str = field(default_factory=_topics_from_environment)
     """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
     Starts as the environment variable BOTHWAYS_LOGS."""

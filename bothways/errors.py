@@ -50,6 +50,7 @@ HINTS: dict[str, str] = {
     "generator_escapes": "Consume the generator inside the function, or return a list.",
     "async": "Compile the synchronous parts; coroutines run as plain Python.",
     "autograd_function": "Keep side effects out of forward, and give apply tensors and constants only.",
+    "object_in_graph": "Change the object outside the compiled function, or give apply its parts instead.",
     "hook": "Register the hook outside the compiled function; there it runs as plain Python.",
     "backward": "Call backward() outside the compiled function for now.",
     "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",

@@ -5,8 +5,10 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +18,23 @@ import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
 import torch.utils._pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["DispatchMode", "tree_flatten", "tree_map_only", "tree_unflatten"]
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose ``__torch_dispatch__`` is not wrapped to keep torch.compile out, which loads all of it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# A tensor of a subclass that has sizes, strides, dtype and device and no data, and the way to leave functions alone.
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+disabled_torch_function: Any = _C._disabled_torch_function_impl
 
 # Interpreter-wide state: what the fakes run under and what the guards compare.
 is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
@@ -49,6 +63,25 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
 
+MULTI_HANDLE: type = torch.autograd.graph._MultiHandle
+
+# Saved-tensor hooks as calls, and the message of who disabled them.
+push_saved_tensors_hooks: Callable[..., None] = _C._autograd._push_saved_tensors_default_hooks
+top_saved_tensors_hooks: Callable[[], Any] = partial(_C._autograd._top_saved_tensors_default_hooks, True)
+pop_saved_tensors_hooks: Callable[[], None] = _C._autograd._pop_saved_tensors_default_hooks
+disable_saved_tensors_hooks: Callable[[str], None] = _C._autograd._saved_tensors_hooks_disable
+enable_saved_tensors_hooks: Callable[[], None] = _C._autograd._saved_tensors_hooks_enable
+saved_tensors_hooks_disabled: Callable[[], str | None] = (
+    _C._autograd._saved_tensors_hooks_get_disabled_error_message
+)
+
+# What nn.Module puts around the tensors of a module that has backward hooks, and how it finds them.
+BackwardHookFunction: type[torch.autograd.Function] = torch.nn.modules._functions.BackwardHookFunction
+module_backward_hooks: Callable[[torch.nn.Module], tuple[list[Any], list[Any]]] = torch.nn.Module._get_backward_hooks
+module_backward_pre_hooks: Callable[[torch.nn.Module], list[Any]] = torch.nn.Module._get_backward_pre_hooks
+warn_of_partial_hook: Callable[..., None] = torch.nn.Module._maybe_warn_non_full_backward_hook
+HookOfModule: Callable[..., Any] = module_internals._WrappedHook
+
 # Where C-implemented tensor functions live.
 VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
 NN_FUNCTIONS: Any = _C._nn
@@ -59,12 +92,8 @@ OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket
 
 APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
 
-GLOBAL_MODULE_HOOKS: tuple[str, ...] = (
-    "_global_backward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-)
+GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
+GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 
 def autocast_state() -> tuple[object, ...]:
@@ -80,11 +109,11 @@ def global_module_hooks() -> dict[str, Any]:
     return vars(module_internals)
 
 
-def fake_tensor_mode() -> Any:
+def fake_tensor_mode(*, allow_real: bool = False) -> Any:
     """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=False)
+    return FakeTensorMode(allow_non_fake_inputs=allow_real)
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -106,6 +135,24 @@ def below_autograd() -> AbstractContextManager[None]:
     return _C._AutoDispatchBelowAutograd()
 
 
+def below_dispatch() -> AbstractContextManager[None]:
+    """Run operations on a tensor subclass as on the tensor it is made of."""
+    return _C._DisableTorchDispatch()  # type: ignore[no-any-return, attr-defined]
+
+
+def gradients(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
+    run = torch.autograd.graph._engine_run_backward
+    return run(tuple(outputs), tuple(given), False, False, tuple(inputs), True, accumulate_grad=False)
+
+
+def release_saved_tensors(context: Any) -> None:
+    """Let go of what a node has saved, unless the backward that runs retains its graph."""
+    context.maybe_clear_saved_tensors()
+
+
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:
     """Keep the user's saved-tensor hooks from seeing fake tensors: the innermost pair of hooks is the one used."""
     if _C._autograd._top_saved_tensors_default_hooks(True) is None:
@@ -114,9 +161,36 @@ def without_saved_tensor_hooks() -> AbstractContextManager[None]:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    from torch._subclasses.fake_tensor import FakeTensor
+    """PyTorch's fake tensors and thin ones know where factories make more of their kind."""
+    return hasattr(tensor, "fake_mode")
 
-    return isinstance(tensor, FakeTensor)
+
+def is_plain_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no more than elements in memory: no subclass, no other layout, nothing put off."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
+        and not torch._is_functional_tensor(tensor)
+        and not _C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def is_composite(operation: Any) -> bool:
+    """Whether an operation is, on every device, made of others."""
+    return bool(_C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd"))
+
+
+def with_index(device: torch.device) -> torch.device:
+    """The device itself where only its kind is named."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def attention_choice(*args: Any, **kwargs: Any) -> int:
+    """Which kernel scaled dot-product attention takes."""
+    return int(torch._fused_sdp_choice(*args, **kwargs))
 
 
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:
@@ -145,6 +219,12 @@ def storage_identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def fake_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Another fake tensor of the same mode with the same sizes, strides and dtype."""
+    with tensor.fake_mode:  # type: ignore[attr-defined]
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
 def fake_with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """A fake of its own with the same sizes and the given strides, made without being recorded."""
     with no_modes():
@@ -171,3 +251,22 @@ def fake_tensor_errors() -> tuple[type[Exception], ...]:
 
     names = ("UnsupportedFakeTensorException", "DynamicOutputShapeException", "DataDependentOutputException")
     return tuple(getattr(fake_tensor, name) for name in names)
+
+
+@functools.cache
+def apply_binds_keywords() -> bool:
+    """Whether ``Function.apply`` takes keywords for a forward with a ``setup_context``; older versions refuse them."""
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(x: int) -> int:
+            return x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    try:
+        Probe.apply(x=0)
+    except TypeError:
+        return False
+    return True

@@ -24,6 +24,7 @@ def test_defaults():
         "error_on_recompile": False,
         "inline_depth_limit": 100,
         "suppress_errors": False,
+        "recompute": True,
         "logs": "",
     }
     assert "recompile_limit    = 8" in repr(fresh)

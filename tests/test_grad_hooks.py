@@ -202,36 +202,3 @@ def test_a_tensor_without_gradient_refuses_as_in_eager(backend):
             function(torch.ones(2))
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
-
-
-def test_a_tensor_changed_after_its_hook_runs_as_plain_python(backend):
-    def program(x):
-        y = x * 2
-        y.register_hook(double)
-        y.mul_(3)
-        return y.sum()
-
-    grads = []
-    for function in (program, bothways.compile(program, backend=backend)):
-        x = torch.ones(3, requires_grad=True)
-        function(x).backward()
-        grads.append(x.grad)
-    assert difference(*grads) is None
-
-
-def test_a_hook_on_a_view_whose_base_is_changed_later(backend):
-    log = []
-
-    def program(x):
-        y = x * 2
-        view = y[0]
-        view.register_hook(lambda grad: log.append(1))
-        y.mul_(3)
-        return y.sum() + view.sum()
-
-    counts = []
-    for function in (program, bothways.compile(program, backend=backend)):
-        log.clear()
-        function(torch.ones(2, 2, requires_grad=True)).backward()
-        counts.append(len(log))
-    assert counts[0] == counts[1]

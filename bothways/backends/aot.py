@@ -1,11 +1,14 @@
 """Backends that get forward and backward graphs of ATen operations instead of the captured graph.
 
 ``aot(fw_compiler=…, bw_compiler=…)`` makes one from two functions that compile such graphs; ``aot_eager`` runs
-them as they are. A graph the differentiator does not express runs as it was captured, with PyTorch's autograd.
+them as they are. A graph is cut where people outside look at what autograd does inside; a part the differentiator
+does not express runs as it was captured, with PyTorch's autograd.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,10 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad import differentiate
 from bothways.grad.joint import NotDifferentiable
+from bothways.grad.split import split
+from bothways.runtime.nodes import ApplyFunction
+
+_FORWARD = re.compile(r"(\n+)def forward\(self, (.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
@@ -24,25 +31,22 @@ def aot(
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
 
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if any(map(_goes_around_autograd, graph.graph.nodes)):
+    def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        if not all(isinstance(value, torch.Tensor) for value in inputs):
             return graph.forward
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
-            return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler)
+            reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
+            return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler, reads)
         except refusals:
             return graph.forward
 
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        grad = torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs)
+        chain = split(graph, compile_whole, grad=grad)
+        return compile_whole(graph, inputs) if chain is None else chain.forward
+
     return backend
-
-
-def _goes_around_autograd(node: torch.fx.Node) -> bool:
-    """Whether the node runs somebody's Python in the backward, or reaches a tensor's data behind autograd's back."""
-    return (
-        "watched" in node.meta
-        or getattr(node.target, "opaque", False)
-        or (node.target is getattr and node.args[1] == "data")
-    )
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -50,5 +54,22 @@ def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callab
     return graph.forward
 
 
-aot_eager = aot(fw_compiler=run_as_is)
+def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    """The graph as a function of one list, which it empties, so that each input is freed when it was last read.
+
+    Nobody can let go of an argument while the function it was passed to runs, but everybody of what was in a list.
+    ``_boxed_call`` is what PyTorch's compilers, too, call such functions by.
+    """
+    method: Any = graph.forward
+    before, names, body = _FORWARD.fullmatch(graph.code).groups()  # type: ignore[union-attr]
+    # One empty line less, one line more: the others keep their numbers, and tracebacks show the graph's own code.
+    source = f"{before[1:]}def forward(self, inputs):\n    [{names}] = inputs; inputs.clear()\n{body}"
+    scope = dict(method.__func__.__globals__)
+    exec(compile(source, method.__code__.co_filename, "exec"), scope)
+    run = functools.partial(scope["forward"], graph)
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+aot_eager = aot(fw_compiler=run_as_is, bw_compiler=run_and_forget)
 aot_eager.__name__ = "aot_eager"

@@ -159,7 +159,7 @@ def _guard_aliasing(tracer: Tracer) -> None:
             ids = ", ".join(f"id({{s{index}}})" for index in range(len(sources)))
             tracer.guard(f"len({{{{{ids}}}}}) == {len(sources)}", *sources)
     known = tracer.known_values()
-    for changed in tracer.effects.values():
+    for changed in [*tracer.effects.values(), *(value for _, value in tracer.left_to_python)]:
         if changed.source is None:
             continue
         for other in known:

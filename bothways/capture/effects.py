@@ -20,6 +20,7 @@ class Mutable(Protocol):
     """A Value that can write its own changes."""
 
     source: Source | None
+    only_registers: bool
 
     def emit_effects(self, emitter: Emitter) -> None: ...
 
@@ -61,6 +62,14 @@ class Effects:
 
     def values(self) -> list[Mutable]:
         return list(self._mutated.values())
+
+    def globals(self) -> list[GlobalWrite]:
+        return list(self._globals.values())
+
+    @property
+    def changed(self) -> bool:
+        """Whether captured code has changed something that other code could read now; hooks only wait."""
+        return bool(self._globals) or any(not value.only_registers for value in self._mutated.values())
 
     def __bool__(self) -> bool:
         return bool(self._mutated or self._globals)

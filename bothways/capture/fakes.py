@@ -1,13 +1,14 @@
-"""Shapes without data: what an operation would return, worked out on ``meta`` tensors.
+"""Shapes without data: what an operation would return, worked out on thin tensors.
 
-Plain meta tensors run in C++ at a few microseconds an operation, a tenth of what PyTorch's FakeTensor
-takes and without the modules that loads. They know no device, so each travels with the device it stands
-for; where that is not enough (autocast, mixed devices, no meta kernel) FakeTensor answers instead.
+The commonest operations are predicted from Fakes alone; others run on thin tensors (``bothways.fake``), below
+PyTorch's own autograd, which tells what requires a gradient. What those cannot answer goes to PyTorch's FakeTensor,
+which takes ten times as long and a second to load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
+from bothways.fake import NotThin, ThinMode, ThinTensor, thin_outline
 
-META = torch.device("meta")
+MODE = ThinMode()
 
 
 class Fake:
-    """A tensor without data: the device it stands for, and a meta tensor that is made when somebody needs it."""
+    """A tensor without data: the device it stands for, and a thin tensor that is made when somebody needs it."""
 
     __slots__ = ("_meta", "_prediction", "device")
 
@@ -37,12 +39,12 @@ class Fake:
         return self._meta
 
     def outline(self) -> torch.Tensor:
-        """A meta tensor of the same sizes and dtype, outside of autograd."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=META)
+        """A thin tensor of the same sizes and dtype, outside of autograd."""
+        return thin_outline(self.shape, self.stride, self.dtype, self.device)
 
     @property
     def _facts(self) -> Prediction | torch.Tensor:
-        # In-place operations change the meta tensor, so once it exists it is the truth.
+        # In-place operations change the thin tensor, so once it exists it is the truth.
         return self._meta if self._meta is not None else self._prediction  # type: ignore[return-value]
 
     @property
@@ -73,6 +75,12 @@ class Fake:
             contiguous_stride(tuple(size for _, size in sizes_by_stride))
         )
 
+    def become(self, other: torch.Tensor) -> None:
+        """Take over what an operation on a stand-in has changed about it."""
+        facts = (tuple(other.shape), other.stride(), other.dtype, other.requires_grad)
+        if facts != (self.shape, self.stride, self.dtype, self.requires_grad):
+            self._meta, self.device = fake_like(other).meta, other.device
+
 
 class FakeFailure(Exception):
     """No fake result: the operation raised, or needs data it has not."""
@@ -83,29 +91,32 @@ class FakeFailure(Exception):
 
 
 class _NonLeaf(torch.autograd.Function):
-    """Gives a fresh meta tensor an autograd history, as a tensor computed before the call has one."""
+    """Gives a tensor an autograd history, as one computed before the call has it."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=META)
+        return torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 
 
 def fake_like(tensor: torch.Tensor) -> Fake:
     """A fake with the tensor's sizes, strides, dtype and place in the autograd graph."""
-    meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
-    return Fake(_with_history(meta, tensor), tensor.device)
+    return Fake(_with_history(_outline(tensor), tensor), tensor.device)
 
 
-def _with_history(meta: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _outline(tensor: torch.Tensor) -> ThinTensor:
+    return thin_outline(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+
+def _with_history(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
-        return meta
-    return meta.requires_grad_() if like.is_leaf else _computed(meta)
+        return made
+    return made.requires_grad_() if like.is_leaf else _computed(made)
 
 
-def _computed(meta: torch.Tensor) -> torch.Tensor:
-    """A tensor like ``meta`` that autograd takes for the result of an operation."""
-    with torch.enable_grad():
-        result: torch.Tensor = _NonLeaf.apply(meta.requires_grad_())
+def _computed(made: torch.Tensor) -> torch.Tensor:
+    """A tensor like ``made`` that autograd takes for the result of an operation."""
+    with made.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
+        result: torch.Tensor = _NonLeaf.apply(made.requires_grad_())
     return result
 
 
@@ -119,77 +130,47 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     if prediction is not None:
         return Fake(None, prediction.device, prediction)
     fakes = list(_fakes_in((args, kwargs)))
-    device = _result_device(function, args, kwargs, fakes)
-    if device is None or autocast:
-        return _run_on_torch_fakes(function, args, kwargs, fakes)
     known = {id(fake.meta): fake for fake in fakes}
     try:
-        if fakes:
-            result = function(*_to_meta(args), **_to_meta(kwargs))
-        else:
-            with META:
-                result = function(*_to_meta(args), **_to_meta(kwargs))
-    except NotImplementedError:
+        # Autocast remembers casted weights by tensor; those of fakes must not be found there later.
+        with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
+            result = function(*_replace(args, _meta), **_replace(kwargs, _meta))
+    except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
     except Exception as error:
         raise FakeFailure(error) from error
-    return _map_tensors(result, lambda tensor: known.get(id(tensor)) or Fake(tensor, device))
+    return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_result(tensor))
+
+
+def _meta(fake: Fake) -> torch.Tensor:
+    return fake.meta
+
+
+def _from_result(tensor: torch.Tensor) -> Fake:
+    return Fake(tensor, tensor.device) if type(tensor) is ThinTensor else fake_like(tensor)
 
 
 def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fakes: list[Fake]) -> Any:
     mode = torch_compat.fake_tensor_mode()
-    stand_ins = {id(fake): torch_compat.fake_tensor(mode, fake.meta, fake.device) for fake in fakes}
+    stand_ins = {id(fake): _torch_fake(mode, fake) for fake in fakes}
     known = {id(stand_ins[id(fake)]): fake for fake in fakes}
+
+    def stand_in(fake: Fake) -> torch.Tensor:
+        return stand_ins[id(fake)]
+
     try:
         with mode:
-            result = function(
-                *_replace(args, lambda fake: stand_ins[id(fake)]),
-                **_replace(kwargs, lambda fake: stand_ins[id(fake)]),
-            )
-            return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_torch_fake(tensor))
+            result = function(*_replace(args, stand_in), **_replace(kwargs, stand_in))
     except Exception as error:
         raise FakeFailure(error) from error
+    for fake in fakes:
+        fake.become(stand_in(fake))
+    return _map_tensors(result, lambda tensor: known.get(id(tensor)) or fake_like(tensor))
 
 
-def _from_torch_fake(tensor: torch.Tensor) -> Fake:
-    with torch_compat.no_modes():
-        meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
-        return Fake(_with_history(meta, tensor), tensor.device)
-
-
-def _result_device(
-    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], fakes: list[Fake]
-) -> torch.device | None:
-    """Where the result will be, or None when only the operation itself can tell."""
-    explicit = kwargs.get("device")
-    if explicit is None:
-        explicit = _device_argument(function, args)
-    if explicit is not None:
-        return _indexed(torch.device(explicit))
-    devices = {fake.device for fake in fakes if fake.meta.dim()} or {fake.device for fake in fakes}
-    if not devices:
-        return _indexed(torch.get_default_device())
-    return devices.pop() if len(devices) == 1 else None
-
-
-def _device_argument(function: Callable[..., Any], args: Any) -> Any:
-    """A device passed by position: ``x.to("cuda")``, ``x.to(other)``, ``x.cpu()``."""
-    name = getattr(function, "__name__", "")
-    if name in ("cpu", "cuda"):
-        return name
-    if name == "to":
-        for arg in args[1:]:
-            if isinstance(arg, (str, torch.device)):
-                return arg
-            if isinstance(arg, Fake):
-                return arg.device
-    return None
-
-
-def _indexed(device: torch.device) -> torch.device:
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+def _torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
+    meta = torch.empty_strided(fake.shape, fake.stride, dtype=fake.dtype, device="meta")
+    return _with_history(torch_compat.fake_tensor(mode, meta, fake.device), fake.meta)
 
 
 def _fakes_in(tree: Any) -> Iterator[Fake]:
@@ -206,29 +187,18 @@ def _fakes_in(tree: Any) -> Iterator[Fake]:
         yield from _fakes_in((tree.start, tree.stop, tree.step))
 
 
-def _to_meta(tree: Any) -> Any:
-    def convert(leaf: Any) -> Any:
-        return META if isinstance(leaf, torch.device) or (type(leaf) is str and _names_device(leaf)) else leaf
-
-    return _replace(tree, lambda fake: fake.meta, convert)
-
-
-def _names_device(text: str) -> bool:
-    return text.partition(":")[0] in ("cpu", "cuda", "meta")
-
-
-def _replace(tree: Any, on_fake: Callable[[Fake], Any], on_leaf: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
-    """Rebuild nested arguments with each Fake and each other leaf replaced."""
+def _replace(tree: Any, on_fake: Callable[[Fake], Any]) -> Any:
+    """Rebuild nested arguments with each Fake replaced."""
     kind = type(tree)
     if kind is Fake:
         return on_fake(tree)
     if kind is tuple or kind is list:
-        return kind(_replace(item, on_fake, on_leaf) for item in tree)
+        return kind(_replace(item, on_fake) for item in tree)
     if kind is dict:
-        return {key: _replace(item, on_fake, on_leaf) for key, item in tree.items()}
+        return {key: _replace(item, on_fake) for key, item in tree.items()}
     if kind is slice:
-        return slice(*(_replace(part, on_fake, on_leaf) for part in (tree.start, tree.stop, tree.step)))
-    return on_leaf(tree)
+        return slice(*(_replace(part, on_fake) for part in (tree.start, tree.stop, tree.step)))
+    return tree
 
 
 def _map_tensors(result: Any, convert: Callable[[torch.Tensor], Fake]) -> Any:

@@ -19,7 +19,7 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
-from bothways.runtime.nodes import Watched
+from bothways.runtime.nodes import ApplyFunction, Watched
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -51,26 +51,34 @@ class GraphBuilder:
         self.graph = torch.fx.Graph()
         self.inputs: list[TensorValue] = []
         self.objects: list[ObjectInput] = []
+        self.statements: set[Any] = set()  # what it holds that sets modes
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
         name = self._unique(re.sub(r"\W+", "_", source.name).strip("_") + "_")
-        with self.graph.inserting_after(self._last_input):
+        with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
         return node
 
-    def add_object(self, value: Value, hint: str) -> ObjectInput:
-        """An input that is no tensor: an object which a node hands to the user's own Python."""
-        if self.tracer.effects:
+    def _after(self, node: torch.fx.Node | None) -> Any:
+        """Insert behind a node, or at the beginning."""
+        return self.graph.inserting_before(None) if node is None else self.graph.inserting_after(node)
+
+    def add_object(self, value: Value, hint: str, *, checked: bool = False) -> ObjectInput:
+        """An input that is no tensor: an object which a node hands to the user's own Python.
+
+        ``checked`` says that the caller looks after what was changed before.
+        """
+        if self.tracer.effects.changed and not checked:
             self.tracer.stop("object_in_graph", f"{value.describe()} is used after other objects were changed")
         for known in self.objects:
             if known.value is value:
                 return known
         last = self.objects[-1].node if self.objects else self._last_input
-        with self.graph.inserting_after(last):
+        with self._after(last):
             node = self.graph.create_node("placeholder", self._unique(hint))
         self.objects.append(ObjectInput(value, node, outline_of(value)))
         return self.objects[-1]
@@ -124,6 +132,7 @@ class GraphBuilder:
         """A node that changes the state the following ones run under: grad mode, autocast."""
         node = self.graph.create_node("call_function", function, args)
         self._note_origin(node)
+        self.statements.add(function)
         return node
 
     def _note_origin(self, node: torch.fx.Node) -> None:
@@ -183,6 +192,8 @@ class GraphBuilder:
             if own is not None:
                 # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
                 own.node = node
+                if own.fake.meta._version or isinstance(node.target, ApplyFunction):
+                    node.meta["in_place"] = True  # or something before it was; names do not tell all
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
             node.meta["example_value"] = result.outline()
@@ -253,7 +264,12 @@ def _changes_something(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     return node.op not in ("placeholder", "output") and (
-        in_place or name in IN_PLACE_OPERATORS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+        in_place
+        or "in_place" in node.meta
+        or name in IN_PLACE_OPERATORS
+        or "out" in node.kwargs
+        or bool(node.kwargs.get("inplace"))
+        or getattr(node.target, "has_effects", False)
     )
 
 

@@ -19,6 +19,7 @@ from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
+from bothways.runtime.torch_state import restore, torch_state
 
 if TYPE_CHECKING:
     import torch.fx
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
-RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result"}
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state"}
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
@@ -129,7 +130,8 @@ def render(
         call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
-        body += _retried(line) if tracer.graph.may_fail and not tracer.graph.changes_inputs else [line]
+        lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
+        body += _retried(lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
     body += [*emitter.builds, *emitter.effects, f"return {returned}"]
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
@@ -137,15 +139,31 @@ def render(
     return program, outputs
 
 
-def _retried(call: str) -> list[str]:
+def _restoring(emitter: Emitter, call: str) -> list[str]:
+    """The call of a graph that sets modes on its way: when it fails in between, they are as they were before."""
+    ask: Any = torch_state
+    put_back: Any = restore
+    if emitter.tracer.graph.statements == {torch_compat.set_grad_enabled}:
+        ask, put_back = torch_compat.is_grad_enabled, torch_compat.set_grad_enabled
+    return [
+        f"state = {emitter.inject(ask, 'torch_state')}()",
+        "try:",
+        f"    {call}",
+        "except BaseException:",
+        f"    {emitter.inject(put_back, 'restore')}(state)",
+        "    raise",
+    ]
+
+
+def _retried(call: list[str]) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
     effects that come before that line, inside the user's own ``try``."""
     return [
         "failure = None",
         "try:",
-        f"    {call}",
+        *(f"    {line}" for line in call),
         "except Exception as error:",
-        "    failure = error",
+        "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
         f"    result = {PLAIN_CALL}",
         f"    {DISAGREE}(failure)",

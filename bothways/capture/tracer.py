@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
+from bothways.capture.saved_tensors import SavedTensors
 from bothways.capture.sources import Attr, Injected, Item, Source, WeakInjected
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
     from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.generators import GeneratorValue
-    from bothways.capture.values.hooks import Registration
+    from bothways.capture.values.hooks import Event
 
 
 class Observed(Exception):
@@ -55,7 +56,14 @@ class Tracer:
         self.depth_limit = depth_limit
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
-        self.registrations: list[Registration] = []  # hooks, in the order they were registered
+        self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
+        # Questions about tensors and modes whose answer may be another one when the same code runs later.
+        self.asked: set[str] = set()
+        # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
+        self.left_to_python: list[tuple[object, Value]] = []
+        self.saved_tensors = SavedTensors()
+        # What can be judged only when everything was looked at; runs before the guards are complete.
+        self.final_checks: list[Callable[[], None]] = []
         self._injected: dict[int, Injected] = {}
         self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.
@@ -104,6 +112,8 @@ class Tracer:
 
     def guard_expected(self) -> None:
         """Guard the presence of members that no other guard reads."""
+        for check in self.final_checks:
+            check()
         read: set[Source] = set()
         for guard in self.guards:
             for source in guard.sources:
@@ -119,6 +129,8 @@ class Tracer:
         """The Value for an object whose kind or content the program depends on; adds the guards."""
         from bothways.capture.wrap import look_at
 
+        if any(obj is changed for changed, _ in self.left_to_python):
+            self.stop("autograd_function", f"{source} is read after a custom function has changed it")
         known = self._known.get(id(obj))
         if known is not None:
             value = known[1]
@@ -134,6 +146,16 @@ class Tracer:
     def known(self, obj: object) -> Value | None:
         found = self._known.get(id(obj))
         return found[1] if found else None
+
+    def object_of(self, value: object) -> object | None:
+        """The object from outside that a Value stands for, None when none is known."""
+        return next((obj for obj, known in self._known.values() if known is value), None)
+
+    def expected_sources(self) -> list[Source]:
+        return list(self._expected)
+
+    def known_objects(self) -> list[tuple[object, Value]]:
+        return list(self._known.values())
 
     def known_values(self) -> list[Value]:
         return [value for _, value in self._known.values()]

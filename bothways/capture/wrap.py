@@ -18,6 +18,8 @@ import torch
 from bothways import torch_compat
 from bothways.capture import policy
 from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values import triton_kernels
+from bothways.capture.values.autograd_contexts import RealContext
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
 from bothways.capture.values.classes import ClassValue
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 Wrapper = Callable[["Tracer", Any, Source], Value]
+
+# What a body "asks" when it calls a compiled function: captures look through those, but to run one is something else.
+COMPILED = "a compiled function"
 
 
 def look_at(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -93,6 +98,7 @@ def _inner_function(tracer: Tracer, function: Any) -> Value | None:
     """The user's function behind one that bothways compiled: captures look through it."""
     if "__bothways__" not in function.__dict__:
         return None
+    tracer.asked.add(COMPILED)
     return library_function(tracer, function.__wrapped__)
 
 
@@ -124,6 +130,7 @@ def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
     if "__bothways__" in obj.__dict__:
+        tracer.asked.add(COMPILED)
         return look_at(tracer, obj.__wrapped__, Attr(source, "__wrapped__"))
     return FunctionValue.external(tracer, obj, source)
 
@@ -190,6 +197,9 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
     cls = type(obj)
     if isinstance(obj, torch.nn.Module):
         return _look_module(tracer, obj, source)
+    kernel = triton_kernels.find(tracer, obj, source)
+    if kernel is not None:
+        return kernel
     base = builtin_base(cls)
     tracer.guard("type({s0}) is {c0}", source, cls)
     if isinstance(obj, BaseException):
@@ -243,6 +253,7 @@ def _look_module(tracer: Tracer, obj: Any, source: Source) -> Value:
         tracer.stop("object_unknown", f"{source} is a ScriptModule")
     original = type(obj).__dict__.get("__bothways_original__")
     if original is not None:
+        tracer.asked.add(COMPILED)
         # A compiled module shares its dictionary with the module it was made from; captures see that module.
         return tracer.look_at(obj._orig_mod, Attr(source, "_orig_mod"))
     return ModuleValue.external(tracer, obj, source)
@@ -290,5 +301,6 @@ BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
     (torch.Tensor, _look_tensor),
     (torch_compat.OP_TYPES, _look_callable),
     (torch.nn.Module, _look_module),
+    (torch.autograd.function.BackwardCFunction, RealContext.external),
     (tuple, _look_named_tuple),
 )

@@ -15,26 +15,32 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.joint import IndependentResults, Joint, NotDifferentiable, Output, Result, Strides, trace_joint
-from bothways.grad.partition import extract, needed_inputs, saved_values
+from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
+from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
 
 def differentiate(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], fw_compiler: Compiler, bw_compiler: Compiler
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+    reads: Sequence[Reads] = (),
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
+    ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced.
     Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(function, inputs, None, grad)
     except IndependentResults as found:
-        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler)
+        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads)
     if not grad or not any(joint.differentiable):
         return _inference(function, joint, inputs, fw_compiler)
-    return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler)
+    return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler, reads)
 
 
 def _side_by_side(
@@ -43,6 +49,7 @@ def _side_by_side(
     groups: list[list[int]],
     fw_compiler: Compiler,
     bw_compiler: Compiler,
+    reads: Sequence[Reads],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
 
@@ -53,7 +60,7 @@ def _side_by_side(
 
         return chosen
 
-    parts = [(group, differentiate(only(group), inputs, fw_compiler, bw_compiler)) for group in groups]
+    parts = [(group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads)) for group in groups]
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
         found: dict[int, Any] = {}
@@ -68,7 +75,7 @@ def _inference(
     function: Callable[..., Any], joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler
 ) -> Callable[..., Any]:
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.kept_nodes)
-    run = compiler(graph, list(inputs))
+    run = with_arguments(compiler(graph, list(inputs)))
     outputs, changed, count = joint.outputs, list(joint.updates), len(joint.results)
     if not changed and outputs == [Result(index) for index in range(count)]:
         return run
@@ -117,8 +124,12 @@ class DifferentiatedGraph:
         inputs: Sequence[torch.Tensor],
         fw_compiler: Compiler,
         bw_compiler: Compiler,
+        reads: Sequence[Reads],
     ) -> None:
         self.function = function
+        self._reads = reads
+        self._forward_conditions = [read.forward for read in reads if read.forward is not None]
+        self._backward_conditions = [read.backward for read in reads if read.backward is not None]
         self._compilers = fw_compiler, bw_compiler
         self.differentiable = joint.differentiable
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
@@ -129,21 +140,21 @@ class DifferentiatedGraph:
         # The joint traces of one function agree on the forward, operation by operation: positions name the values.
         saved = saved_values(joint)
         self.needed_inputs = needed_inputs(joint)
-        order = list(joint.recorder.graph.nodes)
-        tangent_count = len(joint.tangents)
-        self._saved_positions = [order.index(node) - tangent_count for node in saved]
+        self.saves_something = bool(saved or self.needed_inputs)
+        positions = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
+        self._saved_positions = [positions[node] - len(joint.tangents) for node in saved]
         self.forward_graph = extract(
             joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes
         )
         self.backward_graphs: dict[Strides, torch.fx.GraphModule] = {}
         self._joints = {joint.tangent_strides: joint}
-        self._run_forward = fw_compiler(self.forward_graph, list(inputs))
+        self._run_forward = with_arguments(fw_compiler(self.forward_graph, list(inputs)))
         self._backwards: dict[Strides, Callable[..., Any]] = {}
         self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if self.changed and share_memory(inputs, self.changed):
-            return self.function(*inputs)
+        if torch.is_anomaly_enabled() or (self.changed and share_memory(inputs, self.changed)):
+            return self.function(*inputs)  # anomaly mode names the operation: it has to be autograd's own
         results = CompiledNode.apply(self, *inputs)
         write_back(inputs, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, inputs, results)
@@ -156,14 +167,15 @@ class DifferentiatedGraph:
         return tuple(results[:visible]), tuple(results[visible:])
 
     def run_backward(
-        self, inputs: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self, values: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients from ``values``, inputs and what was saved; the list is used up, so that memory is freed."""
         strides = strides_of(tangents)
-        given = [tangent for tangent in tangents if tangent is not None]
+        values += [tangent for tangent in tangents if tangent is not None]
         run = self._backwards.get(strides)
         if run is None:
-            run = self._backwards[strides] = self._compile_backward(strides, inputs, saved, given)
-        return tuple(run(*inputs, *saved, *given))
+            run = self._backwards[strides] = self._compile_backward(strides, values)
+        return tuple(run(values) if takes_list(run) else run(*values))
 
     def run_differentiable_backward(
         self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -176,21 +188,43 @@ class DifferentiatedGraph:
             run = self._differentiable_backwards[strides] = self._compile_differentiable(strides, [*inputs, *given])
         return tuple(run(*inputs, *given))
 
-    def _compile_backward(
-        self,
-        strides: Strides,
-        inputs: Sequence[torch.Tensor],
-        saved: Sequence[torch.Tensor],
-        tangents: list[torch.Tensor],
-    ) -> Callable[..., Any]:
-        joint = self._joint(strides, inputs)
+    def _compile_backward(self, strides: Strides, values: list[torch.Tensor]) -> Callable[..., Any]:
+        joint = self._joint(strides, values[: len(self.needs_grad)])
         order = list(joint.recorder.graph.nodes)
-        values = [order[position + len(joint.tangents)] for position in self._saved_positions]
-        graph = extract(joint, [*joint.primals, *values, *joint.tangents], joint.gradients)
+        saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
+        graph = extract(joint, [*joint.primals, *saved, *joint.tangents], joint.gradients)
+        inputs = list(graph.graph.nodes)[: len(self.needs_grad)]
+        if any(node.users and index not in self.needed_inputs for index, node in enumerate(inputs)):
+            raise NotRepeatable("this backward reads an input that others do not, and that may have been changed")
         self.backward_graphs[strides] = graph
-        return self._compilers[1](graph, [*inputs, *saved, *tangents])
+        return self._compilers[1](graph, list(values))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the backward of every custom function inside would still do what was traced."""
+        return all(holds() for holds in self._backward_conditions)
+
+    def run_plain_backward(
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The backward as the user's Python, after the forward was run again."""
+        if not all(holds() for holds in self._forward_conditions):
+            raise RuntimeError(
+                "a global that the forward and the backward of a custom autograd.Function read was changed between "
+                "them; keep what the backward needs on ctx"
+            )
+        given = [tangent for tangent in tangents if tangent is not None]
+        return self._backward_function(strides_of(tangents))(*inputs, *given)
 
     def _compile_differentiable(self, strides: Strides, values: list[torch.Tensor]) -> Callable[..., Any]:
+        backward = self._backward_function(strides)
+        try:
+            return differentiate(backward, values, *self._compilers, self._reads)
+        except NotDifferentiable:
+            return backward
+
+    def _backward_function(self, strides: Strides) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+        """The backward as a function of inputs and gradients, by PyTorch's autograd."""
         count = len(self.needs_grad)
 
         def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -207,10 +241,7 @@ class DifferentiatedGraph:
             found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=True))
             return tuple(next(found) if needed else None for needed in self.needs_grad)
 
-        try:
-            return differentiate(backward, values, *self._compilers)
-        except NotDifferentiable:
-            return backward
+        return backward
 
     def _joint(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> Joint:
         known = self._joints.pop(strides, None)
@@ -218,10 +249,19 @@ class DifferentiatedGraph:
             return known
         with torch.enable_grad():
             examples = [
-                tensor.detach().requires_grad_(needed)
-                for tensor, needed in zip(inputs, self.needs_grad, strict=True)
+                tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
             ]
             return trace_joint(self.function, examples, strides, True)
+
+
+def takes_list(run: Callable[..., Any]) -> bool:
+    """Whether a compiled graph takes its inputs as one list that it may empty, so that memory is freed early."""
+    return bool(getattr(run, "_boxed_call", False))
+
+
+def with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph as a function of its inputs."""
+    return (lambda *values: run(list(values))) if takes_list(run) else run
 
 
 def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
@@ -269,20 +309,30 @@ class CompiledNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: DifferentiatedGraph = ctx.graph
-        values = ctx.saved_tensors
+        # A node that saved nothing can be gone through any number of times, in eager as well.
+        values = list(ctx.saved_tensors) if graph.saves_something else []
         count = len(graph.needed_inputs)
         inputs = {index: value for index, (value, _) in ctx.others.items()}
         inputs |= dict(zip(graph.needed_inputs, values[:count], strict=True))
         ordered = [inputs[index] for index in range(len(inputs))]
         given = tangents[: graph.result_count]
-        if not torch.is_grad_enabled():
-            return None, *graph.run_backward(ordered, values[count:], given)
+        current = graph.is_current
+        if current and not torch.is_grad_enabled():
+            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+            # they go, as eager's do.
+            torch_compat.release_saved_tensors(ctx)
+            values[:count] = ordered
+            try:
+                return None, *graph.run_backward(values, given)
+            except NotRepeatable:
+                pass  # the other way runs the whole forward again, with the same random numbers
         check_unchanged(ctx.others.values())
+        run = graph.run_differentiable_backward if current else graph.run_plain_backward
         if ctx.random_state is None:
-            return None, *graph.run_differentiable_backward(ordered, given)
+            return None, *run(ordered, given)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(ctx.random_state)
-            return None, *graph.run_differentiable_backward(ordered, given)
+            return None, *run(ordered, given)
 
 
 def check_unchanged(values: Iterable[tuple[torch.Tensor, int]]) -> None:

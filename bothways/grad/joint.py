@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.trace import Recorder
 
 
@@ -106,9 +107,21 @@ def trace_joint(
     ``tangents`` holds the strides of the gradient each result receives, None for those that receive none; by
     default every differentiable result receives one laid out like itself.
     """
-    mode = torch_compat.fake_tensor_mode()
+    try:
+        return _trace_joint(ThinMode(), Recorder(answer=answer), function, inputs, tangents, grad)
+    except NotThin:
+        return _trace_joint(torch_compat.fake_tensor_mode(), Recorder(), function, inputs, tangents, grad)
+
+
+def _trace_joint(
+    mode: Any,
+    recorder: Recorder,
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    tangents: Strides | None,
+    grad: bool,
+) -> Joint:
     fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-    recorder = Recorder()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
     with torch_compat.no_autocast_cache(), torch_compat.without_saved_tensor_hooks(), mode, recorder, _functionalized():
         wrapped = [torch_compat.to_functional(fake) for fake in fakes]
@@ -261,7 +274,7 @@ def _add_backward(
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner))
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
-    found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True) if roots else [None] * len(sources))
+    found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
     for original in inputs:
         gradient = next(found) if original.requires_grad else None
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))

@@ -1,39 +1,186 @@
-"""Splits a joint graph into a forward graph and a backward graph, and chooses what is saved between them."""
+"""Splits a joint graph into a forward graph and a backward graph, and chooses what is saved between them.
+
+Saved is the cheapest set of values from which cheap operations give everything the backward reads. Whatever is
+chosen, the backward uses the inputs and results that eager's uses and no others: people may change in place, between
+forward and backward, exactly what they may change in eager.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import torch
 import torch.fx
 
+from bothways import torch_compat
+from bothways.config import config
 from bothways.grad.joint import Joint
+from bothways.grad.mincut import UNLIMITED, Network
+
+Node = torch.fx.Node
+
+# Operations that only move or make data: these and the pointwise ones may run a second time in the backward. Others
+# never do: products, reductions and searches take long, and random ones would give other numbers.
+_MOVES = frozenset(
+    "_to_copy arange cat constant_pad_nd copy diagonal_scatter eye full full_like lift_fresh_copy new_full new_ones "
+    "new_zeros ones ones_like repeat scalar_tensor select_scatter slice_scatter tril triu zeros zeros_like".split()
+)
+
+# What it costs to run an operation again, in bytes that might as well be saved. One on large tensors takes as long
+# as memory does to read and write them: four in a row, each from one tensor to another, cost as much as saving one.
+# One on small tensors takes as long as moving some 30 KB.
+_TRAFFIC_PER_BYTE = 8
+_CALL = 4096
+_LONGEST_CHAIN = 8
 
 
-def saved_values(joint: Joint) -> tuple[torch.fx.Node, ...]:
-    """The forward values, other than inputs, that backward operations read."""
-    needed: dict[torch.fx.Node, None] = {}
-    backward = _reachable([node for node in joint.gradients if node is not None], stop=joint.forward_nodes)
-    for node in joint.recorder.graph.nodes:
-        if node in backward:
-            for argument in node.all_input_nodes:
-                if argument in joint.forward_nodes and argument.op == "call_function":
-                    needed[argument] = None
-    for gradient in joint.gradients:
-        if gradient is not None and gradient in joint.forward_nodes and gradient.op == "call_function":
-            needed[gradient] = None
-    return tuple(node for node in needed if isinstance(node.meta.get("val"), torch.Tensor))
+class NotRepeatable(Exception):
+    """A backward reads what can only be had by drawing random numbers again."""
+
+
+def saved_values(joint: Joint) -> tuple[Node, ...]:
+    """The forward values that the backward gets besides the inputs.
+
+    Views are never among them, only what they are views of: taking a view again costs nothing, and saving one keeps
+    all of the memory behind it.
+    """
+    owners = _owners(joint)
+    needed = _needed(joint, owners)
+    saved = {node for node in needed if node.op == "call_function"}
+    if config.recompute:
+        # What the user holds as well is saved where eager saves it and nowhere else, so that a change to it is an
+        # error when it is one in eager, and only then.
+        results = {owners[node] for node in joint.results}
+        wanted = saved - results
+        free = needed - wanted | {node for node in owners if node.op == "get_attr"}
+        saved = (saved & results) | _cheapest(owners, wanted, free, results)
+    return tuple(node for node in owners if node in saved)
 
 
 def needed_inputs(joint: Joint) -> tuple[int, ...]:
-    """The inputs that the backward reads, given the saved values."""
-    used = _reachable([node for node in joint.gradients if node is not None], stop=frozenset(saved_values(joint)))
-    return tuple(index for index, node in enumerate(joint.primals) if node in used)
+    """The inputs that the backward reads, the same whatever is saved."""
+    needed = _needed(joint, _owners(joint))
+    return tuple(index for index, node in enumerate(joint.primals) if node in needed)
 
 
-def _reachable(roots: Iterable[torch.fx.Node], stop: frozenset[torch.fx.Node]) -> set[torch.fx.Node]:
+def saved_bytes(values: Iterable[Node]) -> int:
+    """The memory that saving ``values`` keeps alive."""
+    return sum(map(_size, values))
+
+
+def _owners(joint: Joint) -> dict[Node, Node]:
+    """For each node of the forward, in order, the one that made the memory it is a view of; mostly itself."""
+    owners: dict[Node, Node] = {}
+    memory: dict[Node, int | None] = {}
+    for node in joint.recorder.graph.nodes:
+        if node in joint.forward_nodes:
+            memory[node] = own = _memory(node)
+            shared = (owners[source] for source in _sources(node) if own is not None and memory[source] == own)
+            owners[node] = next(shared, node)
+    return owners
+
+
+def _memory(node: Node) -> int | None:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        return torch_compat.storage_identity(value)
+    return None
+
+
+def _sources(node: Node) -> Iterable[Node]:
+    """The arguments of a node; for one that picks from several results, those of the operation that gave them."""
+    for argument in node.all_input_nodes:
+        yield from [argument] if isinstance(argument.meta.get("val"), torch.Tensor) else argument.all_input_nodes
+
+
+def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
+    """The owners of what backward operations read, which is what eager saves."""
+    gradients = [node for node in joint.gradients if node is not None]
+    backward = _reachable(gradients, stop=joint.forward_nodes)
+    read = itertools.chain(gradients, *(node.all_input_nodes for node in backward))
+    return {owners[node] for node in read if node in joint.forward_nodes}
+
+
+def _cheapest(owners: dict[Node, Node], wanted: set[Node], free: set[Node], unsaved: set[Node]) -> set[Node]:
+    """What to save for a backward that reads ``wanted`` and has ``free`` anyway, without saving any of ``unsaved``.
+
+    It is a minimum cut. Each value is an edge of its size, and those whose end is on the sink's side of the cut are
+    the ones the backward has. If the edge is cut, the value is saved. If not, the value is computed again: the edge
+    from the source, its price, is cut instead, and edges without limit put its arguments on the sink's side, too.
+    """
+    repeatable = _repeatable(owners, free)
+    network = Network()
+    source, sink = network.node(), network.node()
+    edges: dict[Node, tuple[int, int]] = {}
+    pending: list[Node] = []
+
+    def edge_of(node: Node) -> tuple[int, int]:
+        if node not in edges:
+            edges[node] = network.node(), network.node()
+            pending.append(node)
+        return edges[node]
+
+    for node in wanted:
+        network.connect(edge_of(node)[1], sink, UNLIMITED)
+    while pending:
+        node = pending.pop()
+        start, end = edges[node]
+        network.connect(start, end, UNLIMITED if node in unsaved else _size(node))
+        network.connect(source, start, _price(node) if node in repeatable else UNLIMITED)
+        if node in repeatable:
+            for argument in {owners[argument] for argument in node.all_input_nodes} - free:
+                network.connect(edge_of(argument)[1], start, UNLIMITED)
+    had = network.cut(source, sink)
+    return {node for node, (start, end) in edges.items() if end in had and start not in had}
+
+
+def _repeatable(owners: dict[Node, Node], free: set[Node]) -> set[Node]:
+    """The nodes that may be computed again in the backward.
+
+    Chains of them end after so many: a backward that starts by computing thousands of values again, because it reads
+    all of them, has them all in memory then, and has saved nothing.
+    """
+    lengths: dict[Node, int] = {}
+    for node in owners:
+        if node is owners[node] and node not in free and _is_cheap(node):
+            arguments = {owners[argument] for argument in node.all_input_nodes} - free
+            length = 1 + max((lengths.get(argument, 0) for argument in arguments), default=0)
+            if length <= _LONGEST_CHAIN and not any(argument.op == "placeholder" for argument in arguments):
+                lengths[node] = length
+    return set(lengths)
+
+
+def _is_cheap(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.name.startswith("aten::"):
+        return False
+    tags = node.target.tags  # type: ignore[union-attr]
+    pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+    return pointwise or schema.name.removeprefix("aten::") in _MOVES
+
+
+def _price(node: Node) -> int:
+    """What it costs to run a cheap operation again, in bytes that might as well be saved."""
+    return _CALL + (sum(map(_traffic, node.all_input_nodes)) + _traffic(node)) // _TRAFFIC_PER_BYTE
+
+
+def _traffic(node: Node) -> int:
+    value = node.meta["val"]
+    return min(int(value.numel() * value.element_size()), _size(node))
+
+
+def _size(node: Node) -> int:
+    """The bytes that the node's memory takes."""
+    value = node.meta["val"]
+    if value.layout == torch.strided:
+        return int(value.untyped_storage().nbytes())
+    return int(value.numel() * value.element_size())
+
+
+def _reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
     """The nodes that the roots are computed from, up to and without those in ``stop``."""
-    found: set[torch.fx.Node] = set()
+    found: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
@@ -45,31 +192,51 @@ def _reachable(roots: Iterable[torch.fx.Node], stop: frozenset[torch.fx.Node]) -
 
 
 def extract(
-    joint: Joint,
-    inputs: Sequence[torch.fx.Node],
-    outputs: Sequence[torch.fx.Node | None],
-    kept: Sequence[torch.fx.Node] = (),
+    joint: Joint, inputs: Sequence[Node], outputs: Sequence[Node | None], kept: Sequence[Node] = ()
 ) -> torch.fx.GraphModule:
     """The part of the joint graph that computes ``outputs`` from ``inputs``; None stays None.
 
-    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers or check.
+    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers or check. With
+    tangents among its inputs the part is a backward: what it computes again it computes when it first needs it, so
+    that it does not lie in memory from the start.
     """
     graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    copies: dict[Node, Node] = {}
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    needed = _reachable([*(node for node in outputs if node is not None), *kept], stop=frozenset(inputs))
+    roots = [*(node for node in outputs if node is not None), *kept]
+    needed = _reachable(roots, stop=frozenset(inputs))
+    order = [node for node in joint.recorder.graph.nodes if node in needed]
+    if not joint.forward_nodes.issuperset(inputs):
+        if again := needed.intersection(joint.random_nodes):
+            raise NotRepeatable(f"{min(node.name for node in again)} would draw other numbers in the backward")
+        order = _as_late_as_possible([*(node for node in order if node not in joint.forward_nodes), *roots], needed)
     constants = {}
-    for node in joint.recorder.graph.nodes:
-        if node in needed and node not in copies:
-            if node.op == "placeholder":
-                raise AssertionError(f"{node.name} is needed and not among the inputs")
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            if node.op == "get_attr":
-                constants[str(node.target)] = joint.recorder.constants[str(node.target)]
+    for node in order:
+        if node.op == "placeholder":
+            raise AssertionError(f"{node.name} is needed and not among the inputs")
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.op == "get_attr":
+            constants[str(node.target)] = joint.recorder.constants[str(node.target)]
     graph.output(tuple(None if node is None else copies[node] for node in outputs))
     root = torch.nn.Module()
     for name, tensor in constants.items():
         root.register_buffer(name, tensor)
     return torch.fx.GraphModule(root, graph)
+
+
+def _as_late_as_possible(order: Iterable[Node], needed: set[Node]) -> list[Node]:
+    """``order`` with the nodes of ``needed`` that are missing in it, each before the first that reads it."""
+    placed: dict[Node, None] = {}
+    for node in order:
+        pending = [node] if node in needed else []
+        while pending:
+            missing = [
+                argument for argument in pending[-1].all_input_nodes if argument in needed and argument not in placed
+            ]
+            if missing:
+                pending.extend(missing)
+            else:
+                placed[pending.pop()] = None
+    return list(placed)

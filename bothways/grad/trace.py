@@ -1,14 +1,18 @@
 """Records the ATen operations of a program as it runs on fake tensors.
 
 ``Recorder`` sits below autograd, so a program that calls ``autograd.grad`` gives one graph of forward and
-backward together. It sees no data; what needs data raises.
+backward together. It sees no data; what needs data raises. ``trace_wrapped`` marks a call that ``trace`` keeps
+as one node instead of looking into it.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,12 +25,22 @@ from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tre
 _QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})
 
 
-class Recorder(DispatchMode):
-    """A dispatch mode that writes every operation into a graph."""
+Decompositions = Mapping[Any, Callable[..., Any]]
 
-    def __init__(self) -> None:
+
+class Recorder(DispatchMode):
+    """A dispatch mode that writes every operation into a graph; those with a decomposition as what that does.
+
+    ``answer`` tells what an operation returns; by default that is the next mode's business.
+    """
+
+    def __init__(
+        self, decompositions: Decompositions | None = None, answer: Callable[..., Any] | None = None
+    ) -> None:
         super().__init__()
+        self._answer = answer
         self.graph = torch.fx.Graph()
+        self._decompositions = decompositions or {}
         self.constants: dict[str, torch.Tensor] = {}
         self._nodes: dict[int, torch.fx.Node] = {}
         # A tensor's id names it only while it lives.
@@ -64,13 +78,22 @@ class Recorder(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func._schema.name in _QUESTIONS:
-            return result
-        to_node = functools.partial(tree_map_only, torch.Tensor, self.node_of)
-        node = self.graph.call_function(func, to_node(args), to_node(kwargs))
-        self._bind_result(node, result)
+        if func in self._decompositions:
+            with self:
+                result = self._decompositions[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
+        if func._schema.name not in _QUESTIONS:
+            self.record(func, args, kwargs, result)
         return result
+
+    def record(self, target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+        """Write down a call that gave ``result``."""
+        to_node = functools.partial(tree_map_only, torch.Tensor, self.node_of)
+        name = getattr(target, "_opname", None) or getattr(target, "__name__", None)
+        node = self.graph.create_node("call_function", target, to_node(args), to_node(kwargs), name)
+        self._bind_result(node, result)
 
     def _bind_result(self, node: torch.fx.Node, result: Any) -> None:
         if isinstance(result, torch.Tensor):
@@ -81,32 +104,92 @@ class Recorder(DispatchMode):
                 if isinstance(item, torch.Tensor):
                     self.bind(item, self.graph.call_function(operator.getitem, (node, index)))
 
-    def module(self, outputs: Any) -> torch.fx.GraphModule:
+    def module(self, outputs: Any, name: str) -> torch.fx.GraphModule:
         """Close the graph over ``outputs``, nodes and plain values, and make it callable."""
         self.graph.output(outputs)
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
             root.register_buffer(name, tensor)
-        return torch.fx.GraphModule(root, self.graph)
+        return torch.fx.GraphModule(root, self.graph, name)
 
 
-def trace(fn: Callable[..., Any]) -> Callable[..., torch.fx.GraphModule]:
+def trace(
+    fn: Callable[..., Any], *, decompositions: Decompositions | None = None
+) -> Callable[..., torch.fx.GraphModule]:
     """``trace(fn)(*args)`` gives the graph of ATen operations that ``fn(*args)`` runs.
 
     Tensors among the arguments, nested ones too, become the graph's inputs; everything else is a constant of it.
+    Operations in ``decompositions`` are recorded as what the function given for them does.
     """
 
     def traced(*args: Any) -> torch.fx.GraphModule:
         leaves, structure = tree_flatten(args)
-        mode = torch_compat.fake_tensor_mode()
+        mode = torch_compat.fake_tensor_mode(allow_real=True)
         fakes = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        recorder = Recorder()
-        for index, fake in enumerate(fakes):
+        recorder = Recorder(decompositions)
+        for name, fake in zip(_input_names(fn, args, len(leaves)), fakes, strict=True):
             if isinstance(fake, torch.Tensor):
-                recorder.input(f"arg{index}_1", fake)
-        with mode, recorder:
+                recorder.input(name, fake)
+        with mode, recorder, _keeping_wrapped_calls(recorder):
             result = fn(*tree_unflatten(fakes, structure))
         outputs = tree_map_only(torch.Tensor, recorder.node_of, result)
-        return recorder.module(outputs)
+        return recorder.module(outputs, getattr(fn, "__name__", "traced"))
 
     return traced
+
+
+def _input_names(fn: Callable[..., Any], args: tuple[Any, ...], count: int) -> list[str]:
+    """Inputs are named after the parameters, where there is one for each."""
+    try:
+        parameters = list(inspect.signature(fn).bind(*args).arguments)
+    except (TypeError, ValueError):
+        parameters = []
+    if len(parameters) != count:
+        return [f"arg{index}_1" for index in range(count)]
+    return [f"{parameter}_1" for parameter in parameters]
+
+
+_keeps_wrapped_calls: ContextVar[Recorder | None] = ContextVar("keeps_wrapped_calls", default=None)
+
+
+@contextmanager
+def _keeping_wrapped_calls(recorder: Recorder) -> Iterator[None]:
+    token = _keeps_wrapped_calls.set(recorder)
+    try:
+        yield
+    finally:
+        _keeps_wrapped_calls.reset(token)
+
+
+class WrappedCall:
+    """A call that stands in a traced graph as one node."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__ = self.__qualname__ = "trace_wrapped"
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"trace_wrapped[{getattr(self.fn, '__qualname__', repr(self.fn))}]"
+
+
+def trace_wrapped(*args: Any, fn: Callable[..., Any], **kwargs: Any) -> Any:
+    """``fn(*args, **kwargs)``, for functions that are applied to gradients.
+
+    Plain Python calls the function, a compiled function looks into it, and ``trace`` records one opaque call that
+    runs it, side effects included, whenever the traced graph runs. As the replacement of a gradient, the result
+    is taken to be laid out like the first tensor among the arguments.
+    """
+    recorder = _keeps_wrapped_calls.get()
+    if recorder is None:
+        return fn(*args, **kwargs)
+    like = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
+    if like is None:
+        raise TypeError("trace_wrapped needs a tensor among its arguments")
+    with torch_compat.no_modes():
+        result = torch_compat.fake_like(like)
+    recorder.record(WrappedCall(fn), args, kwargs, result)
+    return result

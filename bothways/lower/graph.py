@@ -53,7 +53,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Lowere
 
 def _needed_calls(externs: list[Extern], outputs: Sequence[Buffer | None]) -> list[Extern]:
     """Calls whose results nobody reads still run when they may do more than compute: draw numbers, check, write."""
-    return [call for call in externs if not call.results or not _is_pure(call.target)]
+    return [call for call in externs if not any(call.results) or not _is_pure(call.target)]
 
 
 def _is_pure(target: Any) -> bool:

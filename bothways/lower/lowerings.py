@@ -60,7 +60,8 @@ def _unary(op: str) -> Lowering:
             raise NotLowered
         if op == "neg" and out.dtype == torch.bool:
             raise NotLowered
-        return b.map(op, x, dtype=out.dtype, of=x.dtype if op in QUESTIONS else None)
+        own = "logical_not" if op == "bitwise_not" and out.dtype == torch.bool else op
+        return b.map(own, x, dtype=out.dtype, of=x.dtype if op in QUESTIONS else None)
 
     return lower
 

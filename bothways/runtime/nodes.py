@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from bothways import torch_compat
 
 
 class Watched(enum.Enum):
@@ -26,23 +30,108 @@ class Region(enum.Enum):
     END = "end"
 
 
-class ApplyFunction:
-    """Calls a custom autograd function; ``opaque`` when its backward must run as the user's own Python.
+@dataclass(frozen=True)
+class Given:
+    """An argument that the graph hands over: its position among the node's."""
 
-    ``constants`` are arguments that are no tensors, by position.
+    index: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An argument that belongs to the node itself: a constant that a graph's code could not spell out."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Made:
+    """A container that is made for the call, from its parts."""
+
+    make: Callable[[list[Any]], Any]
+    parts: tuple[Argument, ...]
+
+
+Argument = Given | Fixed | Made
+
+
+def filled(argument: Argument, values: tuple[Any, ...]) -> Any:
+    """The argument itself, given what the graph hands over."""
+    match argument:
+        case Given(index):
+            return values[index]
+        case Fixed(value):
+            return value
+        case Made(make, parts):
+            return make([filled(part, values) for part in parts])
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Whether what the two bodies of a custom function read from outside is as it was when they were looked at."""
+
+    forward: Callable[[], bool] | None = None
+    backward: Callable[[], bool] | None = None
+
+
+class ApplyFunction:
+    """Calls a custom autograd function.
+
+    It is ``opaque`` when its backward must run as the user's own Python, ``stateful`` when its forward must too, and
+    ``has_effects`` when a second run of the forward could be told from the first.
     """
 
-    def __init__(self, cls: type[torch.autograd.Function], opaque: bool, constants: dict[int, Any]) -> None:
-        self.cls, self.opaque, self.constants = cls, opaque, constants
+    def __init__(
+        self,
+        cls: type[torch.autograd.Function],
+        arguments: tuple[Argument, ...],
+        *,
+        opaque: bool = False,
+        stateful: bool = False,
+        has_effects: bool = False,
+        reads: Reads | None = None,
+    ) -> None:
+        self.cls, self.arguments = cls, arguments
+        self.reads = reads or Reads()
+        self.opaque, self.stateful, self.has_effects = opaque, stateful, has_effects
         self.__name__ = cls.__name__
         self.__qualname__ = f"{cls.__qualname__}.apply"
         self.__module__ = cls.__module__
+        self._as_given = arguments == tuple(map(Given, range(len(arguments))))
 
-    def __call__(self, *tensors: Any) -> Any:
-        given = list(tensors)
-        for index, constant in self.constants.items():
-            given.insert(index, constant)
-        return self.cls.apply(*given)
+    def __call__(self, *values: Any) -> Any:
+        if self.stateful:
+            refuse_stand_ins(self)
+        if self._as_given:
+            return torch_compat.APPLY_FUNCTION(self.cls, *values)
+        return torch_compat.APPLY_FUNCTION(self.cls, *(filled(argument, values) for argument in self.arguments))
 
     def __repr__(self) -> str:
         return f"{self.cls.__qualname__}.apply"
+
+
+class LaunchKernel:
+    """Launches a Triton kernel; it writes into tensors it is given, behind autograd's back."""
+
+    opaque = stateful = has_effects = True
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Argument, ...], keywords: dict[str, Argument]
+    ) -> None:
+        self.kernel, self.grid, self.arguments, self.keywords = kernel, grid, arguments, keywords
+        self.__name__ = self.__qualname__ = kernel.__name__
+        self.__module__ = kernel.__module__
+
+    def __call__(self, *values: Any) -> None:
+        refuse_stand_ins(self)
+        positional = [filled(argument, values) for argument in self.arguments]
+        self.kernel[self.grid](*positional, **{name: filled(arg, values) for name, arg in self.keywords.items()})
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}[{self.grid}]"
+
+
+def refuse_stand_ins(what: object) -> None:
+    """Raise when somebody traces: what reads or changes the world may only run where the program does."""
+    if torch_compat.dispatch_mode_depth():
+        raise RuntimeError(f"{what!r} runs as Python and cannot be traced")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import facades, translate
+from bothways.api.dropin import facades, tracing, translate
 from bothways.api.dropin.changes import Change
+from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
 
 
@@ -65,6 +66,10 @@ ROWS: tuple[Row, ...] = (
     Row("torch._dynamo", "lookup_backend", facades.lookup_backend),
     Row("torch._dynamo.backends.registry", "list_backends", facades.list_backends),
     Row("torch._dynamo.backends.registry", "lookup_backend", facades.lookup_backend),
+    # Tracing and differentiating without capturing.
+    Row("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
+    Row("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
+    Row("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
     # Tests written for the compiler call these by the names their modules imported.
     Row("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
     Row("torch._dynamo.testing", "reset", facades.reset),

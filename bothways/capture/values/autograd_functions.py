@@ -1,237 +1,461 @@
 """Custom ``autograd.Function``s: one node of the graph that calls the user's own ``apply``.
 
-``forward`` and ``backward`` are first interpreted on the side, into a graph that is thrown away: that tells the
+``forward`` and ``backward`` are first interpreted on the side, into graphs that are thrown away: that tells the
 results' shapes, what the bodies rely on (guarded), and whether they touch the world outside. A body that does
 runs as plain Python at its moment, inside the node; a differentiator must then leave the node alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import builtins
+import inspect
+import itertools
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
-from bothways.capture import protocols
+from bothways import torch_compat
+from bothways.capture import policy, protocols
+from bothways.capture.conditions import can_be_checked_later, condition
 from bothways.capture.fakes import Fake
+from bothways.capture.guards import Guard
+from bothways.capture.object_inputs import outline_of
 from bothways.capture.shape_rules import Prediction
 from bothways.capture.tracer import Observed
-from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
+from bothways.capture.values.autograd_arguments import (
+    NodeArguments,
+    StandIns,
+    is_plain_constant,
+    realized,
+    wants_gradient,
+)
+from bothways.capture.values.autograd_contexts import ContextValue, check_marks
+from bothways.capture.values.autograd_order import check_order
+from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue
-from bothways.capture.values.containers import ListValue, TupleValue
-from bothways.capture.values.objects import ObjectValue, lookup
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.functions import FunctionValue
+from bothways.capture.values.objects import lookup
 from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Unsupported
 from bothways.runtime.marks import Mark, mark_of
-from bothways.runtime.nodes import ApplyFunction
+from bothways.runtime.nodes import ApplyFunction, Reads
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
+# Up to so many results every combination of gradients that are and are not there is looked at.
+COMBINED_RESULTS = 3
 
-class ContextValue(ObjectValue):
-    """The ``ctx`` of a custom function while its bodies are interpreted."""
+# Operations that draw random numbers, beside those whose name says it.
+RANDOM = frozenset(
+    "bernoulli multinomial normal poisson binomial uniform exponential geometric cauchy log_normal rrelu "
+    "gumbel_softmax scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d".split()
+)
 
-    def __init__(self, cls: type, needs_input_grad: list[Value]) -> None:
-        super().__init__(cls)
-        self.needs_input_grad = needs_input_grad
-        self.saved: list[Value] = []
-        self.dirty: list[Value] = []
-        self.fixed: list[Value] = []
-        self.originals: dict[int, Value] = {}  # what each argument of forward stands for
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
-        if name in _CONTEXT_METHODS:
-            return BoundBuiltin(self, name)
-        if name in ("saved_tensors", "saved_variables"):
-            return TupleValue(list(self.saved))
-        if name == "needs_input_grad":
-            return TupleValue(list(self.needs_input_grad))
-        return super().get_attr(tracer, name)
-
-    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name in _CONTEXT_METHODS:
-            _CONTEXT_METHODS[name](self, list(args))
-            return ConstantValue(None)
-        return super().call_method(tracer, name, args, kwargs)
-
-
-def _save(context: ContextValue, args: Args) -> None:
-    context.saved = args
-
-
-def _mark_dirty(context: ContextValue, args: Args) -> None:
-    context.dirty = args
-
-
-def _mark_fixed(context: ContextValue, args: Args) -> None:
-    context.fixed = args
-
-
-def _nothing(context: ContextValue, args: Args) -> None:
-    """What only matters when the real function runs."""
-
-
-_CONTEXT_METHODS: dict[str, Callable[[ContextValue, Args], None]] = {
-    "save_for_backward": _save,
-    "save_for_forward": _nothing,
-    "mark_dirty": _mark_dirty,
-    "mark_non_differentiable": _mark_fixed,
-    "set_materialize_grads": _nothing,
-}
+# Questions whose answer in forward differs between a tensor and the leaf that stands for it in a trace.
+ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
 
 
 @dataclass
-class Bodies:
-    """What interpreting the bodies told."""
+class Call:
+    """One call of ``cls.apply`` while it is captured."""
 
-    output: Value
+    tracer: Tracer
+    cls: Any
+    inputs: Args
+    wants_grad: bool
+    backward_reads: list[Guard] = field(default_factory=list)  # to be checked when the backward runs
+
+    @property
+    def name(self) -> str:
+        return str(self.cls.__name__)
+
+    @property
+    def has_jvp(self) -> bool:
+        """Whether the user gives the forward-mode derivative, which only the real function has."""
+        return lookup(self.cls, "jvp") is not lookup(torch.autograd.Function, "jvp")
+
+
+@dataclass
+class Looked:
+    """What interpreting forward told."""
+
+    side: Tracer
+    stand_ins: StandIns
     context: ContextValue
-    opaque: bool = False
+    output: Value
+    held: list[Value]  # what ctx holds
+
+    @property
+    def outputs(self) -> Args:
+        items = self.output.items if isinstance(self.output, TupleValue) else [self.output]
+        return [item.realize() for item in items]
 
 
 def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``cls.apply(*args)``."""
     target = args[0].realize()
     assert isinstance(target, ClassValue)
-    name = target.cls.__name__
-    if kwargs:
-        tracer.stop("autograd_function", f"{name}.apply is called with keywords")
-    inputs = [_prepared(tracer, arg, name) for arg in args[1:]]
-    if mark_of(target.cls) is Mark.IN_GRAPH:
-        whole = ApplyFunction(target.cls, True, {})
-        return tracer.graph.op("call_function", whole, whole, inputs, {})
-    side = tracer.fork()
+    inputs = _bound(tracer, target, args[1:], kwargs)
+    call = Call(tracer, target.cls, inputs, wants_gradient(inputs))
+    if mark_of(call.cls) is Mark.IN_GRAPH:
+        return _taken_whole(call)
     grad_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(False)
     try:
-        bodies = _run_forward(side, target.cls, inputs, grad_enabled)
-        if side.effects:
-            tracer.stop("autograd_function", f"{name}.forward changes something outside of it")
-        relied_on = list(side.guards)
-        if relied_on and tracer.effects:
-            tracer.stop("autograd_function", f"{name}.forward may read what the function has changed before")
-        bodies.opaque = bool(side.graph.inputs) or _backward_is_opaque(side, target.cls, bodies)
+        looked = _look_at_forward(call)
+        opaque = call.has_jvp or _runs_as_python(looked) or (call.wants_grad and _backward_is_opaque(call, looked))
     finally:
         torch.set_grad_enabled(grad_enabled)
-    for guard in relied_on:
-        tracer.guards.add(guard)
-    # Constants belong to the node itself: a graph's code could not spell out all of them.
-    constants = {
-        index: value.constant()
-        for index, value in enumerate(inputs)
-        if not isinstance(value, (TensorValue, ListValue, TupleValue))
-    }
-    return _record(tracer, ApplyFunction(target.cls, bodies.opaque, constants), inputs, bodies)
+    return _record(call, looked, opaque)
 
 
-def _prepared(tracer: Tracer, value: Value, name: str) -> Value:
-    """An argument the graph can hold: tensors, constants, and lists and tuples of them."""
-    value = value.realize()
-    if isinstance(value, (ListValue, TupleValue)):
-        for item in value.items_for_graph(tracer):
-            _prepared(tracer, item, name)
-    elif not isinstance(value, TensorValue) and not value.is_constant:
-        tracer.stop("autograd_function", f"{name}.apply is given {value.describe()}")
-    return value
+def _bound(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Args:
+    """The arguments of forward: functions with a ``setup_context`` may be called with keywords and defaults."""
+    plain = lookup(target.cls, "setup_context") is lookup(torch.autograd.Function, "setup_context")
+    if kwargs and (plain or not torch_compat.apply_binds_keywords()):
+        tracer.stop("op_failed", f"{target.cls.__name__}.apply takes no keywords")
+    if plain:
+        return list(args)
+    forward = target.get_attr(tracer, "forward").realize()
+    if not isinstance(forward, FunctionValue) or "__wrapped__" in forward.instance_dict():
+        if kwargs or len(inspect.signature(target.cls.forward).parameters) != len(args):  # type: ignore[attr-defined]
+            tracer.stop("autograd_function", f"{target.cls.__name__}.apply leaves arguments to a decorated forward")
+        return list(args)
+    if forward.code.co_kwonlyargcount:
+        tracer.stop("op_failed", f"{target.cls.__name__}.forward has arguments that only keywords can name")
+    bound = forward.bind(tracer, args, kwargs)
+    return [bound[name] for name in forward.code.co_varnames[: forward.code.co_argcount]] + list(
+        args[forward.code.co_argcount :]
+    )
 
 
-def _run_forward(side: Tracer, cls: Any, inputs: Args, grad_enabled: bool) -> Bodies:
-    needs: list[Value] = [
-        ConstantValue(grad_enabled and isinstance(value, TensorValue) and value.fake.requires_grad) for value in inputs
-    ]
-    context = ContextValue(type(f"{cls.__name__}Context", (), {}), needs)
-    stand_ins = [_stand_in(value) for value in inputs]
-    target = ClassValue.of(side, cls)
-    forward = target.get_attr(side, "forward")
-    if lookup(cls, "setup_context") is lookup(torch.autograd.Function, "setup_context"):
-        output = protocols.call(side, forward, [context, *stand_ins])
-    else:
-        output = protocols.call(side, forward, list(stand_ins))
-        protocols.call(side, target.get_attr(side, "setup_context"), [context, TupleValue(list(stand_ins)), output])
-    originals = {id(stand_in): value for stand_in, value in zip(stand_ins, inputs, strict=True)}
-    context.dirty = [value for value in context.dirty if id(value.realize()) in originals]
-    context.originals = originals
-    return Bodies(output.realize(), context)
+def _taken_whole(call: Call) -> Value:
+    """A function that the user allowed in the graph: its forward runs on the fakes, nobody looks at its bodies."""
+    arguments = NodeArguments(call.tracer, lambda value: False)
+    whole = ApplyFunction(call.cls, arguments.add_all(call.inputs), opaque=True)
+    if arguments.has_objects:
+        call.tracer.stop("autograd_function", f"{call.name}.apply is given an object that is no constant")
+    given = [value for value in arguments.given if isinstance(value, Value)]
+    return call.tracer.graph.op("call_function", whole, whole, given, {})
 
 
-def _stand_in(value: Value) -> Value:
-    """The argument as the bodies see it: outside of autograd, and theirs alone."""
-    value = value.realize()
-    if isinstance(value, TensorValue):
-        return TensorValue(value.node, Fake(value.fake.outline(), value.fake.device), value.cls)
-    if isinstance(value, ListValue):
-        return ListValue([_stand_in(item) for item in value.items])
-    if isinstance(value, TupleValue):
-        return TupleValue([_stand_in(item) for item in value.items], value.kind)
-    return value
+# Forward.
 
 
-def _backward_is_opaque(side: Tracer, cls: Any, bodies: Bodies) -> bool:
-    """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
-    outputs = bodies.output.items if isinstance(bodies.output, TupleValue) else [bodies.output]
-    gradients = [_stand_in(output) for output in outputs]
-    guards = len(side.guards)
+def _look_at_forward(call: Call) -> Looked:
+    side = _fork(call.tracer)
+    side.open_contexts = list(call.tracer.open_contexts)
+    stand_ins = StandIns(call.tracer, side)
     try:
-        protocols.call(side, _backward_body(side, cls), [bodies.context, *gradients])
+        with _undone(side, call.tracer):
+            context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
+    except Observed:
+        if side.effects or side.left_to_python != call.tracer.left_to_python or stand_ins.tensors_changed:
+            call.tracer.stop("autograd_function", f"{call.name}.forward changes something and raises")
+        raise
+    finally:
+        side.guard_expected()
+        for guard in side.guards:
+            call.tracer.guards.add(guard)
+    looked = Looked(side, stand_ins, context, output.realize(), _reachable(context))
+    for guard in side.guards:
+        call.tracer.guards.add(guard)
+    check_marks(side, context)
+    stand_ins.check_kept(f"{call.name}.forward")
+    check_order(call.tracer, side, f"{call.name}.forward")
+    return looked
+
+
+def _run_forward(call: Call, side: Tracer, given: Args) -> tuple[ContextValue, Value]:
+    needs: Args = [ConstantValue(isinstance(value, TensorValue) and value.fake.requires_grad) for value in given]
+    context = ContextValue(type(f"{call.name}Context", (), {}), needs)
+    target = ClassValue.of(side, call.cls)
+    forward = target.get_attr(side, "forward")
+    if lookup(call.cls, "setup_context") is lookup(torch.autograd.Function, "setup_context"):
+        output = protocols.call(side, forward, [context, *given])
+    else:
+        output = protocols.call(side, forward, given)
+        protocols.call(side, target.get_attr(side, "setup_context"), [context, TupleValue(list(given)), output])
+    context.in_forward = False
+    return context, output
+
+
+def _fork(tracer: Tracer) -> Tracer:
+    side = tracer.fork()
+    side.left_to_python = list(tracer.left_to_python)
+    return side
+
+
+@contextmanager
+def _undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
+    """Leave the contexts a body had entered when looking at it ended early."""
+    try:
+        yield
+    finally:
+        for context in reversed(side.open_contexts):
+            if context not in tracer.open_contexts:
+                context.leave()
+        torch_compat.set_grad_enabled(False)
+
+
+def _reachable(root: Value) -> list[Value]:
+    """Everything a Value holds, as far as captured code made it, looked at: a traced backward has it inside."""
+    found: dict[int, Value] = {}
+    pending = list(root.parts())
+    while pending:
+        value = realized(pending.pop())
+        if id(value) not in found:
+            found[id(value)] = value
+            if isinstance(value, TupleValue):
+                pending.extend(value.items)
+            elif value.source is None:
+                pending.extend(value.parts())
+    return list(found.values())
+
+
+def _runs_as_python(looked: Looked) -> bool:
+    """Whether the function has to stay as it is although its backward could be traced."""
+    side, stand_ins, context = looked.side, looked.stand_ins, looked.context
+    return (
+        _is_stateful(side)
+        or stand_ins.tensors_changed
+        or bool(context.dirty)
+        or bool(side.asked & ABOUT_HISTORY)
+        or any(map(_can_change, looked.held))
+        or _shares_memory(looked)
+    )
+
+
+def _is_stateful(side: Tracer) -> bool:
+    """Whether the code reads tensors that it was not given, changes something, or runs the user's Python itself."""
+    from bothways.capture.wrap import COMPILED
+
+    return (
+        bool(side.graph.inputs)
+        or bool(side.effects)
+        or COMPILED in side.asked
+        or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
+    )
+
+
+def _can_change(value: Value) -> bool:
+    """Whether somebody outside holds the object as well, and may have changed it when backward runs."""
+    is_fixed = isinstance(value, (TensorValue, TupleValue)) or is_plain_constant(value)
+    return value.source is not None and not is_fixed
+
+
+def _shares_memory(looked: Looked) -> bool:
+    """Whether results are views of arguments or of each other: to a trace they would lead past the function."""
+    results = [value for value in looked.outputs if isinstance(value, TensorValue)]
+    memory = [torch_compat.storage_identity(value.fake.meta) for value in results]
+    return len(set(memory)) < len(memory) or looked.stand_ins.own_memory(memory)
+
+
+# Backward.
+
+
+def _backward_is_opaque(call: Call, looked: Looked) -> bool:
+    """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
+    places = [isinstance(value, TensorValue) for value in looked.outputs]
+    if looked.context.materializes:
+        return _reads_the_world(call, looked, places, call.tracer.fullgraph)
+    if sum(places) > COMBINED_RESULTS:
+        return True
+    choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
+    return any(
+        _reads_the_world(call, looked, list(given), call.tracer.fullgraph and list(given) == places)
+        for given in choices
+    )
+
+
+def _reads_the_world(call: Call, looked: Looked, given: list[bool], must_capture: bool) -> bool:
+    """Interpret the backward with gradients for some of the results."""
+    side = _fork(call.tracer)
+    gradients: Args = [
+        _gradient(looked, value) if there else ConstantValue(None)
+        for value, there in zip(looked.outputs, given, strict=True)
+    ]
+    own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
+    backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
+    count, outline = len(side.guards), outline_of(looked.context)
+    try:
+        with _undone(side, call.tracer):
+            result = protocols.call(side, backward, [looked.context, *gradients])
     except Unsupported:
-        if side.fullgraph:
+        if must_capture:
             raise
         return True
     except Observed:
         return True
-    once = _is_once_differentiable(cls)  # only eager's own node refuses to be differentiated again
-    return once or bool(side.effects) or bool(side.graph.inputs) or len(side.guards) != guards
-
-
-def _is_once_differentiable(cls: Any) -> bool:
-    static = lookup(cls, "backward")
-    if not isinstance(static, staticmethod):
-        return False
-    function: Any = static.__func__
-    return bool(function.__globals__["__name__"] == torch.autograd.function.__name__)
-
-
-def _backward_body(side: Tracer, cls: Any) -> Value:
-    """The user's backward, behind ``once_differentiable`` too."""
-    from bothways.capture.wrap import library_value
-
-    if _is_once_differentiable(cls):
-        return library_value(side, lookup(cls, "backward").__func__.__wrapped__)
-    return ClassValue.of(side, cls).get_attr(side, "backward")
-
-
-def _record(tracer: Tracer, target: ApplyFunction, inputs: Args, bodies: Bodies) -> Value:
-    """The node of the real graph, and Values for what it returns."""
-    context = bodies.context
-    wants_grad = torch.is_grad_enabled() and any(
-        isinstance(value, TensorValue) and value.fake.requires_grad for value in map(Value.realize, inputs)
+    read = [guard for guard in itertools.islice(side.guards, count, None) if not _is_settled(guard)]
+    opaque = (
+        not all(map(can_be_checked_later, read))
+        or (bool(read) and not all(_is_settled(guard) or _is_about_code(guard) for guard in looked.side.guards))
+        or _is_stateful(side)
+        or bool(side.asked)
+        or any(getattr(node.target, "opaque", False) or is_random(node) for node in side.graph.graph.nodes)
+        or outline_of(looked.context) != outline
+        or looked.stand_ins.tensors_changed
+        or not _fits(call.inputs, result.realize())
     )
-    fixed = {id(value.realize()) for value in context.fixed}
-    dirty = {id(value.realize()) for value in context.dirty}
+    if not opaque:
+        call.backward_reads += read
+        for guard in side.guards:
+            call.tracer.guards.add(guard)
+    return opaque
 
-    def described(value: Value) -> Any:
-        value = value.realize()
-        if isinstance(value, TupleValue):
-            return tuple(described(item) for item in value.items)
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether the operation draws random numbers: a backward that is differentiated again may not be run again."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.strip("_") in RANDOM or any(part in name for part in ("rand", "dropout"))
+
+
+def _is_settled(guard: Guard) -> bool:
+    """Whether the guard is about the name of a module or a builtin, which nobody changes before the backward runs."""
+    if len(guard.constants) != 1:
+        return False
+    (constant,) = guard.constants
+    if guard.template == "{c0} not in {s0}":
+        return isinstance(constant, str) and hasattr(builtins, constant)
+    is_fact = isinstance(constant, (types.ModuleType, types.BuiltinFunctionType)) or (
+        isinstance(constant, type) and policy.is_library_module(constant.__module__)
+    )
+    return guard.template == "{s0} is {c0}" and is_fact
+
+
+def _is_about_code(guard: Guard) -> bool:
+    """Whether the guard says which code runs. A forward that reads more cannot be run again after a change."""
+    return any(isinstance(constant, (types.CodeType, types.FunctionType, type)) for constant in guard.constants)
+
+
+def _gradient(looked: Looked, value: Value) -> Value:
+    assert isinstance(value, TensorValue)
+    node = looked.side.graph.graph.create_node("placeholder", "gradient")
+    return TensorValue(node, Fake(value.fake.outline(), value.fake.device))
+
+
+def _fits(inputs: Args, result: Value) -> bool:
+    """Whether the gradients are such as autograd accepts; its complaint comes when the backward really runs."""
+    gradients = [value.realize() for value in result.items] if isinstance(result, TupleValue) else [result]
+    while len(gradients) > len(inputs) and _is_none(gradients[-1]):
+        gradients.pop()
+    if len(gradients) != len(inputs):
+        return False
+    return all(_fits_one(value.realize(), gradient) for value, gradient in zip(inputs, gradients, strict=True))
+
+
+def _fits_one(value: Value, gradient: Value) -> bool:
+    if not isinstance(value, TensorValue) or not isinstance(gradient, TensorValue):
+        return _is_none(gradient)
+    return value.fake.shape == gradient.fake.shape and value.fake.device == gradient.fake.device
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.content is None
+
+
+# The node.
+
+
+def _record(call: Call, looked: Looked, opaque: bool) -> Value:
+    """The node of the real graph, and Values for what it returns."""
+    stand_ins = looked.stand_ins
+    kept = {id(value) for value in [*looked.held, *looked.outputs]}
+    arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
+    given = arguments.add_all(call.inputs)
+    stateful = call.has_jvp or _is_stateful(looked.side) or arguments.has_objects
+    effects = bool(looked.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(looked.side)
+    opaque = opaque or arguments.has_objects
+    reads = None if opaque or not call.backward_reads else _reads(call, looked)
+    target = ApplyFunction(call.cls, given, opaque=opaque, stateful=stateful, has_effects=effects, reads=reads)
+    results = Results(call, looked)
+    described = tuple(results.describe(value) for value in looked.outputs)
+    single = not isinstance(looked.output, TupleValue)
+    value = call.tracer.graph.node(target, arguments.given, described[0] if single else described)
+    return results.completed(value)
+
+
+def _reads(call: Call, looked: Looked) -> Reads:
+    of_forward = [guard for guard in looked.side.guards if not _is_settled(guard) and can_be_checked_later(guard)]
+    return Reads(condition(call.tracer, of_forward), condition(call.tracer, call.backward_reads))
+
+
+def _changes_free_tensors(side: Tracer) -> bool:
+    metas = [value.fake.meta for value in side.graph.inputs]
+    return any(meta.is_inference() or meta._version for meta in metas) or any(
+        getattr(node.target, "has_effects", False) for node in side.graph.graph.nodes
+    )
+
+
+class Results:
+    """What apply returns, from what forward returned."""
+
+    def __init__(self, call: Call, looked: Looked) -> None:
+        self.call, self.looked = call, looked
+        self._fixed = {id(value) for value in looked.context.fixed}
+        self._dirty = {id(value) for value in looked.context.dirty}
+        given = {id(looked.stand_ins.made(value)) for value in call.inputs}
+        self._given = given
+        not_returned = self._dirty & given - {id(value) for value in looked.outputs}
+        if not_returned:
+            call.tracer.stop("op_failed", f"{call.name}.forward marks a tensor as dirty and does not return it")
+
+    def describe(self, value: Value) -> Any:
+        """A Fake for a tensor, None for anything else."""
         if not isinstance(value, TensorValue):
-            return value.constant()
-        if id(value) in dirty:
-            original = context.originals[id(value)]
-            assert isinstance(original, TensorValue)
-            return original.fake
-        dtype = value.fake.dtype
-        moves = wants_grad and id(value) not in fixed and (dtype.is_floating_point or dtype.is_complex)
-        device = value.fake.device
-        return Fake(None, device, Prediction(value.fake.shape, value.fake.stride, dtype, device, moves))
+            return None
+        tracer, name = self.call.tracer, self.call.name
+        if self.looked.outputs.count(value) > 1:
+            tracer.stop("autograd_function", f"{name}.forward returns one tensor twice")
+        if id(value) in self._dirty and id(value) in self._given:
+            return self._changed_in_place(value)
+        if id(value) not in self._given and (value.source is not None or id(value) in self.looked.stand_ins.originals):
+            tracer.stop("autograd_function", f"{name}.forward returns a tensor that is no argument and not its own")
+        return self._fake(value, value)
 
-    try:
-        result = described(bodies.output)
-    except NotConstant:
-        tracer.stop("autograd_function", f"{target.cls.__name__}.forward returns {bodies.output.describe()}")
-    given = [value for index, value in enumerate(inputs) if index not in target.constants]
-    return tracer.graph.node(target, given, result)
+    def _changed_in_place(self, value: TensorValue) -> Fake:
+        original = self.looked.stand_ins.originals[id(value)]
+        assert isinstance(original, TensorValue)
+        if id(value) in self._fixed:
+            self.call.tracer.stop("autograd_function", "a tensor is marked as dirty and as not differentiable")
+        if original.fake.requires_grad and original.fake.meta.is_leaf and torch.is_grad_enabled():
+            self.call.tracer.stop("op_failed", f"{self.call.name}.forward changes a leaf that needs a gradient")
+        if not original.fake.requires_grad and self._moves(value):
+            original.fake = self._fake(value, original)  # from now on it has a history
+        return original.fake
+
+    def _fake(self, value: TensorValue, like: TensorValue) -> Fake:
+        fake = like.fake
+        return Fake(
+            None, fake.device, Prediction(fake.shape, fake.stride, fake.dtype, fake.device, self._moves(value))
+        )
+
+    def _moves(self, value: TensorValue) -> bool:
+        dtype = value.fake.dtype
+        differentiable = dtype.is_floating_point or dtype.is_complex
+        return self.call.wants_grad and id(value) not in self._fixed and differentiable
+
+    def completed(self, result: Value) -> Value:
+        """Put what is no tensor back in its place."""
+        if not isinstance(self.looked.output, TupleValue):
+            return result if isinstance(result, TensorValue) else self._other(self.looked.outputs[0])
+        assert isinstance(result, TupleValue)
+        for index, value in enumerate(self.looked.outputs):
+            if not isinstance(value, TensorValue):
+                result.items[index] = self._other(value)
+        return result
+
+    def _other(self, value: Value) -> Value:
+        original = self.looked.stand_ins.originals.get(id(value))
+        if original is None and not is_plain_constant(value):
+            self.call.tracer.stop("autograd_function", f"{self.call.name}.forward returns {value.describe()}")
+        return original or value

@@ -134,6 +134,7 @@ class Value:
     # What is left of it after the call.
 
     mutated = False  # whether an external object was changed
+    only_registers = False  # whether its effect is to register something for later, and changes nothing now
     two_phase = False  # whether it is made empty first and filled afterwards
     is_constant_content = False  # whether its text is a literal, cheaper than reading it again
 

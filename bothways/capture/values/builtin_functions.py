@@ -281,7 +281,7 @@ def _outside(reason: str) -> Callable[..., Value]:
 
 
 for _function, _reason in _OUTSIDE.items():
-    handles(_function)(_outside(_reason))
+    handles(_function)(_outside(f"{_reason} (builtin: {_function.__name__})"))
 
 
 # The functions of ``operator``.

@@ -1,7 +1,8 @@
 """``nn.Module`` instances: parameters, buffers and submodules by name, and calls through their hooks.
 
-Calling a module inlines its ``forward``; forward hooks are inlined around it. Attribute assignment follows
-``nn.Module.__setattr__``: buffers go to the buffer dictionary, plain values to the instance.
+Calling a module inlines its ``forward``; forward hooks are inlined around it, and backward hooks are attached after
+the graph. Attribute assignment follows ``nn.Module.__setattr__``: buffers go to the buffer dictionary, plain values to
+the instance.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values.attributes import MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.module_hooks import BackwardHooks, Kinds, kinds_on
 from bothways.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -25,11 +27,16 @@ if TYPE_CHECKING:
 # The dictionaries nn.Module.__getattr__ looks in, in its order.
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 
 
 class ModuleValue(ObjectValue):
     """A module."""
+
+    def __init__(
+        self, cls: type, *, obj: object = MISSING, source: Source | None = None, payload: Value | None = None
+    ) -> None:
+        super().__init__(cls, obj=obj, source=source, payload=payload)
+        self.registered: list[Value] = []  # backward hooks that captured code has registered
 
     @classmethod
     def external(cls, tracer: Tracer, module: torch.nn.Module, source: Source) -> ModuleValue:
@@ -109,28 +116,25 @@ class ModuleValue(ObjectValue):
         plain = issubclass(self.cls, torch.fx.GraphModule) or hasattr(custom, "__bothways__")
         if custom is not lookup(torch.nn.Module, "__call__") and not plain:
             return super().call(tracer, args, kwargs)
-        self._stop_at_backward_hooks(tracer)
-        if self._has_forward_hooks(tracer):
+        self._stop_at_global_hooks(tracer)
+        backward = kinds_on(tracer, self)
+        if self._has_forward_hooks(tracer) or backward != Kinds():
             from bothways.capture.standins.modules import call_with_hooks
             from bothways.capture.values.containers import TupleValue
             from bothways.capture.values.dicts import DictValue
 
             packed = DictValue.from_pairs(tracer, [(ConstantValue(k), v) for k, v in kwargs.items()])
-            return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed], {})
+            hooks = ConstantValue(None) if backward == Kinds() else BackwardHooks(self, backward)
+            return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed, hooks], {})
         return protocols.call(tracer, self.get_attr(tracer, "forward"), args, kwargs)
 
-    def _stop_at_backward_hooks(self, tracer: Tracer) -> None:
+    def _stop_at_global_hooks(self, tracer: Tracer) -> None:
         hooks = torch_compat.global_module_hooks()
-        if any(hooks[name] for name in torch_compat.GLOBAL_MODULE_HOOKS):
-            tracer.stop("hook", "hooks are registered for all modules")
+        if any(hooks[name] for name in torch_compat.GLOBAL_FORWARD_HOOKS):
+            tracer.stop("hook", "forward hooks are registered for all modules")
         globals_ = tracer.globals_source(hooks)
-        for name in torch_compat.GLOBAL_MODULE_HOOKS:
+        for name in torch_compat.GLOBAL_FORWARD_HOOKS:
             tracer.guard("not {s0}", Item(globals_, name))
-        for name in BACKWARD_HOOKS:
-            if self._hooks(name):
-                tracer.stop("hook", f"{self.cls.__name__} has backward hooks")
-            if self.source is not None:
-                tracer.guard("not {s0}", Attr(self.source, name))
 
     def _has_forward_hooks(self, tracer: Tracer) -> bool:
         found = False

@@ -89,6 +89,10 @@ STOPS: dict[str, tuple[str, str]] = {
     "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
 }
 
+# What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
+# anybody differentiates again.
+LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
+
 HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 
 
@@ -127,6 +131,8 @@ class TensorValue(Value):
         from bothways.capture.values.builtins import BoundBuiltin
         from bothways.capture.values.classes import ClassValue
 
+        if name in LATER:
+            tracer.asked.add(name)
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -167,6 +173,8 @@ class TensorValue(Value):
     # Operations.
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in LATER:
+            tracer.asked.add(name)
         if name == "stride" and self.source is None and any(size <= 1 for size in self.fake.shape):
             # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
             tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
@@ -178,9 +186,9 @@ class TensorValue(Value):
         if name in STOPS:
             tracer.stop(*STOPS[name])
         if name in HOOK_METHODS:
-            from bothways.capture.values.hooks import register
+            from bothways.capture.values.hooks import register_on_tensor
 
-            return register(tracer, self, name, [*args, *kwargs.values()])
+            return register_on_tensor(tracer, self, name, [*args, *kwargs.values()])
         if name in _STATE_QUERIES:
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
@@ -292,25 +300,14 @@ def _grad(tracer: Tracer, value: TensorValue) -> Value:
     return ConstantValue(None)
 
 
-class GradFnValue(Value):
-    """The autograd node of a tensor: its presence is known, what it holds is not."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def python_type(self) -> type:
-        return self.kind
-
-
 def _grad_fn(tracer: Tracer, value: TensorValue) -> Value:
-    node = value.obj.grad_fn if value.obj is not None else value.fake.meta.grad_fn
-    if value.source is not None:
-        tracer.guard("{s0}.grad_fn is None" if node is None else "{s0}.grad_fn is not None", value.source)
-    return ConstantValue(None) if node is None else GradFnValue(type(node))
+    from bothways.capture.values.grad_fns import grad_fn_of
+
+    return grad_fn_of(tracer, value)
 
 
 def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:
-    if value.source is not None:
+    if value.source is not None and value.node is value.placeholder:
         tracer.guard("{s0}.is_leaf" if value.fake.meta.is_leaf else "not {s0}.is_leaf", value.source)
     return ConstantValue(value.fake.meta.is_leaf)
 

@@ -19,6 +19,7 @@ from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.tensors import TensorValue
+from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
@@ -188,6 +189,8 @@ def _is_tensor(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.is_grad_enabled)
 def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
+    if not tracer.frames or tracer.frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
+        tracer.asked.add("is_grad_enabled")
     return ConstantValue(torch.is_grad_enabled())
 
 
@@ -205,6 +208,14 @@ def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     from bothways.capture.values.autograd_functions import apply
 
     return apply(tracer, args, kwargs)
+
+
+@handles(trace_wrapped)
+def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    others = dict(kwargs)
+    if "fn" not in others:
+        tracer.throw(TypeError, "trace_wrapped() missing 1 required keyword-only argument: 'fn'")
+    return protocols.call(tracer, others.pop("fn"), list(args), others)
 
 
 @handles(torch.jit.annotate, typing.cast)

@@ -1,0 +1,129 @@
+"""Answers operations on thin tensors from the tables, and makes what factories make thin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.fake.rules import ForEach, rule_for
+from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, thin_like
+from bothways.torch_compat import DispatchMode
+
+CPU = torch.device("cpu")
+
+# What a rule stumbles with over arguments its author did not think of, mostly such as PyTorch refuses as well.
+UNFORESEEN = (TypeError, IndexError, ValueError, AttributeError, KeyError, ZeroDivisionError)
+
+_known: dict[Any, Callable[..., Any]] = {}
+
+
+def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``func`` returns for thin arguments, and for real ones, which are constants of the program."""
+    rule = _known.get(func)
+    if rule is None:
+        rule = _known[func] = rule_for(func) or _without_rule(func)
+    if any(_is_real(arg) for arg in args):
+        args = tuple(map(_thinned, args))
+    if kwargs and any(_is_real(arg) for arg in kwargs.values()):
+        kwargs = {name: _thinned(arg) for name, arg in kwargs.items()}
+    try:
+        result = rule(*args, **kwargs)
+    except UNFORESEEN as error:
+        raise NotThin(f"the rule for {func} did not foresee {args}, {kwargs}") from error
+    kind = type(result)
+    if kind is ThinTensor:
+        return result
+    if kind is ForEach:
+        return [fresh(*item) for item in result]
+    device = _device((*args, *kwargs.values()) if kwargs else args)
+    if kind is Spec:
+        return fresh(result, device)
+    if kind is tuple or kind is list:
+        return kind(fresh(item, device) if type(item) is Spec else item for item in result)
+    return result
+
+
+def _without_rule(func: Any) -> Callable[..., Any]:
+    """What is made of other operations everywhere is run as those; inference mode does not take it apart before."""
+    if torch_compat.is_composite(func):
+
+        def run_parts(*args: Any, **kwargs: Any) -> Any:
+            with ThinTensor.fake_mode:
+                return func.decompose(*args, **kwargs)
+
+        return run_parts
+
+    def decline(*args: Any, **kwargs: Any) -> Any:
+        raise NotThin(f"{func} has no rule")
+
+    return decline
+
+
+def _is_real(arg: Any) -> bool:
+    kind = type(arg)
+    if kind is ThinTensor:
+        return False
+    if kind is list or kind is tuple:
+        return any(map(_is_real, arg))
+    return isinstance(arg, torch.Tensor)
+
+
+def _thinned(arg: Any) -> Any:
+    if type(arg) is ThinTensor:
+        return arg
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(map(_thinned, arg))
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    if arg.requires_grad:
+        raise NotThin("a real tensor that wants a gradient is not a constant")
+    return thin_like(arg)
+
+
+def _device(args: Iterable[Any]) -> torch.device:
+    """Where the result is: with the arguments, whom scalars on the CPU may accompany."""
+    found: torch.device | None = None
+    tensors = [arg for arg in _flat(args) if type(arg) is ThinTensor]
+    for tensor in tensors:
+        device = tensor.device
+        if found is None:
+            found = device
+        elif device != found:
+            return _device_of_mixed(tensors)
+    return found or CPU
+
+
+def _device_of_mixed(tensors: list[ThinTensor]) -> torch.device:
+    devices = {tensor.device for tensor in tensors if tensor.dim() or tensor.device != CPU}
+    if len(devices) > 1:
+        raise NotThin("tensors on several devices")
+    return devices.pop()
+
+
+def _flat(args: Iterable[Any]) -> Iterator[Any]:
+    for arg in args:
+        if type(arg) is list or type(arg) is tuple:
+            yield from arg
+        else:
+            yield arg
+
+
+class ThinMode(DispatchMode):
+    """Inside of it factories make thin tensors. ``from_tensor`` makes them from real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: dict[int, Memory] = {}
+
+    def from_tensor(self, tensor: torch.Tensor) -> ThinTensor:
+        return thin_like(tensor, self._memory)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return answer(func, args, kwargs or {})
+
+
+ThinTensor.answer = staticmethod(answer)  # type: ignore[assignment]
+ThinTensor.fake_mode = ThinMode()

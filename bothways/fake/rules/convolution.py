@@ -1,0 +1,104 @@
+"""Convolutions, as the CPU's kernels lay their results out: channels last when an operand is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bothways.fake.layout import channels_last, contiguous, suggested_format
+from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
+
+
+def _convolution(
+    tensor: ThinTensor,
+    weight: ThinTensor,
+    bias: ThinTensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    *flags: Any,
+) -> Spec:
+    _check(tensor, weight, bias)
+    rank = tensor.dim() - 2
+    each = [_per_dim(values, rank) for values in (stride, padding, dilation, output_padding)]
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    expected = weight.shape[0] if transposed else weight.shape[1] * groups
+    if tensor.shape[1] != expected or (bias is not None and tuple(bias.shape) != (channels,)):
+        raise NotThin("channels that do not fit")
+    spatial = []
+    for size, kernel, step, pad, spread, extra in zip(tensor.shape[2:], weight.shape[2:], *each, strict=True):
+        reach = spread * (kernel - 1)
+        if transposed:
+            out = (size - 1) * step - 2 * pad + reach + extra + 1
+        else:
+            out = (size + 2 * pad - reach - 1) // step + 1
+        if out <= 0:
+            raise NotThin("a kernel that is larger than the input")
+        spatial.append(out)
+    shape = (tensor.shape[0], channels, *spatial)
+    return Spec(shape, _strides(shape, tensor, weight, sure=not transposed), tensor.dtype)
+
+
+def _per_dim(values: Sequence[int], rank: int) -> list[int]:
+    return list(values) * rank if len(values) == 1 else list(values)
+
+
+def _check(tensor: ThinTensor, weight: ThinTensor, bias: ThinTensor | None = None) -> None:
+    if not tensor.is_cpu or tensor.dim() not in (3, 4, 5) or tensor.dim() != weight.dim():
+        raise NotThin("a convolution on another device, or of another rank")
+    if not tensor.numel() or not weight.numel():
+        raise NotThin("a convolution of nothing")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise NotThin("a convolution of other dtypes")
+    if weight.dtype is not tensor.dtype or (bias is not None and bias.dtype is not tensor.dtype):
+        raise NotThin("a convolution of several dtypes")
+
+
+def _strides(shape: Shape, *operands: ThinTensor, sure: bool) -> Shape:
+    """Channels last when an operand is, if it is ``sure``; a sequence is taken for an image of height one."""
+    images = [_as_image(tuple(operand.shape), operand.stride()) for operand in operands]
+    if all(suggested_format(*image) is torch.contiguous_format for image in images):
+        return contiguous(shape)
+    if not sure or len(shape) != 4:
+        raise NotThin("a convolution whose format depends on the kernel that is taken")
+    return channels_last(shape)
+
+
+def _as_image(shape: Shape, stride: Shape) -> tuple[Shape, Shape]:
+    if len(shape) > 3:
+        return shape, stride
+    return (*shape[:2], 1, shape[2]), (*stride[:2], shape[2] * stride[2], stride[2])
+
+
+def _convolution_backward(
+    grad: ThinTensor,
+    tensor: ThinTensor,
+    weight: ThinTensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Spec | None, ...]:
+    _check(tensor, weight)
+    if grad.dtype is not tensor.dtype:
+        raise NotThin("a gradient of another dtype")
+    channels = (grad.shape[1],)
+    sure = not transposed
+    results = (
+        Spec(tuple(tensor.shape), _strides(tuple(tensor.shape), tensor, weight, sure=sure), tensor.dtype),
+        Spec(tuple(weight.shape), _strides(tuple(weight.shape), tensor, weight, sure=sure), weight.dtype),
+        Spec(channels, (1,), tensor.dtype),
+    )
+    return tuple(result if want else None for result, want in zip(results, wanted, strict=True))
+
+
+RULES = {"convolution": _convolution, "convolution_backward": _convolution_backward}

@@ -1,0 +1,118 @@
+"""A tensor without data: sizes, strides, dtype and the device it claims to be on, and nothing to compute with.
+
+PyTorch's FakeTensor takes 0.1 ms an operation and 2 s of imports before the first one. A thin tensor is answered
+from tables of plain Python (``fake/rules``); what they do not know raises ``NotThin``, and the caller asks PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from bothways import torch_compat
+
+Shape = tuple[int, ...]
+
+
+class NotThin(Exception):
+    """An operation needs data, or has no rule, or would fail: PyTorch's own fake tensors have to tell."""
+
+
+class Spec(NamedTuple):
+    """A new tensor that an operation returns."""
+
+    shape: Shape
+    stride: Shape
+    dtype: torch.dtype
+
+
+class Memory:
+    """Stands for the storage of thin tensors: views have that of the tensor they are views of."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, spec: Spec, offset: int = 0, nbytes: int | None = None) -> None:
+        self._owner = (spec, offset, nbytes)
+
+    @property
+    def _cdata(self) -> int:
+        """The name under which PyTorch's storages have their identity."""
+        return id(self)
+
+    def nbytes(self) -> int:
+        spec, offset, nbytes = self._owner
+        if nbytes is None:
+            return extent(spec.shape, spec.stride, offset) * spec.dtype.itemsize
+        return nbytes
+
+
+def extent(shape: Shape, stride: Shape, offset: int) -> int:
+    """How many elements from the beginning of a storage a tensor reaches."""
+    if 0 in shape:
+        return 0
+    return offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+class ThinTensor(torch.Tensor):
+    """Made by ``fresh`` and ``view``; every operation on it goes to ``answer``, which ``fake.mode`` provides."""
+
+    memory: Memory
+    # Where factories make thin tensors, as PyTorch's fake tensors have it.
+    fake_mode: Any
+    answer: Callable[..., Any]
+
+    __torch_function__ = torch_compat.disabled_torch_function
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return ThinTensor.answer(func, args, kwargs or {})
+
+    def untyped_storage(self) -> Memory:  # type: ignore[override]
+        return self.memory
+
+    def __repr__(self, **options: Any) -> str:
+        return f"ThinTensor({tuple(self.shape)}, {self.stride()}, {self.dtype}, {self.device})"
+
+
+def fresh(spec: Spec, device: torch.device) -> ThinTensor:
+    """A tensor with memory of its own."""
+    shape, stride, dtype = spec
+    made: ThinTensor = torch_compat.make_wrapper(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
+    made.memory = Memory(spec)
+    return made
+
+
+def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.device) -> ThinTensor:
+    """A tensor of these facts, with memory of its own."""
+    return fresh(Spec(shape, stride, dtype), device)
+
+
+def view(base: ThinTensor, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype | None = None) -> ThinTensor:
+    """A window on the memory of ``base``; the offset counts from the beginning of that memory."""
+    made: ThinTensor = torch_compat.make_wrapper(
+        ThinTensor, shape, strides=stride, storage_offset=offset, dtype=dtype or base.dtype, device=base.device
+    )
+    made.memory = base.memory
+    return made
+
+
+def thin_like(tensor: torch.Tensor, memory: dict[int, Memory] | None = None) -> ThinTensor:
+    """The thin tensor that stands for a real one; ``memory`` keeps what shares storage sharing it."""
+    if not torch_compat.is_plain_dense(tensor):
+        raise NotThin(f"{type(tensor).__name__} is not a plain dense tensor")
+    offset = int(tensor.storage_offset())
+    spec = Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    made: ThinTensor = torch_compat.make_wrapper(
+        ThinTensor, spec.shape, strides=spec.stride, storage_offset=offset, dtype=spec.dtype, device=tensor.device
+    )
+    own = Memory(spec, offset, tensor.untyped_storage().nbytes())
+    made.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
+    return made
+
+
+def restride(tensor: ThinTensor, like: ThinTensor) -> ThinTensor:
+    """Give a tensor the sizes and strides of a view of it, in place."""
+    with torch_compat.below_dispatch():
+        return tensor.as_strided_(like.shape, like.stride(), like.storage_offset())

@@ -1,0 +1,194 @@
+"""Cuts a captured graph where people outside can look at what autograd does in between.
+
+A tensor that has a hook, keeps its gradient, or is returned although other results are computed from it, must be a
+tensor of autograd's own: the graph is cut after it, and the parts are differentiated apart. An operation whose node
+is looked at, or that runs somebody's Python in its backward, runs as it was captured, between the parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.runtime.nodes import Region, Watched
+
+CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+# Calls that open (+1) or close (-1) a context the operations in between run under.
+CONTEXTS: dict[Any, int] = {
+    torch_compat.enter_autocast: 1,
+    torch_compat.exit_autocast: -1,
+    torch_compat.enter_inference_mode: 1,
+    torch_compat.exit_inference_mode: -1,
+}
+
+
+@dataclass
+class Stretch:
+    """Nodes that follow each other and are treated alike."""
+
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+    as_captured: bool = False
+
+
+def split(
+    graph: torch.fx.GraphModule, compile_part: CompilePart, *, grad: bool
+) -> torch.fx.GraphModule | None:
+    """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
+
+    Without ``grad`` nobody differentiates, and only what runs the user's Python is taken apart.
+    """
+    stretches = stretches_of(graph.graph, grad)
+    if len(stretches) == 1 and not stretches[0].as_captured:
+        return None
+    return _chained(graph, stretches, compile_part)
+
+
+def stretches_of(graph: torch.fx.Graph, grad: bool) -> list[Stretch]:
+    found: list[Stretch] = []
+    boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
+    context = _Context()
+    cut = True
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        inside_region = context.regions > 0
+        context.meet(node)
+        as_captured = inside_region or context.regions > 0 or _goes_around_autograd(node, found)
+        if cut or found[-1].as_captured != as_captured:
+            found.append(Stretch(as_captured=as_captured))
+            boundaries.append(True)
+        found[-1].nodes.append(node)
+        boundaries[-1] = context.is_plain
+        cut = grad and context.grad and _is_seen(node) and not as_captured
+    return _whole_contexts(found, boundaries)
+
+
+class _Context:
+    """The state that statements in a graph change: grad mode, contexts, regions."""
+
+    def __init__(self) -> None:
+        self.grad = self._grad_before = torch.is_grad_enabled()
+        self._depth = 0
+        self.regions = 0
+
+    def meet(self, node: torch.fx.Node) -> None:
+        if node.target is torch_compat.set_grad_enabled:
+            self.grad = bool(node.args[0])
+        self._depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
+        region = getattr(node.target, "region", None)
+        self.regions += (region is Region.BEGIN) - (region is Region.END)
+
+    @property
+    def is_plain(self) -> bool:
+        return self.grad == self._grad_before and not self._depth
+
+
+def _whole_contexts(found: list[Stretch], plain_after: list[bool]) -> list[Stretch]:
+    """Join stretches that a context spans: each part has to be a program of its own."""
+    joined: list[Stretch] = []
+    open_ = False
+    for stretch, plain in zip(found, plain_after, strict=True):
+        if open_:
+            joined[-1].nodes += stretch.nodes
+            joined[-1].as_captured = True
+        elif joined and joined[-1].as_captured and stretch.as_captured:
+            joined[-1].nodes += stretch.nodes
+        else:
+            joined.append(Stretch(list(stretch.nodes), stretch.as_captured))
+        open_ = not plain
+    return joined
+
+
+def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
+    """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
+    if node.target is operator.getitem and before and before[-1].as_captured:
+        producer = node.args[0]
+        return isinstance(producer, torch.fx.Node) and producer in before[-1].nodes and not _is_tensor(producer)
+    return (
+        node.meta.get("watched") is Watched.NODE
+        or getattr(node.target, "opaque", False)
+        or (node.target is getattr and node.args[1] == "data")
+    )
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
+
+
+def _is_seen(node: torch.fx.Node) -> bool:
+    """Whether people outside see the tensor while others are computed from it."""
+    if node.meta.get("watched") is Watched.GRADIENT:
+        return True
+    return len(node.users) > 1 and any(user.op == "output" for user in node.users)
+
+
+class Part:
+    """One stretch as a function; compiled at its first call, when the real inputs are there."""
+
+    def __init__(self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None) -> None:
+        self.module = module
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+        self._compile = compile_part
+        self._run: Callable[..., Any] | None = module.forward if compile_part is None else None
+
+    def __call__(self, *values: Any) -> Any:
+        if self._run is None:
+            assert self._compile is not None
+            self._run = self._compile(self.module, list(values))
+        return self._run(*values)
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+def _chained(
+    graph: torch.fx.GraphModule, stretches: list[Stretch], compile_part: CompilePart
+) -> torch.fx.GraphModule:
+    chain = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = chain.node_copy(node)
+    for index, stretch in enumerate(stretches):
+        inputs, outputs = _interface(stretch)
+        name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
+        part = Part(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
+        call = chain.call_function(part, tuple(copies[node] for node in inputs))
+        for position, node in enumerate(outputs):
+            copies[node] = chain.call_function(operator.getitem, (call, position))
+    result = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    chain.output(torch.fx.map_arg(result.args[0], copies.__getitem__))
+    return torch.fx.GraphModule(torch.nn.Module(), chain)
+
+
+def _interface(stretch: Stretch) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """What a stretch reads from before it, and what is read of it afterwards."""
+    own = set(stretch.nodes)
+    read = itertools.chain.from_iterable(node.all_input_nodes for node in stretch.nodes)
+    inputs = list(dict.fromkeys(node for node in read if node not in own))
+    return inputs, [node for node in stretch.nodes if any(user not in own for user in node.users)]
+
+
+def _module(
+    stretch: Stretch, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in stretch.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def parts_of(chain: torch.fx.GraphModule) -> Iterator[Part]:
+    """The parts of a graph that was split, in order."""
+    return (node.target for node in chain.graph.nodes if isinstance(node.target, Part))

@@ -1,0 +1,59 @@
+"""What statements in a graph change of the interpreter's state, to be put back when the graph fails in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class TorchState:
+    """Grad mode, autocast, anomaly mode and saved-tensor hooks at one moment."""
+
+    grad: bool
+    autocast: tuple[tuple[bool, torch.dtype], ...]
+    autocast_cache: bool
+    autocast_depth: int
+    anomaly: tuple[bool, bool]
+    saved_tensors_hooks: Any
+    saved_tensors_message: str | None
+
+
+def torch_state() -> TorchState:
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return TorchState(
+        torch.is_grad_enabled(),
+        tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES),
+        torch.is_autocast_cache_enabled(),
+        depth,
+        (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        torch_compat.top_saved_tensors_hooks(),
+        torch_compat.saved_tensors_hooks_disabled(),
+    )
+
+
+def restore(before: TorchState) -> None:
+    torch_compat.set_grad_enabled(before.grad)
+    for device, (enabled, dtype) in zip(DEVICES, before.autocast, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    now = torch_state()
+    for _ in range(now.autocast_depth - before.autocast_depth):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(before.autocast_cache)
+    torch.set_anomaly_enabled(*before.anomaly)
+    while torch_compat.top_saved_tensors_hooks() not in (None, before.saved_tensors_hooks):
+        torch_compat.pop_saved_tensors_hooks()
+    if now.saved_tensors_message != before.saved_tensors_message:
+        if before.saved_tensors_message is None:
+            torch_compat.enable_saved_tensors_hooks()
+        else:
+            torch_compat.disable_saved_tensors_hooks(before.saved_tensors_message)

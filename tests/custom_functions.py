@@ -1,0 +1,76 @@
+"""What the tests of custom ``autograd.Function``s share: a program and its backward, run plainly and compiled."""
+
+import enum
+
+import torch
+
+import bothways
+from bothways.testing import difference
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+def inputs(*shapes):
+    """Tensors that need gradients, the same ones each time."""
+    generator = torch.Generator().manual_seed(7)
+    return [torch.rand(*shape, generator=generator).add_(0.5).requires_grad_() for shape in shapes or ((2, 3),)]
+
+
+def observed(function, make_args, seen):
+    """What a call returns, what its backward gives the arguments, and what both do to ``seen``."""
+    seen.clear()
+    args = make_args()
+    try:
+        result = function(*args)
+        outputs = [value for value in flat(result) if value.requires_grad]
+        described = [(value, getattr(value, "requires_grad", None)) for value in every(result)]
+        moment = list(seen)
+        if outputs:
+            sum((value * (index + 2)).sum() for index, value in enumerate(outputs)).backward()
+    except Exception as error:
+        return "raised", type(error).__name__, str(error), list(seen)
+    return type(result).__name__, described, moment, list(seen), [value.grad for value in leaves(args)]
+
+
+def every(result):
+    """The parts of a result, containers opened."""
+    if isinstance(result, (tuple, list)):
+        return [part for item in result for part in every(item)]
+    return [result]
+
+
+def flat(result):
+    return [value for value in every(result) if isinstance(value, torch.Tensor)]
+
+
+def leaves(args):
+    """The tensors among arguments, those that objects hold too."""
+    found = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            found += leaves(arg)
+        elif isinstance(arg, dict):
+            found += leaves(arg.values())
+        elif hasattr(arg, "__dict__") and not isinstance(arg, enum.Enum):
+            found += leaves(vars(arg).values())
+    return found
+
+
+def agree(program, backend, make_args=inputs, *, seen=(), fullgraph=True, captures=1):
+    """Plain and compiled agree on results, gradients and effects; the second call finds the program of the first."""
+    seen = seen if isinstance(seen, list) else []
+    compiled = bothways.compile(program, backend=backend, fullgraph=fullgraph)
+    expected = observed(program, make_args, seen)
+    for _ in range(2):
+        got = observed(compiled, make_args, seen)
+        assert difference(expected, got) is None, f"{difference(expected, got)}\nplain {expected}\ncompiled {got}"
+    assert captures is None or compiled.__bothways__.history.captures == captures
+    return compiled
+
+
+def node_of(compiled):
+    """The node that stands for the one custom function of a compiled program."""
+    (graph,) = compiled.__bothways__.history.graphs
+    return next(node.target for node in graph.graph.nodes if hasattr(node.target, "opaque"))
