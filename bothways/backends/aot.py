@@ -21,7 +21,7 @@ from bothways.grad.joint import NotDifferentiable
 from bothways.grad.split import split
 from bothways.runtime.nodes import ApplyFunction
 
-_FORWARD = re.compile(r"(\n+)def forward\(self, (.*?)\):\n(.*)", re.DOTALL)
+_FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 

@@ -7,7 +7,7 @@ differentiable itself is differentiated by the same road.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.joint import IndependentResults, Joint, NotDifferentiable, Output, Result, Strides, trace_joint
-from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
+from bothways.grad.node import apply_node
+from bothways.grad.partition import extract, needed_inputs, saved_values
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -140,7 +141,16 @@ class DifferentiatedGraph:
         # The joint traces of one function agree on the forward, operation by operation: positions name the values.
         saved = saved_values(joint)
         self.needed_inputs = needed_inputs(joint)
+        # The rest is wanted only by a backward that is differentiated again.
+        self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self.saves_something = bool(saved or self.needed_inputs)
+        self.visible_count = self.result_count + len(self.changed)
+        self.fixed = tuple(
+            index
+            for index in range(self.visible_count)
+            if index >= self.result_count or not self.differentiable[index]
+        )
+        self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
         positions = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
         self._saved_positions = [positions[node] - len(joint.tangents) for node in saved]
         self.forward_graph = extract(
@@ -148,34 +158,40 @@ class DifferentiatedGraph:
         )
         self.backward_graphs: dict[Strides, torch.fx.GraphModule] = {}
         self._joints = {joint.tangent_strides: joint}
-        self._run_forward = with_arguments(fw_compiler(self.forward_graph, list(inputs)))
+        compiled = fw_compiler(self.forward_graph, list(inputs))
+        self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
+        self.run_forward = with_arguments(compiled)
         self._backwards: dict[Strides, Callable[..., Any]] = {}
         self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if torch.is_anomaly_enabled() or (self.changed and share_memory(inputs, self.changed)):
             return self.function(*inputs)  # anomaly mode names the operation: it has to be autograd's own
-        results = CompiledNode.apply(self, *inputs)
+        results = apply_node(self, *inputs)
+        if self._returns_results:
+            return results
         write_back(inputs, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, inputs, results)
 
     # What the node calls.
 
-    def run_forward(self, inputs: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        results = self._run_forward(*inputs)
-        visible = self.result_count + len(self.changed)
-        return tuple(results[:visible]), tuple(results[visible:])
-
     def run_backward(
-        self, values: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]
-    ) -> tuple[torch.Tensor | None, ...]:
-        """The gradients from ``values``, inputs and what was saved; the list is used up, so that memory is freed."""
+        self,
+        values: list[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        inputs: Callable[[], Sequence[torch.Tensor]],
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients from ``values``, what was saved; the list is used up, so that memory is freed early.
+
+        ``inputs`` gives all inputs of the forward, for a backward that has to be traced first.
+        """
         strides = strides_of(tangents)
         values += [tangent for tangent in tangents if tangent is not None]
         run = self._backwards.get(strides)
         if run is None:
-            run = self._backwards[strides] = self._compile_backward(strides, values)
-        return tuple(run(values) if takes_list(run) else run(*values))
+            run = self._backwards[strides] = self._compile_backward(strides, values, inputs())
+        gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
+        return gradients
 
     def run_differentiable_backward(
         self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -188,21 +204,21 @@ class DifferentiatedGraph:
             run = self._differentiable_backwards[strides] = self._compile_differentiable(strides, [*inputs, *given])
         return tuple(run(*inputs, *given))
 
-    def _compile_backward(self, strides: Strides, values: list[torch.Tensor]) -> Callable[..., Any]:
-        joint = self._joint(strides, values[: len(self.needs_grad)])
+    def _compile_backward(
+        self, strides: Strides, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> Callable[..., Any]:
+        joint = self._joint(strides, inputs)
         order = list(joint.recorder.graph.nodes)
         saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
-        graph = extract(joint, [*joint.primals, *saved, *joint.tangents], joint.gradients)
-        inputs = list(graph.graph.nodes)[: len(self.needs_grad)]
-        if any(node.users and index not in self.needed_inputs for index, node in enumerate(inputs)):
-            raise NotRepeatable("this backward reads an input that others do not, and that may have been changed")
+        needed = [joint.primals[index] for index in self.needed_inputs]
+        graph = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
         self.backward_graphs[strides] = graph
         return self._compilers[1](graph, list(values))
 
     @property
     def is_current(self) -> bool:
         """Whether the backward of every custom function inside would still do what was traced."""
-        return all(holds() for holds in self._backward_conditions)
+        return not self._backward_conditions or all(holds() for holds in self._backward_conditions)
 
     def run_plain_backward(
         self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -283,64 +299,3 @@ def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tenso
 def _connected(value: torch.Tensor) -> torch.Tensor:
     """The same value as a tensor of its own, through which gradients still reach the original."""
     return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
-
-
-class CompiledNode(torch.autograd.Function):
-    """One node of the autograd graph for a whole compiled graph."""
-
-    @staticmethod
-    def forward(ctx: Any, graph: DifferentiatedGraph, *inputs: torch.Tensor) -> Any:
-        ctx.graph = graph
-        ctx.set_materialize_grads(False)
-        ctx.random_state = torch.get_rng_state() if graph.is_random else None
-        # Kernels look at the grad mode to decide what they keep for the backward, as in eager.
-        with torch.enable_grad(), torch_compat.below_autograd():
-            visible, saved = graph.run_forward(inputs)
-        kept = [value.clone() if index in graph.changed else value for index, value in enumerate(inputs)]
-        ctx.save_for_backward(*(kept[index] for index in graph.needed_inputs), *saved)
-        # The rest is wanted only by a backward that is differentiated again; changing it is no error until then.
-        ctx.others = {i: (v, v._version) for i, v in enumerate(kept) if i not in graph.needed_inputs}
-        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
-        visible = tuple(value.detach() if value._is_view() else value for value in visible)
-        fixed = [value for value, moves in zip(visible, graph.differentiable, strict=False) if not moves]
-        ctx.mark_non_differentiable(*fixed, *visible[graph.result_count :])
-        return visible
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        graph: DifferentiatedGraph = ctx.graph
-        # A node that saved nothing can be gone through any number of times, in eager as well.
-        values = list(ctx.saved_tensors) if graph.saves_something else []
-        count = len(graph.needed_inputs)
-        inputs = {index: value for index, (value, _) in ctx.others.items()}
-        inputs |= dict(zip(graph.needed_inputs, values[:count], strict=True))
-        ordered = [inputs[index] for index in range(len(inputs))]
-        given = tangents[: graph.result_count]
-        current = graph.is_current
-        if current and not torch.is_grad_enabled():
-            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
-            # they go, as eager's do.
-            torch_compat.release_saved_tensors(ctx)
-            values[:count] = ordered
-            try:
-                return None, *graph.run_backward(values, given)
-            except NotRepeatable:
-                pass  # the other way runs the whole forward again, with the same random numbers
-        check_unchanged(ctx.others.values())
-        run = graph.run_differentiable_backward if current else graph.run_plain_backward
-        if ctx.random_state is None:
-            return None, *run(ordered, given)
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(ctx.random_state)
-            return None, *run(ordered, given)
-
-
-def check_unchanged(values: Iterable[tuple[torch.Tensor, int]]) -> None:
-    """Raise as autograd does when something the backward needs was changed since the forward."""
-    for tensor, version in values:
-        if tensor._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
-                "instead."
-            )

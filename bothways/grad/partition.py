@@ -215,7 +215,7 @@ def extract(
     constants = {}
     for node in order:
         if node.op == "placeholder":
-            raise AssertionError(f"{node.name} is needed and not among the inputs")
+            raise NotRepeatable(f"{node.name} is needed, and may have been changed since the forward")
         copies[node] = graph.node_copy(node, copies.__getitem__)
         if node.op == "get_attr":
             constants[str(node.target)] = joint.recorder.constants[str(node.target)]

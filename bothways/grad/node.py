@@ -1,0 +1,118 @@
+"""The autograd node that stands for a whole compiled graph: what it saves, and how its backward runs.
+
+Every call of a compiled function in training goes through here, so what can be known beforehand is worked out by
+the graph and only looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from bothways import torch_compat
+from bothways.grad.partition import NotRepeatable
+
+Gradients = Sequence[torch.Tensor | None]
+
+
+class Graph(Protocol):
+    """What the node needs of a differentiated graph."""
+
+    is_random: bool
+    looks_at_grad_mode: bool
+    saves_something: bool
+    changed: list[int]
+    needed_inputs: tuple[int, ...]
+    other_inputs: tuple[int, ...]
+    result_count: int
+    visible_count: int
+    fixed: tuple[int, ...]
+    run_forward: Callable[..., Sequence[Any]]
+
+    @property
+    def is_current(self) -> bool: ...
+
+    def run_backward(
+        self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]]
+    ) -> Gradients: ...
+
+    def run_differentiable_backward(self, inputs: Sequence[torch.Tensor], tangents: Gradients) -> Gradients: ...
+
+    def run_plain_backward(self, inputs: Sequence[torch.Tensor], tangents: Gradients) -> Gradients: ...
+
+
+class CompiledNode(torch.autograd.Function):
+    """One node of the autograd graph for a whole compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, *inputs: torch.Tensor) -> Any:
+        ctx.graph = graph
+        ctx.set_materialize_grads(False)
+        ctx.random_state = torch.get_rng_state() if graph.is_random else None
+        if graph.looks_at_grad_mode:
+            # Some kernels decide by the grad mode what they keep for the backward, as in eager.
+            with torch.enable_grad(), torch_compat.below_autograd():
+                results = graph.run_forward(*inputs)
+        else:
+            results = graph.run_forward(*inputs)
+        count = graph.visible_count
+        kept: Sequence[torch.Tensor] = inputs
+        if graph.changed:
+            kept = [value.clone() if index in graph.changed else value for index, value in enumerate(inputs)]
+        ctx.save_for_backward(*[kept[index] for index in graph.needed_inputs], *results[count:])
+        # Changing one of these is no error until a backward has to be differentiated again.
+        ctx.others = [kept[index] for index in graph.other_inputs]
+        ctx.versions = [value._version for value in ctx.others]
+        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+        visible = tuple([value.detach() if value._is_view() else value for value in results[:count]])
+        if graph.fixed:
+            ctx.mark_non_differentiable(*[visible[index] for index in graph.fixed])
+        return visible
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        graph: Graph = ctx.graph
+        # A node that saved nothing can be gone through any number of times, in eager as well.
+        values = list(ctx.saved_tensors) if graph.saves_something else []
+        count = len(graph.needed_inputs)
+        needed = values[:count]
+
+        def inputs() -> list[torch.Tensor]:
+            found = dict(zip(graph.needed_inputs, needed, strict=True))
+            found.update(zip(graph.other_inputs, ctx.others, strict=True))
+            return [found[index] for index in range(len(found))]
+
+        given = tangents[: graph.result_count]
+        current = graph.is_current
+        if current and not torch.is_grad_enabled():
+            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+            # they go, as eager's do.
+            torch_compat.release_saved_tensors(ctx)
+            try:
+                return None, *graph.run_backward(values, given, inputs)
+            except NotRepeatable:
+                pass  # the other way runs the whole forward again, with the same random numbers
+        check_unchanged(ctx.others, ctx.versions)
+        run = graph.run_differentiable_backward if current else graph.run_plain_backward
+        if ctx.random_state is None:
+            return None, *run(inputs(), given)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.random_state)
+            return None, *run(inputs(), given)
+
+
+# PyTorch's own ``apply`` asks for function transforms first; behind the guards of a program there are none.
+apply_node: Callable[..., Any] = torch_compat.unchecked_apply(CompiledNode)
+
+
+def check_unchanged(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Raise as autograd does when something the backward needs was changed since the forward."""
+    for tensor, version in zip(tensors, versions, strict=True):
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
+                "instead."
+            )
