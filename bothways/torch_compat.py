@@ -6,6 +6,7 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -137,7 +138,7 @@ def below_autograd() -> AbstractContextManager[None]:
 
 def below_dispatch() -> AbstractContextManager[None]:
     """Run operations on a tensor subclass as on the tensor it is made of."""
-    return _C._DisableTorchDispatch()  # type: ignore[no-any-return, attr-defined]
+    return _C._DisableTorchDispatch()
 
 
 def gradients(
@@ -146,6 +147,11 @@ def gradients(
     """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
     run = torch.autograd.graph._engine_run_backward
     return run(tuple(outputs), tuple(given), False, False, tuple(inputs), True, accumulate_grad=False)
+
+
+def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """The C++ ``apply`` of a custom function, without the questions its Python one asks first."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
 def release_saved_tensors(context: Any) -> None:
@@ -206,12 +212,24 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(tensor)
 
 
-def enable_functionalization() -> None:
+# Functionalization also runs every in-place operation on meta tensors, to find sizes that do not fit, unless this is
+# set when the first one is met. Those kernels are Python: 0.3 ms an operation, and they load sympy.
+_WITHOUT_META_CHECKS = "TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE"
+
+
+@contextmanager
+def functionalized() -> Iterator[None]:
+    """In-place operations on wrapped tensors become functional ones; their sizes have to be known to fit."""
+    unset = _WITHOUT_META_CHECKS not in os.environ
+    if unset:
+        os.environ[_WITHOUT_META_CHECKS] = "1"
     torch._enable_functionalization(reapply_views=True)
-
-
-def disable_functionalization() -> None:
-    torch._disable_functionalization()
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+        if unset:
+            os.environ.pop(_WITHOUT_META_CHECKS, None)
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
