@@ -1,4 +1,4 @@
-"""``python -m bothways script.py args...``: runs a program with the drop-in installed.
+"""``python -m bothways script.py args...``: runs a program with the drop-in installed. ``cache`` looks after kernels.
 
 The program is given on the command line as it would be to ``python`` itself (a script, ``-m module`` or
 ``-c command``) and runs as ``__main__`` with the same ``sys.argv`` and ``sys.path``; its tracebacks start in
@@ -17,13 +17,17 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 
 from bothways.api.dropin import install
+from bothways.lower.cache import Cache
+from bothways.lower.cache import directory as cache_directory
 
 USAGE = """\
 usage: python -m bothways script.py [arguments]
        python -m bothways -m module [arguments]
        python -m bothways -c command [arguments]
+       python -m bothways cache info | clear
 
-Runs a Python program written for torch.compile on bothways, unchanged."""
+Runs a Python program written for torch.compile on bothways, unchanged; or shows or empties the folder that keeps
+built kernels for the next process."""
 
 # Files whose frames stand between the interpreter and the program, and say nothing to its author.
 OWN_FILES = (__file__, runpy.__file__, "<frozen runpy>")
@@ -35,6 +39,8 @@ def main(arguments: list[str]) -> int:
     if how in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    if how == "cache":
+        return look_after_cache(rest)
     if how in OPTIONS:
         run = OPTIONS[how]
         if not rest:
@@ -49,6 +55,20 @@ def main(arguments: list[str]) -> int:
     install()
     hide_own_frames()
     run(what, rest)
+    return 0
+
+
+def look_after_cache(arguments: list[str]) -> int:
+    """``cache info`` and ``cache clear``."""
+    cache = Cache(cache_directory())
+    match arguments:
+        case ["info"]:
+            print(cache.info())
+        case ["clear"]:
+            print(f"removed {cache.clear()} entries from {cache.root}")
+        case _:
+            print(f"cache info or cache clear\n{USAGE}", file=sys.stderr)
+            return 2
     return 0
 
 

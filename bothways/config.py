@@ -69,6 +69,12 @@ class Config:
     """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
     False saves everything the backward reads. Holds for what is compiled from then on."""
 
+    kernel_cache: bool = True
+    """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""
+
+    kernel_cache_megabytes: int = 256
+    """How large that folder may grow, about; what was not used for the longest time is removed first."""
+
     logs: str = field(default_factory=_topics_from_environment)
     """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
     Starts as the environment variable BOTHWAYS_LOGS."""

@@ -6,7 +6,9 @@ text is made here and nowhere else. Nothing in this file imports the rest of the
 
 from __future__ import annotations
 
+import functools
 import linecache
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -129,6 +131,24 @@ class BackendFailed(BothwaysError, RuntimeError):
     """A backend raised, or returned something that cannot be called."""
 
 
+class NoCompiler(BothwaysError, RuntimeError):
+    """There is no C compiler that works, so there are no kernels."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}\n  hint: install gcc or clang (Debian: apt install gcc libc6-dev), or set CC to a compiler; "
+            'backend="aot_eager" works without one'
+        )
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[NoCompiler], tuple[str]]:
+        return type(self), (self.problem,)
+
+
+class BuildFailed(BothwaysError, RuntimeError):
+    """The C compiler works, but not on a source that was generated; the message has what it said."""
+
+
 class RecompileError(BothwaysError, RuntimeError):
     """A guard failed while ``config.error_on_recompile`` was set."""
 
@@ -139,3 +159,13 @@ class InternalError(BothwaysError, RuntimeError):
 
 class RecompileLimitWarning(UserWarning):
     """A function met ``config.recompile_limit`` programs and runs as plain Python from now on."""
+
+
+class KernelWarning(UserWarning):
+    """Kernels cannot be built, or not be kept on disk; what runs instead is right, and slower."""
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Give a KernelWarning, the first time for each message."""
+    warnings.warn(message, KernelWarning, stacklevel=3)

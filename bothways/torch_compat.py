@@ -16,6 +16,7 @@ import torch
 import torch._C as _C
 import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
+import torch.autograd.forward_ad as forward_ad
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
 import torch.utils._pytree as pytree
@@ -62,6 +63,8 @@ exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast
 enter_inference_mode: Callable[[bool], Any] = torch.autograd.grad_mode._enter_inference_mode
 exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_inference_mode
 
+_keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
+
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
 
 MULTI_HANDLE: type = torch.autograd.graph._MultiHandle
@@ -97,12 +100,45 @@ GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global
 GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 
-def autocast_state() -> tuple[object, ...]:
+def autocast_state() -> tuple[Any, ...]:
     """What autocast does on each kind of device programs run on, and whether it keeps casted weights."""
     return (
         *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")),
         torch.is_autocast_cache_enabled(),
     )
+
+
+def autocast_now() -> tuple[Any, ...] | None:
+    """``autocast_state()`` where it is on for some kind of device, else None."""
+    return autocast_state() if is_any_autocast_enabled() else None
+
+
+@contextmanager
+def autocast_as(wanted: tuple[Any, ...] | None) -> Iterator[None]:
+    """Autocast as ``autocast_now()`` was at another time."""
+    before = autocast_state()
+    try:
+        _set_autocast(wanted or (*((False, dtype) for _, dtype in before[:-1]), before[-1]))
+        yield
+    finally:
+        _set_autocast(before)
+
+
+def _set_autocast(state: tuple[Any, ...]) -> None:
+    for kind, (enabled, dtype) in zip(("cpu", "cuda"), state[:-1], strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(state[-1])
+
+
+def without_autocast() -> AbstractContextManager[None]:
+    """Run operations as they are, whatever autocast would make of them."""
+    return _C._DisableAutocast()
+
+
+def in_forward_mode() -> bool:
+    """Whether tensors may carry the tangents of forward-mode differentiation."""
+    return forward_ad._current_level >= 0
 
 
 def global_module_hooks() -> dict[str, Any]:
@@ -154,9 +190,38 @@ def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., An
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
+def graph_is_retained() -> bool:
+    """Whether the backward that runs keeps its graph for another one."""
+    return bool(_C._autograd._get_current_graph_task_keep_graph())
+
+
 def release_saved_tensors(context: Any) -> None:
     """Let go of what a node has saved, unless the backward that runs retains its graph."""
     context.maybe_clear_saved_tensors()
+
+
+def view_again(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``."""
+    return view._view_func_unsafe(base)
+
+
+def has_saved_tensors(node: Any) -> bool:
+    """Whether an autograd node keeps a tensor for its backward."""
+    kind: Any = type(node)
+    for name in _saved_names(kind):
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:  # it was changed since
+            return True
+        if saved is not None and saved != ():
+            return True
+    return False
+
+
+@functools.cache
+def _saved_names(kind: Any) -> tuple[str, ...]:
+    names = [name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")]
+    return tuple("saved_tensors" if name == "_saved_tensors" else name for name in names)
 
 
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:
@@ -184,7 +249,8 @@ def is_plain_dense(tensor: torch.Tensor) -> bool:
 
 def is_composite(operation: Any) -> bool:
     """Whether an operation is, on every device, made of others."""
-    return bool(_C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd"))
+    has_kernel, name = _C._dispatch_has_kernel_for_dispatch_key, operation.name()
+    return has_kernel(name, "CompositeImplicitAutograd") and not (has_kernel(name, "CPU") or has_kernel(name, "CUDA"))
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -261,6 +327,21 @@ def no_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """The state that programs on fakes run in: nothing outlives them, and views know how they were taken.
+
+    Anomaly mode would look for NaN in tensors without data, and inference mode keeps autograd from looking at them.
+    """
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        with no_autocast_cache(), torch.inference_mode(False), _keep_view_operations(True):
+            yield
+    finally:
+        torch.set_anomaly_enabled(*anomaly)
 
 
 def fake_tensor_errors() -> tuple[type[Exception], ...]:

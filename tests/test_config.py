@@ -25,9 +25,11 @@ def test_defaults():
         "inline_depth_limit": 100,
         "suppress_errors": False,
         "recompute": True,
+        "kernel_cache": True,
+        "kernel_cache_megabytes": 256,
         "logs": "",
     }
-    assert "recompile_limit    = 8" in repr(fresh)
+    assert "recompile_limit        = 8" in repr(fresh)
 
 
 def test_reset_restores_the_defaults(monkeypatch):

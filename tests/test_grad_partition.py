@@ -67,7 +67,7 @@ def joint_of(program, args):
         outputs = program(*values)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
-    return trace_joint(listed, args, None, True)
+    return trace_joint(listed, args, True)
 
 
 def saved_by(program, args, recompute=True):

@@ -164,3 +164,17 @@ def test_a_second_derivative_through_a_hook(backend):
         (second,) = torch.autograd.grad(first.sum(), x)
         sides.append((first, second))
     assert torch.equal(sides[0][0], sides[1][0]) and torch.allclose(sides[0][1], sides[1][1])
+
+
+def test_errors_of_autograd_name_the_hook(backend):
+    def too_short(grad):
+        return grad[:1]
+
+    def program(x):
+        y = x.sin()
+        y.register_hook(too_short)
+        return y * x
+
+    loss = compiled_with(program, backend)(numbers(3)).sum()
+    with pytest.raises(RuntimeError, match="hook 'too_short' has changed the size of value"):
+        loss.backward()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import bothways
+from bothways import torch_compat
 from bothways.testing import CompileCounter
 
 

@@ -18,7 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad import differentiate
 from bothways.grad.joint import NotDifferentiable
-from bothways.grad.split import split
+from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
 
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
@@ -37,16 +37,28 @@ def aot(
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
-            return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler, reads)
+            layouts = _layouts(graph.graph)
+            return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
         except refusals:
             return graph.forward
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        grad = torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs)
+        grad = torch.is_grad_enabled() and (
+            any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
+        )
+        if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
+            return graph.forward  # what it differentiates is known only inside
         chain = split(graph, compile_whole, grad=grad)
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
+
+
+def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
+    """Tensors laid out like the outputs of a captured graph."""
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
-from bothways.backends.aot import aot, run_as_is
+from bothways.backends.aot import aot, run_and_forget, run_as_is
+from bothways.errors import NoCompiler, warn_once
 from bothways.lower import compile_graph
 
-
-def compile_kernels(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph as kernels where its tensors are on the CPU, as ATen calls elsewhere."""
-    if any(tensor.device.type != "cpu" for tensor in inputs):
-        return run_as_is(graph, inputs)
-    return compile_graph(graph, inputs)
+# Below so many elements one operation is faster as the ATen call it is: a kernel has to be called, too.
+SMALL = 16384
 
 
-native = aot(fw_compiler=compile_kernels)
-native.__name__ = "native"
+def compile_kernels(
+    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
+) -> Callable[..., Any]:
+    """The graph as kernels where its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
+    if all(tensor.device.type == "cpu" for tensor in inputs):
+        try:
+            return compile_graph(graph, inputs, name, takes_list=takes_list)
+        except NoCompiler as error:
+            warn_once(f"graphs run as ATen operations: {error}")
+    return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)
+
+
+_differentiated = aot(
+    fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
+    bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
+)
+
+
+def native(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Compile a captured graph to kernels; what they cannot make faster stays as it is."""
+    operations = sum(node.op.startswith("call") for node in graph.graph.nodes)
+    elements = sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
+    if operations == 1 and elements <= SMALL:
+        forward: Callable[..., Any] = graph.forward
+        return forward
+    return _differentiated(graph, inputs)

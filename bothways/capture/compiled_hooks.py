@@ -56,6 +56,8 @@ class CompiledHook:
 
     def __init__(self, site: HookSite, hook: Any) -> None:
         self.site, self.hook = site, hook
+        if hasattr(hook, "__name__"):  # autograd's errors name the hook
+            self.__name__ = hook.__name__
 
     def __call__(self, *gradients: Any) -> Any:
         if torch.compiler.is_compiling():  # PyTorch's own compiler captures the backward and wants the hook itself

@@ -16,7 +16,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
-from bothways.fake import NotThin, ThinMode, ThinTensor, thin_outline
+from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_outline
 
 MODE = ThinMode()
 
@@ -135,6 +135,8 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         # Autocast remembers casted weights by tensor; those of fakes must not be found there later.
         with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
             result = function(*_replace(args, _meta), **_replace(kwargs, _meta))
+    except NeedsData as error:
+        raise FakeFailure(NotImplementedError(str(error))) from error
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
     except Exception as error:

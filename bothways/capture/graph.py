@@ -16,7 +16,7 @@ import torch.fx
 from bothways.capture import fakes
 from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
-from bothways.capture.safe_operations import may_fail
+from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 from bothways.runtime.nodes import ApplyFunction, Watched
@@ -192,6 +192,7 @@ class GraphBuilder:
             if own is not None:
                 # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
                 own.node = node
+                node.meta["example_value"] = own.fake.outline()
                 if own.fake.meta._version or isinstance(node.target, ApplyFunction):
                     node.meta["in_place"] = True  # or something before it was; names do not tell all
                 return own
@@ -254,6 +255,11 @@ class GraphBuilder:
     def may_fail(self) -> bool:
         """Whether running the graph can raise although its guards hold."""
         return any(may_fail(node) for node in self.graph.nodes)
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether some operation may draw random numbers."""
+        return any(may_draw(node) for node in self.graph.nodes)
 
     @property
     def op_count(self) -> int:

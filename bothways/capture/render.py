@@ -19,7 +19,7 @@ from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
-from bothways.runtime.torch_state import restore, torch_state
+from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
 if TYPE_CHECKING:
     import torch.fx
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
-RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state"}
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers"}
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
@@ -131,7 +131,7 @@ def render(
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        body += _retried(lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
+        body += _retried(emitter, lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
     body += [*emitter.builds, *emitter.effects, f"return {returned}"]
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
@@ -155,16 +155,22 @@ def _restoring(emitter: Emitter, call: str) -> list[str]:
     ]
 
 
-def _retried(call: list[str]) -> list[str]:
+def _retried(emitter: Emitter, call: list[str]) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
     effects that come before that line, inside the user's own ``try``."""
+    ask, put_back = [], []
+    if emitter.tracer.graph.may_draw:
+        ask = [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
+        put_back = [f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
+        *ask,
         "failure = None",
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
+        *put_back,
         f"    result = {PLAIN_CALL}",
         f"    {DISAGREE}(failure)",
         "    return result",

@@ -1,13 +1,14 @@
-"""Operations that cannot fail once their shapes and dtypes are known.
+"""Operations that cannot fail once their shapes and dtypes are known, and those that draw random numbers.
 
-Guards fix shapes and dtypes, so these never raise inside a compiled graph. Any other may raise on the data it
+Guards fix shapes and dtypes, so the former never raise inside a compiled graph. Any other may raise on the data it
 meets (an index out of range, a singular matrix); the program is then written so that such a call runs again as
-plain Python, where the user's own ``except`` and ``finally`` are.
+plain Python, where the user's own ``except`` and ``finally`` are, and draws the same random numbers.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 
 import torch.fx
 
@@ -45,5 +46,23 @@ def may_fail(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name not in SAFE
+    return _name(node) not in SAFE
+
+
+RANDOM = re.compile(
+    r"rand|dropout|bernoulli|normal(?!iz)|multinomial|poisson|uniform|exponential|geometric|cauchy|rrelu|gumbel"
+    r"|attention|lstm|gru|rnn"
+)
+
+
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether the operation may draw random numbers; of functions that are not PyTorch's, nobody knows."""
+    if node.op in ("placeholder", "output"):
+        return False
+    module = "torch" if isinstance(node.target, str) else getattr(node.target, "__module__", None) or "torch"
+    known = module.partition(".")[0] in ("torch", "_operator", "builtins", "math")
+    return not known or bool(RANDOM.search(_name(node)))
+
+
+def _name(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

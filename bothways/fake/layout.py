@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import torch
 
-from bothways.fake.tensor import Memory, NotThin, Shape, Spec, ThinTensor, fresh, view
+from bothways.fake.tensor import Memory, NotThin, Shape, Spec, ThinTensor, fresh, offset, view
 
 # From the innermost to the outermost dimension.
 CHANNELS_LAST_ORDER = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
@@ -131,11 +131,11 @@ def dense_like(shape: Shape, stride: Shape) -> Shape:
 
 def copy_of_memory(tensor: ThinTensor) -> ThinTensor:
     """A copy of a tensor with all of the memory it is in: strides and offset stay, gaps included."""
-    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    shape, stride, begin = tuple(tensor.shape), tensor.stride(), offset(tensor)
     if any(size > 1 and not step for size, step in zip(shape, stride, strict=True)):
         return fresh(Spec(shape, dense_like(shape, stride), tensor.dtype), tensor.device)
-    made = view(tensor, shape, stride, offset)
-    made.memory = Memory(Spec(shape, stride, tensor.dtype), offset, tensor.memory.nbytes())
+    made = view(tensor, shape, stride, begin)
+    made.memory = Memory(Spec(shape, stride, tensor.dtype), begin, tensor.memory.nbytes())
     return made
 
 

@@ -125,5 +125,5 @@ class ThinMode(DispatchMode):
         return answer(func, args, kwargs or {})
 
 
-ThinTensor.answer = staticmethod(answer)  # type: ignore[assignment]
+ThinTensor.answer = staticmethod(answer)
 ThinTensor.fake_mode = ThinMode()

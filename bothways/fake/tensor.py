@@ -20,6 +20,10 @@ class NotThin(Exception):
     """An operation needs data, or has no rule, or would fail: PyTorch's own fake tensors have to tell."""
 
 
+class NeedsData(NotThin):
+    """What comes out, or how much of it, depends on the elements; no fake tensor can tell."""
+
+
 class Spec(NamedTuple):
     """A new tensor that an operation returns."""
 
@@ -66,13 +70,15 @@ class ThinTensor(torch.Tensor):
     __torch_function__ = torch_compat.disabled_torch_function
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return ThinTensor.answer(func, args, kwargs or {})
 
     def untyped_storage(self) -> Memory:  # type: ignore[override]
         return self.memory
 
-    def __repr__(self, **options: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ThinTensor({tuple(self.shape)}, {self.stride()}, {self.dtype}, {self.device})"
 
 
@@ -89,25 +95,30 @@ def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.
     return fresh(Spec(shape, stride, dtype), device)
 
 
-def view(base: ThinTensor, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype | None = None) -> ThinTensor:
-    """A window on the memory of ``base``; the offset counts from the beginning of that memory."""
+def view(base: ThinTensor, shape: Shape, stride: Shape, begin: int, dtype: torch.dtype | None = None) -> ThinTensor:
+    """A window on the memory of ``base`` that begins so many elements from the beginning of that memory."""
     made: ThinTensor = torch_compat.make_wrapper(
-        ThinTensor, shape, strides=stride, storage_offset=offset, dtype=dtype or base.dtype, device=base.device
+        ThinTensor, shape, strides=stride, storage_offset=begin, dtype=dtype or base.dtype, device=base.device
     )
     made.memory = base.memory
     return made
+
+
+def offset(tensor: torch.Tensor) -> int:
+    """Where the tensor begins in its memory; sizes are never symbols here."""
+    return tensor.storage_offset()  # type: ignore[return-value]
 
 
 def thin_like(tensor: torch.Tensor, memory: dict[int, Memory] | None = None) -> ThinTensor:
     """The thin tensor that stands for a real one; ``memory`` keeps what shares storage sharing it."""
     if not torch_compat.is_plain_dense(tensor):
         raise NotThin(f"{type(tensor).__name__} is not a plain dense tensor")
-    offset = int(tensor.storage_offset())
+    begin = offset(tensor)
     spec = Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype)
     made: ThinTensor = torch_compat.make_wrapper(
-        ThinTensor, spec.shape, strides=spec.stride, storage_offset=offset, dtype=spec.dtype, device=tensor.device
+        ThinTensor, spec.shape, strides=spec.stride, storage_offset=begin, dtype=spec.dtype, device=tensor.device
     )
-    own = Memory(spec, offset, tensor.untyped_storage().nbytes())
+    own = Memory(spec, begin, tensor.untyped_storage().nbytes())
     made.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
     return made
 
@@ -115,4 +126,5 @@ def thin_like(tensor: torch.Tensor, memory: dict[int, Memory] | None = None) -> 
 def restride(tensor: ThinTensor, like: ThinTensor) -> ThinTensor:
     """Give a tensor the sizes and strides of a view of it, in place."""
     with torch_compat.below_dispatch():
-        return tensor.as_strided_(like.shape, like.stride(), like.storage_offset())
+        tensor.as_strided_(like.shape, like.stride(), like.storage_offset())
+    return tensor

@@ -7,16 +7,27 @@ differentiable itself is differentiated by the same road.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.joint import IndependentResults, Joint, NotDifferentiable, Output, Result, Strides, trace_joint
-from bothways.grad.node import apply_node
-from bothways.grad.partition import extract, needed_inputs, saved_values
+from bothways.grad.joint import (
+    IndependentResults,
+    Joint,
+    Moment,
+    NotDifferentiable,
+    Output,
+    Result,
+    Strides,
+    trace_joint,
+)
+from bothways.grad.node import Unchanged, apply_node
+from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -28,20 +39,33 @@ def differentiate(
     fw_compiler: Compiler,
     bw_compiler: Compiler,
     reads: Sequence[Reads] = (),
+    expected: Sequence[torch.Tensor | None] = (),
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
-    ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced.
-    Raises ``NotDifferentiable`` for what the differentiator does not express.
+    ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
+    ``expected`` are tensors laid out like the outputs, where that is known. Raises ``NotDifferentiable`` for what the
+    differentiator does not express.
     """
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, None, grad)
+        joint = trace_joint(function, inputs, grad)
     except IndependentResults as found:
-        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads)
+        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads, expected)
+    check_layouts(joint, expected)
     if not grad or not any(joint.differentiable):
         return _inference(function, joint, inputs, fw_compiler)
     return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler, reads)
+
+
+def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
+    """Raise when an operation in place, which became one out of place, made an output of another layout."""
+    for output, like in zip(joint.outputs, expected, strict=False):
+        if isinstance(output, Result) and like is not None:
+            value = joint.results[output.index].meta["val"]
+            steps = zip(value.shape, value.stride(), like.stride(), strict=True)
+            if any(size > 1 and step != other for size, step, other in steps):
+                raise NotDifferentiable(f"an output has strides {value.stride()} instead of {like.stride()}")
 
 
 def _side_by_side(
@@ -51,6 +75,7 @@ def _side_by_side(
     fw_compiler: Compiler,
     bw_compiler: Compiler,
     reads: Sequence[Reads],
+    expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
 
@@ -61,7 +86,10 @@ def _side_by_side(
 
         return chosen
 
-    parts = [(group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads)) for group in groups]
+    parts = []
+    for group in groups:
+        layouts = [expected[position] for position in group] if expected else ()
+        parts.append((group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads, layouts)))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
         found: dict[int, Any] = {}
@@ -76,18 +104,27 @@ def _inference(
     function: Callable[..., Any], joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler
 ) -> Callable[..., Any]:
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.kept_nodes)
-    run = with_arguments(compiler(graph, list(inputs)))
+    # A compiler may write these results straight into the inputs they are for, and return those.
+    graph.meta["writes"] = {len(joint.results) + number: index for number, index in enumerate(joint.updates)}
+    run = with_arguments(as_traced(compiler(graph, list(inputs))))
     outputs, changed, count = joint.outputs, list(joint.updates), len(joint.results)
-    if not changed and outputs == [Result(index) for index in range(count)]:
-        return run
+    only_results = not changed and outputs == [Result(index) for index in range(count)]
+    unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     def call(*values: torch.Tensor) -> Any:
-        if changed and share_memory(values, changed):
+        if torch_compat.in_forward_mode() or (changed and share_memory(values, changed)):
             return function(*values)
-        results = run(*values)
+        if unwatched:  # the results need no gradient, whatever the inputs do
+            with torch_compat.below_autograd():
+                results = run(*values)
+        else:
+            results = run(*values)
+        if only_results:
+            return results
         write_back(values, changed, results[count:])
         return take_outputs(outputs, values, results)
 
+    call.forward_graph = graph  # type: ignore[attr-defined]
     return call
 
 
@@ -112,7 +149,10 @@ def write_back(inputs: Sequence[torch.Tensor], changed: list[int], values: Seque
     """Give the inputs that were mutated their new values."""
     with torch.no_grad():
         for index, value in zip(changed, values, strict=True):
-            inputs[index].copy_(value)
+            if value is inputs[index]:
+                torch.autograd.graph.increment_version(value)
+            else:
+                inputs[index].copy_(value)
 
 
 class DifferentiatedGraph:
@@ -143,7 +183,8 @@ class DifferentiatedGraph:
         self.needed_inputs = needed_inputs(joint)
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
-        self.saves_something = bool(saved or self.needed_inputs)
+        self.saves_something = bool(saved or self.needed_inputs) or any(part is not None for part in joint.parts)
+        self.parts = joint.parts if len(set(joint.parts) - {None}) > 1 else None
         self.visible_count = self.result_count + len(self.changed)
         self.fixed = tuple(
             index
@@ -156,17 +197,18 @@ class DifferentiatedGraph:
         self.forward_graph = extract(
             joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes
         )
-        self.backward_graphs: dict[Strides, torch.fx.GraphModule] = {}
-        self._joints = {joint.tangent_strides: joint}
-        compiled = fw_compiler(self.forward_graph, list(inputs))
+        self.backward_graphs: dict[Moment, torch.fx.GraphModule] = {}
+        self._autocast = torch_compat.autocast_now()
+        self._joints = {joint.moment: joint}
+        compiled = as_traced(fw_compiler(self.forward_graph, list(inputs)))
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.run_forward = with_arguments(compiled)
-        self._backwards: dict[Strides, Callable[..., Any]] = {}
-        self._differentiable_backwards: dict[Strides, Callable[..., Any]] = {}
+        self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
+        self._differentiable_backwards: dict[Moment, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if torch.is_anomaly_enabled() or (self.changed and share_memory(inputs, self.changed)):
-            return self.function(*inputs)  # anomaly mode names the operation: it has to be autograd's own
+        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+            return self.function(*inputs)
         results = apply_node(self, *inputs)
         if self._returns_results:
             return results
@@ -185,35 +227,36 @@ class DifferentiatedGraph:
 
         ``inputs`` gives all inputs of the forward, for a backward that has to be traced first.
         """
-        strides = strides_of(tangents)
+        moment = strides_of(tangents), torch_compat.autocast_now()  # equal to the Moment, and made faster
         values += [tangent for tangent in tangents if tangent is not None]
-        run = self._backwards.get(strides)
+        run = self._backwards.get(moment)
         if run is None:
-            run = self._backwards[strides] = self._compile_backward(strides, values, inputs())
+            run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients
 
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
     ) -> tuple[torch.Tensor | None, ...]:
         """The backward as a function of inputs and gradients that can be differentiated again."""
-        strides = strides_of(tangents)
+        moment = Moment(strides_of(tangents), torch_compat.autocast_now())
         given = [tangent for tangent in tangents if tangent is not None]
-        run = self._differentiable_backwards.get(strides)
+        run = self._differentiable_backwards.get(moment)
         if run is None:
-            run = self._differentiable_backwards[strides] = self._compile_differentiable(strides, [*inputs, *given])
+            run = self._differentiable_backwards[moment] = self._compile_differentiable(moment, [*inputs, *given])
+        unchanged(_read_inputs(run, len(inputs)))
         return tuple(run(*inputs, *given))
 
     def _compile_backward(
-        self, strides: Strides, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+        self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
-        joint = self._joint(strides, inputs)
+        joint = self._joint(moment, inputs)
         order = list(joint.recorder.graph.nodes)
         saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
         needed = [joint.primals[index] for index in self.needed_inputs]
         graph = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
-        self.backward_graphs[strides] = graph
-        return self._compilers[1](graph, list(values))
+        self.backward_graphs[moment] = graph
+        return as_traced(self._compilers[1](graph, list(values)))
 
     @property
     def is_current(self) -> bool:
@@ -221,9 +264,10 @@ class DifferentiatedGraph:
         return not self._backward_conditions or all(holds() for holds in self._backward_conditions)
 
     def run_plain_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
     ) -> tuple[torch.Tensor | None, ...]:
         """The backward as the user's Python, after the forward was run again."""
+        unchanged(range(len(inputs)))
         if not all(holds() for holds in self._forward_conditions):
             raise RuntimeError(
                 "a global that the forward and the backward of a custom autograd.Function read was changed between "
@@ -232,8 +276,9 @@ class DifferentiatedGraph:
         given = [tangent for tangent in tangents if tangent is not None]
         return self._backward_function(strides_of(tangents))(*inputs, *given)
 
-    def _compile_differentiable(self, strides: Strides, values: list[torch.Tensor]) -> Callable[..., Any]:
-        backward = self._backward_function(strides)
+    def _compile_differentiable(self, moment: Moment, values: list[torch.Tensor]) -> Callable[..., Any]:
+        assert moment.strides is not None
+        backward = self._backward_function(moment.strides)
         try:
             return differentiate(backward, values, *self._compilers, self._reads)
         except NotDifferentiable:
@@ -245,7 +290,7 @@ class DifferentiatedGraph:
 
         def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             inputs, tangents = everything[:count], everything[count:]
-            with torch.enable_grad():
+            with torch.enable_grad(), torch_compat.autocast_as(self._autocast):
                 leaves = [
                     _connected(value) if needed else value
                     for value, needed in zip(inputs, self.needs_grad, strict=True)
@@ -259,15 +304,27 @@ class DifferentiatedGraph:
 
         return backward
 
-    def _joint(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> Joint:
-        known = self._joints.pop(strides, None)
+    def _joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
+        known = self._joints.pop(moment, None)
         if known is not None:
             return known
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
             examples = [
                 tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
             ]
-            return trace_joint(self.function, examples, strides, True)
+            try:
+                return trace_joint(self.function, examples, True, moment)
+            except NotDifferentiable as error:
+                raise NotRepeatable(str(error)) from error
+
+
+def _read_inputs(run: Callable[..., Any], count: int) -> Iterable[int]:
+    """Which of the first ``count`` inputs a differentiated function reads."""
+    graph = getattr(run, "forward_graph", None)
+    if graph is None:
+        return range(count)
+    nodes = itertools.islice(graph.graph.nodes, count)
+    return [index for index, node in enumerate(nodes) if node.users]
 
 
 def takes_list(run: Callable[..., Any]) -> bool:
@@ -278,6 +335,30 @@ def takes_list(run: Callable[..., Any]) -> bool:
 def with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:
     """A compiled graph as a function of its inputs."""
     return (lambda *values: run(list(values))) if takes_list(run) else run
+
+
+def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph under the autocast of now: it holds the casts already, and is not cast again."""
+    if not torch_compat.is_any_autocast_enabled():
+        return run
+
+    @functools.wraps(run)
+    def without_autocast(*values: Any) -> Any:
+        with torch_compat.without_autocast():
+            return run(*values)
+
+    return without_autocast
+
+
+def autograd_is_watched() -> bool:
+    """Whether somebody looks at each of autograd's operations, or at what each saves: these have to be its own.
+
+    PyTorch's own saved-tensor hooks, for activation checkpointing or to move memory, do not care what is saved.
+    """
+    if torch.is_anomaly_enabled() or torch_compat.in_forward_mode():
+        return True
+    hooks = torch_compat.top_saved_tensors_hooks()
+    return hooks is not None and not (getattr(hooks[0], "__module__", None) or "").startswith("torch.")
 
 
 def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:

@@ -8,10 +8,9 @@ raises ``NotDifferentiable``, and the caller runs the captured graph as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -19,6 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.trace import Recorder
+from bothways.runtime.torch_state import restore, torch_state
 
 
 class NotDifferentiable(Exception):
@@ -33,21 +33,27 @@ class IndependentResults(NotDifferentiable):
         self.groups = groups
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """An output that is a window on other memory: on an input, or on one of the graph's own results."""
+    """An output that is a window on other memory: on an input, or on one of the graph's own results.
+
+    ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
+    stands for an input itself.
+    """
 
     of_input: bool
     base: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    window: torch.Tensor | None = None
+    no_grad: bool = False
 
     def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> torch.Tensor:
-        base = inputs[self.base] if self.of_input else results[self.base]
-        if self.of_input and (self.size, self.stride, self.offset) == _geometry(base):
-            return base.view_as(base)
-        return torch.as_strided(base, self.size, self.stride, self.offset)
+        base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
+        if self.window is None:
+            return base
+        if self.no_grad:
+            with torch.no_grad():
+                return torch_compat.view_again(self.window, base)
+        return torch_compat.view_again(self.window, base)
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,27 @@ Output = View | Result | None
 Strides = tuple[tuple[int, ...] | None, ...]
 
 
+class Moment(NamedTuple):
+    """What a backward meets when it runs, and depends on.
+
+    ``strides`` are those of the gradient each result receives, None for those that receive none; by default every
+    differentiable result receives one laid out like itself. ``autocast`` is ``torch_compat.autocast_now()``.
+    """
+
+    strides: Strides | None = None
+    autocast: tuple[object, ...] | None = None
+
+
+USUAL = Moment()
+
+
 @dataclass
 class Joint:
-    """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``."""
+    """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``.
+
+    A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
+    of the other parts; None stands for results for which nothing is saved.
+    """
 
     recorder: Recorder
     primals: list[torch.fx.Node]
@@ -71,9 +95,11 @@ class Joint:
     outputs: list[Output]
     updates: dict[int, torch.fx.Node]
     differentiable: tuple[bool, ...]
+    parts: tuple[int | None, ...]
     forward_nodes: frozenset[torch.fx.Node]
     tangents: list[torch.fx.Node] = field(default_factory=list)
     tangent_strides: Strides = ()
+    moment: Moment = USUAL
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
 
     @property
@@ -100,17 +126,13 @@ def _is_random(node: torch.fx.Node) -> bool:
 
 
 def trace_joint(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], tangents: Strides | None, grad: bool
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment = USUAL
 ) -> Joint:
-    """Trace ``function`` on fakes of ``inputs``; with ``grad``, its backward too.
-
-    ``tangents`` holds the strides of the gradient each result receives, None for those that receive none; by
-    default every differentiable result receives one laid out like itself.
-    """
+    """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too."""
     try:
-        return _trace_joint(ThinMode(), Recorder(answer=answer), function, inputs, tangents, grad)
+        return _trace_joint(ThinMode(), Recorder(answer=answer), function, inputs, grad, moment)
     except NotThin:
-        return _trace_joint(torch_compat.fake_tensor_mode(), Recorder(), function, inputs, tangents, grad)
+        return _trace_joint(torch_compat.fake_tensor_mode(), Recorder(), function, inputs, grad, moment)
 
 
 def _trace_joint(
@@ -118,26 +140,32 @@ def _trace_joint(
     recorder: Recorder,
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
-    tangents: Strides | None,
     grad: bool,
+    moment: Moment,
 ) -> Joint:
     fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
-    with torch_compat.no_autocast_cache(), torch_compat.without_saved_tensor_hooks(), mode, recorder, _functionalized():
+    with (
+        torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
+        torch_compat.functionalized(),
+    ):  # fmt: skip
         wrapped = [torch_compat.to_functional(fake) for fake in fakes]
         if grad:
             for value, original in zip(wrapped, inputs, strict=True):
                 value.requires_grad_(original.requires_grad)
-        outputs = _run_keeping_grad_mode(function, wrapped)
+        outputs = _run_keeping_state(function, wrapped)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
         joint = Joint(
             recorder, primals, results.nodes, described, _updates(recorder, fakes, wrapped, inputs),
-            tuple(value.requires_grad for value in results.values), frozenset(recorder.graph.nodes),
+            tuple(value.requires_grad for value in results.values), _parts(results.values),
+            frozenset(recorder.graph.nodes),
         )  # fmt: skip
         if grad:
             _keep_apart(joint)
-            _add_backward(joint, wrapped, results.values, inputs, tangents)
+            with torch_compat.autocast_as(moment.autocast):
+                _add_backward(joint, wrapped, results.values, inputs, moment.strides)
+            joint.moment = Moment(joint.tangent_strides, moment.autocast)
     return joint
 
 
@@ -184,19 +212,47 @@ def _computed_from(node: torch.fx.Node) -> set[torch.fx.Node]:
     return found
 
 
-def _run_keeping_grad_mode(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
-    before = torch.is_grad_enabled()
+def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
+    """Run the function; when it fails in the middle, what it has entered is left."""
+    before = torch_state()
     try:
-        try:
-            outputs: Sequence[Any] = function(*wrapped)
-        except RuntimeError as error:
-            # The stand-ins are leaves where the inputs may have a history: what is legal on those may not be here.
-            raise NotDifferentiable(str(error)) from error
-        if torch.is_grad_enabled() != before:
+        outputs: Sequence[Any] = function(*wrapped)
+        if torch.is_grad_enabled() != before.grad:
             raise NotDifferentiable("the function leaves another grad mode behind")
-        return outputs
-    finally:
-        torch_compat.set_grad_enabled(before)
+    except RuntimeError as error:
+        restore(before)
+        # The stand-ins are leaves where the inputs may have a history: what is legal on those may not be here.
+        raise NotDifferentiable(str(error)) from error
+    except BaseException:
+        restore(before)
+        raise
+    return outputs
+
+
+def _parts(results: Sequence[torch.Tensor]) -> tuple[int | None, ...]:
+    """Which results have autograd nodes in common that save something; None where no node does."""
+    found: list[tuple[set[Any], set[int]]] = []
+    for index, result in enumerate(results):
+        own, members = _saving_nodes(result), {index}
+        if own:
+            for other in [part for part in found if not part[0].isdisjoint(own)]:
+                found.remove(other)
+                own, members = own | other[0], members | other[1]
+            found.append((own, members))
+    places = {index: number for number, (_, members) in enumerate(found) for index in members}
+    return tuple(places.get(index) for index in range(len(results)))
+
+
+def _saving_nodes(result: torch.Tensor) -> set[Any]:
+    """The autograd nodes behind a result that keep a tensor: a second backward through them is an error in eager."""
+    pending: list[Any] = [result.grad_fn]
+    seen: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            pending.extend(following for following, _ in node.next_functions)
+    return set(filter(torch_compat.has_saved_tensors, seen))
 
 
 class _Results:
@@ -223,7 +279,8 @@ class _Results:
         assert base is not None
         inner = _unwrapped(output)
         if id(base) in self._inputs:
-            return self._view(True, self._inputs[id(base)], base, inner)
+            index = self._inputs[id(base)]
+            return View(True, index) if base is output else View(True, index, output, _taken_without_grad(output))
         if _memory(inner) in self._input_memory:
             raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
         if self._sharing[_memory(inner)] == 1:
@@ -233,12 +290,15 @@ class _Results:
             owner = self._owners[_memory(inner)] = len(self.values)
             self.values.append(base)
             self.nodes.append(self.recorder.node_of(_unwrapped(base)))
-        return Result(owner) if base is output else self._view(False, owner, base, inner)
+        if base is not output:
+            return View(False, owner, output, _taken_without_grad(output))
+        if output is not self.values[owner]:
+            raise NotDifferentiable("outputs share memory in a way that leaves no trace")
+        return Result(owner)
 
-    def _view(self, of_input: bool, index: int, base: torch.Tensor, inner: torch.Tensor) -> View:
-        if base.dtype != inner.dtype or inner.is_conj() or inner.is_neg():
-            raise NotDifferentiable("an output is a view of another dtype")
-        return View(of_input, index, *_geometry(inner))
+
+def _taken_without_grad(view: torch.Tensor) -> bool:
+    return view.requires_grad and view.grad_fn is None
 
 
 def _updates(
@@ -274,7 +334,10 @@ def _add_backward(
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner))
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
-    found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
+    try:
+        found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
+    except RuntimeError as error:  # what the backward needs was changed in place, for one
+        raise NotDifferentiable(str(error)) from error
     for original in inputs:
         gradient = next(found) if original.requires_grad else None
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))
@@ -290,12 +353,3 @@ def _unwrapped(value: torch.Tensor) -> torch.Tensor:
 
 def _memory(tensor: torch.Tensor) -> int:
     return torch_compat.storage_identity(tensor)
-
-
-@contextmanager
-def _functionalized() -> Iterator[None]:
-    torch_compat.enable_functionalization()
-    try:
-        yield
-    finally:
-        torch_compat.disable_functionalization()

@@ -6,7 +6,7 @@ the graph and only looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,9 @@ from bothways.grad.partition import NotRepeatable
 
 Gradients = Sequence[torch.Tensor | None]
 
+# Called with the inputs that are read once more; raises when one of them was changed since the forward.
+Unchanged = Callable[[Iterable[int]], None]
+
 
 class Graph(Protocol):
     """What the node needs of a differentiated graph."""
@@ -23,6 +26,7 @@ class Graph(Protocol):
     is_random: bool
     looks_at_grad_mode: bool
     saves_something: bool
+    parts: tuple[int | None, ...] | None
     changed: list[int]
     needed_inputs: tuple[int, ...]
     other_inputs: tuple[int, ...]
@@ -38,9 +42,13 @@ class Graph(Protocol):
         self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]]
     ) -> Gradients: ...
 
-    def run_differentiable_backward(self, inputs: Sequence[torch.Tensor], tangents: Gradients) -> Gradients: ...
+    def run_differentiable_backward(
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+    ) -> Gradients: ...
 
-    def run_plain_backward(self, inputs: Sequence[torch.Tensor], tangents: Gradients) -> Gradients: ...
+    def run_plain_backward(
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+    ) -> Gradients: ...
 
 
 class CompiledNode(torch.autograd.Function):
@@ -50,6 +58,7 @@ class CompiledNode(torch.autograd.Function):
     def forward(ctx: Any, graph: Graph, *inputs: torch.Tensor) -> Any:
         ctx.graph = graph
         ctx.set_materialize_grads(False)
+        ctx.used, ctx.kept = frozenset(), None
         ctx.random_state = torch.get_rng_state() if graph.is_random else None
         if graph.looks_at_grad_mode:
             # Some kernels decide by the grad mode what they keep for the backward, as in eager.
@@ -75,7 +84,7 @@ class CompiledNode(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
         # A node that saved nothing can be gone through any number of times, in eager as well.
-        values = list(ctx.saved_tensors) if graph.saves_something else []
+        values = _saved(ctx, graph, tangents) if graph.saves_something else []
         count = len(graph.needed_inputs)
         needed = values[:count]
 
@@ -94,25 +103,50 @@ class CompiledNode(torch.autograd.Function):
                 return None, *graph.run_backward(values, given, inputs)
             except NotRepeatable:
                 pass  # the other way runs the whole forward again, with the same random numbers
-        check_unchanged(ctx.others, ctx.versions)
+
+        def unchanged(read: Iterable[int]) -> None:
+            for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
+                if index in read:
+                    check_unchanged(tensor, version)
+
         run = graph.run_differentiable_backward if current else graph.run_plain_backward
         if ctx.random_state is None:
-            return None, *run(inputs(), given)
+            return None, *run(inputs(), given, unchanged)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(ctx.random_state)
-            return None, *run(inputs(), given)
+            return None, *run(inputs(), given, unchanged)
+
+
+def _saved(ctx: Any, graph: Graph, tangents: Gradients) -> list[torch.Tensor]:
+    """What the forward saved; raises where eager has freed it.
+
+    A backward through some of the results leaves what the others need, as far as eager saves it apart.
+    """
+    if graph.parts is None:
+        return list(ctx.saved_tensors)
+    wanted = {part for part, tangent in zip(graph.parts, tangents, strict=False) if tangent is not None}
+    if ctx.kept is None or not wanted.isdisjoint(ctx.used):
+        values = list(ctx.saved_tensors)
+    else:
+        for value, version in ctx.kept:
+            check_unchanged(value, version)
+        values = [value for value, _ in ctx.kept]
+    if not torch_compat.graph_is_retained():
+        ctx.used |= wanted
+        left = set(graph.parts) - ctx.used - {None}
+        ctx.kept = [(value, value._version) for value in values] if left else None
+    return values
 
 
 # PyTorch's own ``apply`` asks for function transforms first; behind the guards of a program there are none.
 apply_node: Callable[..., Any] = torch_compat.unchecked_apply(CompiledNode)
 
 
-def check_unchanged(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+def check_unchanged(tensor: torch.Tensor, version: int) -> None:
     """Raise as autograd does when something the backward needs was changed since the forward."""
-    for tensor, version in zip(tensors, versions, strict=True):
-        if tensor._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
-                "instead."
-            )
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
+            "instead."
+        )

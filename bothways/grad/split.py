@@ -116,7 +116,17 @@ def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
         node.meta.get("watched") is Watched.NODE
         or getattr(node.target, "opaque", False)
         or (node.target is getattr and node.args[1] == "data")
+        or makes_leaf(node)
     )
+
+
+def makes_leaf(node: torch.fx.Node) -> bool:
+    """Whether the node makes a tensor that asks for its own gradient, as ``torch.zeros(3, requires_grad=True)``."""
+    return bool(node.kwargs.get("requires_grad"))
+
+
+def turns_grad_on(node: torch.fx.Node) -> bool:
+    return node.target is torch_compat.set_grad_enabled and bool(node.args[0])
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:

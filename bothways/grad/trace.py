@@ -7,7 +7,6 @@ as one node instead of looking into it.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,20 @@ from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tre
 # Questions the dispatcher answers for itself; they compute nothing.
 _QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})
 
+
+_BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
+
+
+def filled_with_bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Zeros and ones in the order in which ``bernoulli_`` draws them for a tensor of this layout."""
+    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
+
+
+filled_with_bernoulli.tags = (torch.Tag.nondeterministic_seeded,)  # type: ignore[attr-defined]
+
+
+# Arguments that hold no tensors.
+_LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -83,17 +96,34 @@ class Recorder(DispatchMode):
                 result = self._decompositions[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:
+            return self._fill_in_place(args, kwargs)
         result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
         if func._schema.name not in _QUESTIONS:
             self.record(func, args, kwargs, result)
         return result
 
+    def _fill_in_place(self, args: Any, kwargs: Any) -> Any:
+        """Dropout fills a mask laid out like its input; the operation that functionalization makes of that does not."""
+        result = args[0].clone() if self._answer is None else self._answer(_EMPTY_LIKE, args[:1], {})
+        self.record(filled_with_bernoulli, args, kwargs, result)
+        return result
+
     def record(self, target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Write down a call that gave ``result``."""
-        to_node = functools.partial(tree_map_only, torch.Tensor, self.node_of)
         name = getattr(target, "_opname", None) or getattr(target, "__name__", None)
-        node = self.graph.create_node("call_function", target, to_node(args), to_node(kwargs), name)
+        named = {key: self._with_nodes(value) for key, value in kwargs.items()}
+        node = self.graph.create_node("call_function", target, self._with_nodes(args), named, name)
         self._bind_result(node, result)
+
+    def _with_nodes(self, value: Any) -> Any:
+        """Arguments with nodes for tensors; operations nest them in tuples and lists only."""
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind([self._with_nodes(item) for item in value])
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        return value if kind in _LEAVES else tree_map_only(torch.Tensor, self.node_of, value)
 
     def _bind_result(self, node: torch.fx.Node, result: Any) -> None:
         if isinstance(result, torch.Tensor):

@@ -1,6 +1,5 @@
 """From graphs of ATen operations to kernels: decompose, fuse, emit C, build, and the Python that calls them."""
 
-from bothways.lower import composites  # noqa: F401  (registers its lowerings)
 from bothways.lower.program import compile_graph
 
 __all__ = ["compile_graph"]

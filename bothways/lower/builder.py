@@ -16,6 +16,7 @@ from bothways.lower.prims import (
     Buffer,
     Expand,
     Extern,
+    Join,
     Map,
     Memory,
     Node,
@@ -34,6 +35,13 @@ from bothways.lower.shapes import broadcast, normal_dim, reshaped_strides
 
 Operand = Node | int | float | bool
 
+HALVES = (torch.bfloat16, torch.float16)
+# Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they
+# are rounded before these: what is equal in memory is equal in a register.
+DISCONTINUOUS = frozenset(
+    "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide heaviside".split()
+)
+
 
 class NotLowered(Exception):
     """The operation has no lowering for these arguments: ATen runs it."""
@@ -47,6 +55,8 @@ class Builder:
         self.externs: list[Extern] = []
         self.labels: dict[str, Any] = {}  # name and origin of the nodes that are being made
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
+        self.current: dict[Node, Node] = {}  # what became of values that were updated
+        self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._names: set[str] = set()
 
     # Computing.
@@ -55,6 +65,8 @@ class Builder:
         """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
         args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
+        if op in DISCONTINUOUS:
+            args = tuple(map(self.rounded, args))
         return Map(shape, dtype, op, args, **self.labels)
 
     def operand(self, value: Operand, dtype: torch.dtype, shape: Shape) -> Node:
@@ -68,7 +80,23 @@ class Builder:
             return node
         if isinstance(node, Scalar):
             return Scalar((), dtype, node.value)
+        if not dtype.is_floating_point:
+            node = self.rounded(node)
         return Map(node.shape, dtype, "cast", (node,), **self.labels)
+
+    def narrowed(self, node: Node, dtype: torch.dtype) -> Node:
+        """The value of a formula as its result's dtype; half precision is rounded where it is stored, not before."""
+        if dtype in HALVES and node.dtype == torch.float32:
+            return Map(node.shape, dtype, "copy", (node,), **self.labels)
+        return self.cast(node, dtype)
+
+    def rounded(self, node: Node) -> Node:
+        """The value that memory would hold."""
+        if node.dtype not in HALVES or isinstance(node, Buffer):
+            return node
+        if isinstance(node, Scalar):
+            return Scalar((), node.dtype, torch.tensor(node.value, dtype=node.dtype).item())
+        return Map(node.shape, node.dtype, "cast", (node,), **self.labels)
 
     def where(self, condition: Node, yes: Operand, no: Operand, dtype: torch.dtype) -> Node:
         shape = broadcast([operand.shape for operand in (condition, yes, no) if isinstance(operand, Node)])
@@ -80,10 +108,13 @@ class Builder:
 
     def position(self, shape: Shape, dim: int) -> Node:
         """The index along a dimension, as int64."""
-        return Position(shape, torch.int64, dim)
+        return Map(shape, torch.int64, "copy", (Position(shape, torch.int64, dim),), **self.labels)
 
     def reduce(self, op: str, node: Node, axes: Sequence[int], *, dtype: torch.dtype | None = None) -> Node:
         """Over the axes, which stay with size one."""
+        axes = [axis for axis in axes if node.shape[axis] != 1]
+        if not axes:
+            return self.cast(node, dtype or node.dtype)
         shape = tuple(1 if dim in axes else size for dim, size in enumerate(node.shape))
         return Reduce(shape, dtype or node.dtype, op, node, tuple(axes), **self.labels)
 
@@ -100,7 +131,7 @@ class Builder:
                 0 if size == 1 and wanted != 1 else stride
                 for size, wanted, stride in zip(node.shape, shape, node.strides, strict=True)
             )
-            return self._window(node, shape, strides)
+            return self.window(node, shape, strides)
         return Expand(shape, node.dtype, node, name=node.name, origin=node.origin)
 
     def permute(self, node: Node, dims: Sequence[int]) -> Node:
@@ -109,7 +140,7 @@ class Builder:
         if dims == tuple(range(len(dims))):
             return node
         if isinstance(node, Buffer):
-            return self._window(node, shape, tuple(node.strides[dim] for dim in dims))
+            return self.window(node, shape, tuple(node.strides[dim] for dim in dims))
         return Permute(shape, node.dtype, node, dims, name=node.name, origin=node.origin)
 
     def reshape(self, node: Node, shape: Sequence[int]) -> Node:
@@ -122,14 +153,21 @@ class Builder:
         if strides is None:
             copied = Map(node.shape, node.dtype, "copy", (node,), name=node.name, origin=node.origin)
             return self.reshape(self.stored(copied), shape)
-        return self._window(node, shape, strides)
+        return self.window(node, shape, strides)
 
     def slice(self, node: Node, dim: int, start: int, length: int, step: int = 1) -> Node:
         """Every ``step``-th element from ``start``: a window on memory, so the node has to be there."""
         base = self.stored(node)
         shape = tuple(length if index == dim else size for index, size in enumerate(base.shape))
         strides = tuple(stride * step if index == dim else stride for index, stride in enumerate(base.strides))
-        return self._window(base, shape, strides, base.offset + start * base.strides[dim])
+        return self.window(base, shape, strides, base.offset + start * base.strides[dim])
+
+    def flipped(self, node: Node, dims: Sequence[int]) -> Node:
+        """Backwards along some dimensions. The window that is read has negative strides, which no tensor may have."""
+        base = self.stored(node)
+        strides = tuple(-stride if dim in dims else stride for dim, stride in enumerate(base.strides))
+        offset = base.offset + sum((base.shape[dim] - 1) * base.strides[dim] for dim in dims)
+        return Map(base.shape, base.dtype, "copy", (self.window(base, base.shape, strides, offset),), **self.labels)
 
     def squeezed(self, node: Node, dims: Sequence[int]) -> Node:
         return self.reshape(node, [size for dim, size in enumerate(node.shape) if dim not in dims])
@@ -146,7 +184,7 @@ class Builder:
         return tuple(node.numel // known if size == -1 else size for size in shape)
 
     @staticmethod
-    def _window(base: Buffer, shape: Shape, strides: Shape, offset: int | None = None) -> Buffer:
+    def window(base: Buffer, shape: Shape, strides: Shape, offset: int | None = None) -> Buffer:
         return Buffer(
             shape, base.dtype, base.memory, strides, base.offset if offset is None else offset,
             name=base.name, origin=base.origin,
@@ -170,6 +208,56 @@ class Builder:
             memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
             found = Buffer(node.shape, node.dtype, memory, strides, name=node.name, origin=node.origin)
             self.buffers[node] = found
+        return found
+
+    def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
+        """One memory that is filled part by part: each where its first element goes. Together they cover it."""
+        if not is_dense(shape, strides):
+            strides = contiguous(shape)
+        memory = Memory(self.unique(self.labels.get("name", "joined")), dtype, shape, strides)
+        whole = Buffer(shape, dtype, memory, strides, **self.labels)
+        copies = []
+        for part, start in parts:
+            offset = sum(first * stride for first, stride in zip(start, strides, strict=True))
+            copies.append(self.written(part, self.window(whole, part.shape, strides, offset)))
+        memory.producer = Join(shape, dtype, tuple(copies), **self.labels)
+        return whole
+
+    def written(self, node: Node, into: Buffer) -> Map:
+        """A map that is computed into memory that is there already."""
+        value = Map(into.shape, into.dtype, "copy", (self.cast(node, into.dtype),), into=into, **self.labels)
+        self.buffers[value] = into
+        return value
+
+    def update(self, old: Node, new: Node) -> None:
+        """From here on a value is another. When it is an input, that is written to in the end: only operations that
+        update it, too, may read it, since kernels run in no order that would keep other reads before the write."""
+        if isinstance(old, Buffer) and old.memory.producer is None and old.memory not in self.own_inputs:
+            raise NotLowered
+        self.current[old] = new
+
+    def updates(self) -> list[Map]:
+        """What is written to inputs."""
+        found = []
+        for first in [old for old in self.current if isinstance(old, Buffer) and old.memory in self.own_inputs]:
+            new: Node = first
+            while new in self.current:
+                new = self.current[new]
+            found.append(self.written(new, first))
+        return found
+
+    def check(self, bad: Node, function: Any, *args: Any) -> None:
+        """Call ``function`` with whether anything is bad, and ``args``, which it may raise an error about."""
+        anything = self.reshape(self.reduce("any", bad, range(len(bad.shape))), ())
+        self.extern(function, (anything, *args), {}, (), "check")
+
+    def empty(self, fake: torch.Tensor) -> Buffer:
+        """Memory that nobody reads."""
+        found = self.extern(
+            torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype}, fake,
+            self.labels.get("name", "empty"),
+        )  # fmt: skip
+        assert isinstance(found, Buffer)
         return found
 
     def _viewed(self, node: View) -> Buffer:

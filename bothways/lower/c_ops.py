@@ -1,4 +1,4 @@
-"""How each primitive operation is written in C: tables from names to text, and the helpers that text uses."""
+"""How each primitive operation is written in C: tables from names to text. Helpers are in prelude.py."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.floa
 # Functions of <math.h>; single precision has the same name and an f.
 LIBRARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "pow atan2 fmod floor ceil trunc rint fabs hypot copysign lgamma".split()
+    "pow atan2 fmod floor ceil trunc rint fabs hypot copysign nextafter lgamma".split()
 )
-OF_TWO = frozenset(("pow", "atan2", "fmod", "hypot", "copysign"))
+OF_TWO = frozenset(("pow", "atan2", "fmod", "hypot", "copysign", "nextafter"))
 # Those that cost much more than reading a value again.
-EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | {"sigmoid"}
+EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | frozenset(
+    "sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
+)
 # Those of glibc's vector library, where it is there.
 VECTORIZED = tuple(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -56,8 +58,8 @@ TEMPLATES: dict[str, str] = {
     "relu": "({0} < 0 ? 0 : {0})",
     "maximum": "(({0} > {1} || {0} != {0}) ? {0} : {1})",
     "minimum": "(({0} < {1} || {0} != {0}) ? {0} : {1})",
-    "clamp_min": "({0} < {1} ? {1} : {0})",
-    "clamp_max": "({0} > {1} ? {1} : {0})",
+    "fmax": "(({0} > {1} || {1} != {1}) ? {0} : {1})",
+    "fmin": "(({0} < {1} || {1} != {1}) ? {0} : {1})",
     "where": "({0} ? {1} : {2})",
     "eq": "({0} == {1})",
     "ne": "({0} != {1})",
@@ -76,10 +78,31 @@ TEMPLATES: dict[str, str] = {
     "isnan": "({0} != {0})",
     "isinf": "(fabs{F}({0}) == (T)INFINITY)",
     "isfinite": "(fabs{F}({0}) < (T)INFINITY)",
+    "isposinf": "({0} == (T)INFINITY)",
+    "isneginf": "({0} == -(T)INFINITY)",
+    "signbit": "(copysign{F}(1, {0}) < 0)",
     "remainder": "remainder_{T}({0}, {1})",
     "floor_divide": "floor_divide_{T}({0}, {1})",
+    "trunc_divide": "trunc{F}({0} / {1})",
+    "deg2rad": "({0} * (T)0.017453292519943295769236907684886)",
+    "rad2deg": "({0} * (T)57.295779513082320876798154814105)",
+    "sinc": "sinc_{T}({0})",
+    "entr": "({0} != {0} ? {0} : {0} > 0 ? -{0} * log{F}({0}) : {0} == 0 ? 0 : -(T)INFINITY)",
+    "xlogy": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log{F}({1}))",
+    "xlog1py": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log1p{F}({1}))",
+    "logaddexp": "logaddexp_{T}({0}, {1})",
+    "logaddexp2": "logaddexp2_{T}({0}, {1})",
     **{name: f"{name}{{F}}({{0}})" for name in LIBRARY - OF_TWO},
     **{name: f"{name}{{F}}({{0}}, {{1}})" for name in OF_TWO},
+}
+# Where a number may have a sign though it is zero, or be no number at all.
+OF_FLOATING: dict[str, str] = {
+    "abs": "fabs{F}({0})",
+}
+# Of integers, by a number that is neither 0 nor -1.
+OF_INTEGERS: dict[str, str] = {
+    "trunc_divide": "({0} / {1})",
+    "fmod": "({0} % {1})",
 }
 
 # Reductions: the value of nothing, how one more value is taken in, and the clause for a vector loop.
@@ -92,59 +115,6 @@ REDUCTIONS: dict[str, tuple[str, str, str]] = {
     "all": ("1", "({0} & {1})", "&"),
 }
 
-PRELUDE = """\
-#include <stdint.h>
-#include <math.h>
-#include <string.h>
-#include <stdlib.h>
-
-static inline float from_bfloat16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-static inline uint16_t to_bfloat16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return value != value ? 0x7fc0 : (uint16_t)rounded;
-}
-static inline float round_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }
-static inline float round_float16(float value) { return (float)(_Float16)value; }
-
-#define ORDERED(T, lowest, highest) \\
-    static const T LOWEST_##T = lowest, HIGHEST_##T = highest; \\
-    static inline T max_##T(T a, T b) { return (b > a || b != b) ? b : a; } \\
-    static inline T min_##T(T a, T b) { return (b < a || b != b) ? b : a; }
-ORDERED(float, -INFINITY, INFINITY)
-ORDERED(double, -INFINITY, INFINITY)
-ORDERED(int64_t, INT64_MIN, INT64_MAX)
-ORDERED(int32_t, INT32_MIN, INT32_MAX)
-ORDERED(int16_t, INT16_MIN, INT16_MAX)
-ORDERED(int8_t, INT8_MIN, INT8_MAX)
-ORDERED(uint8_t, 0, UINT8_MAX)
-#define PRAGMA(text) _Pragma(#text)
-#define REDUCED_BY(F, T, start) \\
-    PRAGMA(omp declare reduction(F : T : omp_out = F(omp_out, omp_in)) initializer(omp_priv = start))
-#define REDUCED(T) REDUCED_BY(max_##T, T, LOWEST_##T) REDUCED_BY(min_##T, T, HIGHEST_##T)
-REDUCED(float)
-REDUCED(double)
-REDUCED(int64_t)
-REDUCED(int32_t)
-REDUCED(int16_t)
-REDUCED(int8_t)
-REDUCED(uint8_t)
-static inline float remainder_float(float a, float b) {
-    float r = fmodf(a, b);
-    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
-}
-static inline double remainder_double(double a, double b) {
-    double r = fmod(a, b);
-    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
-}
-"""
-
 
 def library_suffix(dtype: torch.dtype) -> str:
     return "" if dtype == torch.float64 else "f"
@@ -153,7 +123,9 @@ def library_suffix(dtype: torch.dtype) -> str:
 def operation(op: str, dtype: torch.dtype, args: list[str]) -> str:
     """The C expression of an operation whose arguments have the given dtype."""
     kind = COMPUTED[dtype]
-    template = TEMPLATES[op].replace("{F}", library_suffix(dtype)).replace("{T}", kind).replace("(T)", f"({kind})")
+    own = OF_FLOATING if dtype.is_floating_point else OF_INTEGERS
+    template = own.get(op) or TEMPLATES[op]
+    template = template.replace("{F}", library_suffix(dtype)).replace("{T}", kind).replace("(T)", f"({kind})")
     return template.format(*args)
 
 
@@ -165,6 +137,8 @@ def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
         return text if source == torch.bool else f"round_bfloat16({text})"
     if target == torch.float16:
         return f"round_float16({text})"
+    if target == torch.uint8 and source.is_floating_point:
+        text = f"(int64_t){text}"  # what is negative wraps around
     return f"({COMPUTED[target]}){text}"
 
 

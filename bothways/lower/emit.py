@@ -19,6 +19,7 @@ from bothways.lower.loops import Access, Loop, Nest, choose
 from bothways.lower.prims import Buffer, Map, Memory, Node, Position, Reduce, Scalar, Take, View
 
 PARALLEL_FROM = 32768  # operations, below which one thread is faster
+SHORT = 256  # elements, up to which the width of vectors has to fit the row
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ class KernelWriter:
     def vector_loop(
         self, body: Block, loop: Loop, prefix: str, write: Callable[[Block], None], clauses: str = "", bounds: str = ""
     ) -> None:
+        if loop.size < SHORT and loop.size % 16:
+            clauses += " simdlen(8)"  # the widest vectors would leave most of a short row to the scalar end
         simd = f"#pragma omp {prefix} simd {clauses}".replace("  ", " ").rstrip()
         if prefix:
             simd += " schedule(static)"
@@ -336,4 +339,4 @@ def _behind_views(node: Node) -> Node:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", name))
+    return re.sub(r"(_\d+)+(?=_|$)", "", re.sub(r"\W", "_", name))

@@ -8,7 +8,7 @@ from bothways.lower.emit import Block, KernelWriter
 from bothways.lower.loops import Loop
 from bothways.lower.prims import Reduce
 
-CHUNK = 256  # how many rows are summed in float before the sum goes on in double
+CHUNK = 32  # how many rows are summed in float before the sum goes on in double
 LANES = 64  # how many columns are reduced side by side
 
 

@@ -16,6 +16,7 @@ from bothways.lower.prims import (
     Buffer,
     Expand,
     Extern,
+    Join,
     Map,
     Memory,
     Node,
@@ -66,13 +67,15 @@ class Fusion:
         self.units: list[Unit] = []
         self.group_of: dict[Node, Group] = {}
         self._call_of: dict[Extern, Call] = {}
+        self._last_impure: Call | None = None
         self._readers_of_memory: dict[Memory, list[Group]] = {}
         live = _live(roots_needed, externs)
         self.stored: set[Node] = {
             memory.producer
             for memory in (node.memory for node in live if isinstance(node, Buffer))
-            if memory.producer is not None and not isinstance(memory.producer, Extern)
+            if memory.producer is not None and not isinstance(memory.producer, (Extern, Join))
         }
+        self.stored |= {node for node in live if isinstance(node, Map) and node.into is not None}
         self.inlined = _inlined(live, self.stored)
         for node in sorted(live, key=lambda node: node.number):
             if isinstance(node, Extern):
@@ -84,24 +87,31 @@ class Fusion:
         unit = Call(1 << len(self.units), extern=extern)
         self.units.append(unit)
         self._call_of[extern] = unit
-        self._depend(unit, self._units_of(extern.sources()))
+        self.depend(unit, self._units_of(extern.sources()))
+        if not extern.is_pure:
+            # Random numbers are drawn, and checks made, in the order of the program.
+            if self._last_impure is not None:
+                self.depend(unit, [self._last_impure])
+            self._last_impure = unit
 
     # Which kernel.
 
     def _place(self, node: Map | Reduce) -> None:
         leaves = list(self.leaves(node))
         needed = self._units_of(leaves)
+        # What is read through memory must be complete: its elements are at other indices.
+        complete = self._units_of(leaf for leaf in leaves if isinstance(leaf, Buffer))
         for group in self._candidates(leaves):
-            if any(unit is not group and unit.reach & group.bit for unit in needed):
+            if group in complete or any(unit is not group and unit.reach & group.bit for unit in needed):
                 continue
             if self._join(group, node, leaves):
-                self._depend(group, needed)
+                self.depend(group, needed)
                 return
         group = Group(1 << len(self.units))
         self.units.append(group)
         joined = self._join(group, node, leaves)
         assert joined, "a node fits a kernel of its own"
-        self._depend(group, needed)
+        self.depend(group, needed)
 
     def _candidates(self, leaves: list[Node]) -> list[Group]:
         """Kernels that compute something the node reads, the latest first, then those that read the same memory."""
@@ -210,6 +220,28 @@ class Fusion:
         elif isinstance(node, Take):
             self._check_downward(group, node.index, mapping)
 
+    def reads_of(self, group: Group, memory: Memory) -> Iterator[tuple[Buffer, Mapping]]:
+        """Where a group reads a memory, in terms of its loops."""
+        for member in group.members:
+            if isinstance(member, Reduce):
+                yield from self._reads(group, member.arg, group.mapping_of_arg[member], memory)
+            else:
+                for arg in member.args:
+                    yield from self._reads(group, arg, group.mapping[member], memory)
+
+    def _reads(self, group: Group, node: Node, mapping: Mapping, memory: Memory) -> Iterator[tuple[Buffer, Mapping]]:
+        if isinstance(node, Buffer) and node.memory is memory:
+            yield node, mapping
+        elif isinstance(node, View):
+            yield from self._reads(group, node.arg, downward(node, mapping, group.domain), memory)
+        elif isinstance(node, Map) and node in self.inlined:
+            for arg in node.args:
+                yield from self._reads(group, arg, mapping, memory)
+        elif isinstance(node, Take):
+            if node.source.memory is memory:
+                raise NoMapping  # anywhere
+            yield from self._reads(group, node.index, mapping, memory)
+
     # Bookkeeping.
 
     def leaves(self, node: Node) -> Iterator[Node]:
@@ -239,7 +271,7 @@ class Fusion:
             return {self.group_of[node]}
         return self._units_of(self.leaves(node))
 
-    def _depend(self, unit: Unit, needed: Iterable[Unit]) -> None:
+    def depend(self, unit: Unit, needed: Iterable[Unit]) -> None:
         added = 0
         for other in needed:
             if other is not unit:

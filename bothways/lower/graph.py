@@ -14,10 +14,27 @@ from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.c_ops import COMPUTED
 from bothways.lower.emit import Kernel, KernelWriter
 from bothways.lower.fuse import Call, Fusion, Group
-from bothways.lower.lowerings import LOWERINGS
-from bothways.lower.prims import Buffer, Extern, Map, Memory, Node, is_dense
+from bothways.lower.in_place import write_in_place
+from bothways.lower.lowerings import LOWERINGS, TOLERATE_EMPTY
+from bothways.lower.prims import (
+    Buffer,
+    Extern,
+    Map,
+    Memory,
+    Node,
+    Permute,
+    Reduce,
+    Reshape,
+    Shape,
+    is_dense,
+    nodes_in,
+)
+from bothways.lower.shapes import reshaped_strides
 
+aten = torch.ops.aten
 Step = Kernel | Extern
+# Where batch normalisation is told that it trains.
+TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
 
 @dataclass
@@ -35,13 +52,16 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Lowere
     lowering = _Lowering(graph, inputs)
     builder = lowering.builder
     outputs = [lowering.output(node) for node in lowering.results]
-    fusion = Fusion([buffer for buffer in outputs if buffer is not None], _needed_calls(builder.externs, outputs))
+    needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
+    # Calls whose results nobody reads still run when they do more than compute.
+    fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:
         for member in group.members:
             for leaf in fusion.leaves(member):
                 if fusion.group_of.get(leaf, group) is not group:
                     builder.stored(leaf)
+    write_in_place(outputs, graph.meta.get("writes", {}), lowering.inputs, fusion, builder)
     steps: list[Step] = []
     for unit in fusion.in_order():
         if isinstance(unit, Call):
@@ -49,16 +69,6 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Lowere
         elif isinstance(unit, Group):
             steps.append(KernelWriter(unit, fusion, builder.buffers).write())
     return Lowered(lowering.inputs, lowering.constants, steps, outputs)
-
-
-def _needed_calls(externs: list[Extern], outputs: Sequence[Buffer | None]) -> list[Extern]:
-    """Calls whose results nobody reads still run when they may do more than compute: draw numbers, check, write."""
-    return [call for call in externs if not any(call.results) or not _is_pure(call.target)]
-
-
-def _is_pure(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 class _Lowering:
@@ -71,6 +81,9 @@ class _Lowering:
         self.constants: dict[Memory, torch.Tensor] = {}
         self.results: list[torch.fx.Node | None] = []
         self._values: dict[torch.fx.Node, Any] = {}
+        self._relaid: dict[torch.fx.Node, Map] = {}
+        self._known: dict[Any, Any] = {}
+        self._returned: dict[Memory, torch.fx.Node] = {}
         given = iter(inputs)
         for node in graph.graph.nodes:
             match node.op:
@@ -78,6 +91,8 @@ class _Lowering:
                     memory = self._given(node.name, next(given))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
+                    if all(map(_updates_input, node.users)):
+                        self.builder.own_inputs.add(memory)
                 case "get_attr":
                     tensor = getattr(graph, str(node.target))
                     memory = self._given(node.name, tensor)
@@ -94,62 +109,131 @@ class _Lowering:
     def _lower(self, node: torch.fx.Node) -> Any:
         args: Any
         kwargs: Any
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._value)
         if node.target is operator.getitem:
             return args[0][args[1]]
         value = node.meta.get("val")
         self.builder.labels = {"name": node.name, "origin": str(node.target)}
         lowering = LOWERINGS.get(node.target)
-        if lowering is not None and _is_computable(args, kwargs, value):
+        if lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY):
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            key = None if random else _key((node.target, args, kwargs, _strides(value)))
+            if key is not None and key in self._known:
+                return self._known[key]  # computed already, for the same arguments
             try:
-                return _laid_out(lowering(self.builder, value, *args, **kwargs), value)
+                result = _laid_out(lowering(self.builder, value, *args, **kwargs), value)
             except NotLowered:
                 pass
+            else:
+                if key is not None:
+                    self._known[key] = result
+                return result
+        if node.target is aten.native_batch_norm.default and _updates_input(node) and any(args[3:5]):
+            raise NotLowered(f"{node.target} changes what others read")
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._argument)
         return self.builder.extern(node.target, args, kwargs, value, node.name)
 
-    def output(self, node: torch.fx.Node | None) -> Buffer | None:
-        """A result of the graph in memory, laid out as eager has it."""
-        if node is None:
-            return None
+    def _value(self, node: torch.fx.Node) -> Any:
         value = self._values[node]
-        if not isinstance(value, Node):
+        while isinstance(value, Node) and value in self.builder.current:
+            value = self.builder.current[value]
+        return value
+
+    def _argument(self, node: torch.fx.Node) -> Any:
+        """What ATen gets: how its results are laid out depends on how its arguments are."""
+        value = self._value(node)
+        return self._in_memory(node, value) if isinstance(value, Node) and value.numel else value
+
+    def output(self, node: torch.fx.Node | None) -> Buffer | None:
+        """A result of the graph in memory."""
+        value = None if node is None else self._value(node)
+        if node is None or not isinstance(value, Node):
             return None
+        buffer = self._in_memory(node, value)
+        if self._returned.setdefault(buffer.memory, node) is not node and _is_whole(buffer):
+            # Two results of the program are two tensors, though computed once.
+            copied = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=buffer.strides)
+            return self.builder.stored(copied)
+        return buffer
+
+    def _in_memory(self, node: torch.fx.Node, value: Node) -> Buffer:
+        """A value in memory, laid out as eager has it."""
         buffer = self.builder.stored(value)
-        fake = node.meta["val"]
-        if _same_layout(buffer, fake.stride()):
+        strides = node.meta["val"].stride()
+        if not buffer.numel or _same_layout(buffer, strides):
             return buffer
-        copied = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=fake.stride())
-        return self.builder.stored(copied)
+        if node not in self._relaid:
+            self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
+        return self.builder.stored(self._relaid[node])
+
+
+def _key(tree: Any) -> Any:
+    """Arguments as something that can be looked up; None when they cannot."""
+    if isinstance(tree, (tuple, list)):
+        items = [_key(item) for item in tree]
+        return None if None in items else (type(tree), *items)
+    if isinstance(tree, dict):
+        return _key(sorted(tree.items()))
+    if isinstance(tree, Node):
+        return tree
+    # 1, 1.0 and True are equal and mean different things.
+    return (type(tree), tree) if isinstance(tree, (int, float, str, torch.dtype, type(None))) else _by_identity(tree)
+
+
+def _by_identity(value: Any) -> Any:
+    return (type(value), id(value)) if callable(value) else None
+
+
+def _strides(value: Any) -> Any:
+    fakes = value if isinstance(value, (tuple, list)) else [value]
+    return [fake.stride() if isinstance(fake, torch.Tensor) else None for fake in fakes]
+
+
+def _is_whole(buffer: Buffer) -> bool:
+    return buffer.shape == buffer.memory.shape and buffer.strides == buffer.memory.strides and not buffer.offset
+
+
+def _updates_input(user: torch.fx.Node) -> bool:
+    """Whether an operation changes running statistics, though its schema does not say so, or has no use for them."""
+    training = TRAINING_FLAG.get(user.target)
+    return training is not None and user.args[training] is True
 
 
 def _whole(memory: Memory, name: str) -> Buffer:
     return Buffer(memory.shape, memory.dtype, memory, memory.strides, name=name)
 
 
-def _is_computable(args: Any, kwargs: Any, value: Any) -> bool:
-    """Whether all tensors have elements, of dtypes that kernels compute in."""
-    fakes = value if isinstance(value, (tuple, list)) else [value]
-    if not all(isinstance(fake, torch.Tensor) and fake.dtype in COMPUTED and fake.numel() for fake in fakes):
+def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
+    """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in."""
+    fakes = [fake for fake in (value if isinstance(value, (tuple, list)) else [value]) if fake is not None]
+    if not all(isinstance(fake, torch.Tensor) and fake.dtype in COMPUTED for fake in fakes):
         return False
-    pending = [args, kwargs]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, Node):
-            if item.dtype not in COMPUTED or not item.numel:
-                return False
-        elif isinstance(item, (tuple, list)):
-            pending.extend(item)
-        elif isinstance(item, dict):
-            pending.extend(item.values())
-    return True
+    nodes = list(nodes_in((args, kwargs)))
+    if not all(node.dtype in COMPUTED for node in nodes):
+        return False
+    return empty or (all(fake.numel() for fake in fakes) and all(node.numel for node in nodes))
 
 
 def _laid_out(result: Any, value: Any) -> Any:
-    """Remember how eager lays out a computed result."""
-    fits = isinstance(result, Map) and result.strides is None and result.shape == tuple(value.shape)
-    if fits and is_dense(result.shape, value.stride()):
-        result.strides = value.stride()
+    """Remember how eager lays out computed results."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(_laid_out(*pair) for pair in zip(result, value, strict=True))
+    if isinstance(result, Node) and isinstance(value, torch.Tensor):
+        _lay_out(result, value.stride())
     return result
+
+
+def _lay_out(node: Node, strides: Shape | None) -> None:
+    if strides is None or not is_dense(node.shape, strides):
+        return
+    match node:
+        case Map() | Reduce():
+            node.strides = node.strides or strides
+        case Permute():
+            places = sorted(range(len(node.dims)), key=node.dims.__getitem__)
+            _lay_out(node.arg, tuple(strides[place] for place in places))
+        case Reshape():
+            _lay_out(node.arg, reshaped_strides(node.shape, strides, node.arg.shape))
 
 
 def _same_layout(buffer: Buffer, strides: tuple[int, ...]) -> bool:

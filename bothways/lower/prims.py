@@ -84,6 +84,7 @@ class Map(Node):
     op: str
     args: tuple[Node, ...]
     strides: Shape | None = field(default=None, kw_only=True)  # the layout eager gives it, when it is stored
+    into: Buffer | None = field(default=None, kw_only=True)  # memory of somebody else that it is written to
 
     def sources(self) -> tuple[Node, ...]:
         return self.args
@@ -130,6 +131,16 @@ class Reshape(View):
 
 
 @dataclass(eq=False)
+class Join(Node):
+    """What produces a memory that several Maps write to, each its part."""
+
+    parts: tuple[Map, ...]
+
+    def sources(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+@dataclass(eq=False)
 class Take(Node):
     """``source`` at an index that is itself computed, along one dimension; the others follow the node's own."""
 
@@ -153,6 +164,17 @@ class Extern(Node):
 
     def sources(self) -> tuple[Node, ...]:
         return tuple(nodes_in((self.args, self.kwargs)))
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the call only computes its results: it draws no random numbers, checks nothing, writes nowhere."""
+        schema = getattr(self.target, "_schema", None)
+        return (
+            schema is not None
+            and any(self.results)
+            and not schema.is_mutable
+            and torch.Tag.nondeterministic_seeded not in self.target.tags
+        )
 
 
 def nodes_in(tree: Any) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""Writes the Python around the kernels: allocate, call, hand over to ATen, return."""
+"""Puts a program together: kernels that follow each other become one C function, Python calls them and ATen."""
 
 from __future__ import annotations
 
@@ -10,163 +10,125 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.lower.build import build, source_of
+from bothways.lower.build import Function, Source, build
+from bothways.lower.dump import dump
 from bothways.lower.emit import Kernel
 from bothways.lower.graph import Lowered, lower
-from bothways.lower.prims import Buffer, Extern, Memory, contiguous
+from bothways.lower.memory import Run, memories_of, plan
+from bothways.lower.prims import Extern, Memory
+from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, PythonWriter, as_laid_out
 
 _count = 0
 
 
-def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    """A function that does what the graph does, for inputs laid out like these."""
-    return Program(lower(graph, inputs)).run
+def compile_graph(
+    graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], name: str = "graph", *, takes_list: bool = False
+) -> Callable[..., Any]:
+    """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
+
+    With ``takes_list`` it takes one list, which it empties, so that an input is freed when it was last read.
+    """
+    return Program(lower(graph, inputs), name, takes_list=takes_list).run
 
 
 class Program:
     """The generated Python and C of one graph."""
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, name: str = "graph", *, takes_list: bool = False) -> None:
         global _count
         _count += 1
-        self.name = f"<bothways native {_count}>"
-        self._lowered = lowered
-        self._namespace: dict[str, Any] = {"torch": torch, "empty": torch.empty, "empty_strided": torch.empty_strided}
-        self._names: dict[int, str] = {}
-        self.c_source = self._write_c()
-        self.source = self._write_python()
-        if self.c_source:
-            self._bind(build(source_of(self.c_source)))
+        self.name = f"<bothways native {name} {_count}>"
+        self._runs = _runs(lowered)
+        returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
+        self._plan = plan(self._runs, [*lowered.inputs, *lowered.constants, *returned])
+        kernels = self._write_c()
+        self.c_source = str(kernels)
+        writer = PythonWriter(lowered, self._runs, self._plan, self._entries)
+        writer.uses_threads = "omp parallel" in self.c_source
+        self.source = writer.write(takes_list=takes_list, checks_layout=False)
+        self._namespace = writer.namespace
+        dump(name, kernels, self.source, self._namespace)
+        if kernels.entries:
+            self._bind(build(kernels))
+        self.run = self._function(writer, takes_list)
+        run: Any = self.run
+        externs = [run for run in self._runs if isinstance(run, Extern)]
+        run.looks_at_grad_mode = any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs)
+        if takes_list:
+            run._boxed_call = True
+
+    def _function(self, writer: PythonWriter, takes_list: bool) -> Callable[..., Any]:
+        """The function to call. The first call looks whether ATen lays out its results as expected."""
         linecache.cache[self.name] = (len(self.source), None, self.source.splitlines(True), self.name)
-        exec(compile(self.source, self.name, "exec"), self._namespace)
-        self.run: Callable[..., Any] = self._namespace["run"]
+        settled: dict[str, Any] = {}
+        exec(compile(self.source, self.name, "exec"), self._namespace, settled)
+        run: Callable[..., Any] = settled["run"]
+        if not any(isinstance(step, Extern) for step in self._runs):
+            return run
+        checked: dict[str, Any] = {}
+        source = writer.write(takes_list=takes_list, checks_layout=True)
+        exec(compile(source, self.name, "exec"), self._namespace, checked)
+        first: Any = checked["run"]
+        surprises: list[str] = []
+
+        def settle() -> None:
+            if not surprises:
+                first.__code__ = run.__code__
+
+        self._namespace.update(settle=settle, surprises=surprises, as_laid_out=as_laid_out)
+        return first
 
     # C: kernels that follow each other are called together.
 
-    def _write_c(self) -> str:
-        self._runs: list[list[Kernel] | Extern] = []
-        for step in self._lowered.steps:
-            if isinstance(step, Extern):
-                self._runs.append(step)
-            elif self._runs and isinstance(self._runs[-1], list):
-                self._runs[-1].append(step)
-            else:
-                self._runs.append([step])
+    def _write_c(self) -> Source:
         self._entries: dict[int, tuple[str, list[Memory]]] = {}
-        functions: dict[str, str] = {}  # kernels of the same text are one function
-        texts: list[str] = []
+        functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
+        kernels: list[Function] = []
+        entries: list[str] = []
         for number, run in enumerate(self._runs):
             if not isinstance(run, list):
                 continue
             for kernel in run:
-                text = f"({kernel.head}) {{\n{kernel.body}\n}}"
+                text = (kernel.head, kernel.body)
                 if text not in functions:
                     functions[text] = f"kernel_{len(functions)}_{kernel.hint}"
-                    texts += [f"// {line}" for line in kernel.origins]
-                    texts.append(f"static void {functions[text]}{text}\n")
-            entry = [(functions[f"({kernel.head}) {{\n{kernel.body}\n}}"], kernel) for kernel in run]
-            texts.append(self._entry(number, entry))
-        return "\n".join(texts)
+                    comment = "".join(f"// {line}\n" for line in kernel.origins)
+                    kernels.append(Function(comment, f"void {functions[text]}({kernel.head})", kernel.body))
+            entries.append(self._entry(number, [(functions[kernel.head, kernel.body], kernel) for kernel in run]))
+        return Source(tuple(kernels), tuple(entries))
 
     def _entry(self, number: int, kernels: list[tuple[str, Kernel]]) -> str:
-        memories = list(dict.fromkeys(memory for _, kernel in kernels for memory in kernel.memories))
+        """A C function that runs kernels in order; what only they need is in its work area."""
+        area = self._plan.areas[number]
+        memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         name = f"run_{number}"
         self._entries[number] = (name, memories)
-        parameters = ", ".join(f"void *{memory.name}" for memory in memories)
-        calls = "\n".join(
+        parameters = [f"void *{memory.name}" for memory in memories]
+        lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
+        if area.size:
+            parameters.append("char *area")
+        lines += [
             f"    {function}({', '.join(memory.name for memory in kernel.memories)});" for function, kernel in kernels
-        )
-        return f"void {name}({parameters}) {{\n{calls}\n}}\n"
+        ]
+        return "\n".join([f"void {name}({', '.join(parameters)}) {{", *lines, "}\n"])
 
     def _bind(self, library: ctypes.CDLL) -> None:
-        for name, memories in self._entries.values():
+        for number, (name, memories) in self._entries.items():
             function = getattr(library, name)
-            function.argtypes = [ctypes.c_void_p] * len(memories)
+            count = len(memories) + bool(self._plan.areas[number].size)
+            function.argtypes = [ctypes.c_void_p] * count
             function.restype = None
             self._namespace[name] = function
 
-    # Python.
 
-    def _write_python(self) -> str:
-        lowered = self._lowered
-        parameters = ", ".join(memory.name for memory in lowered.inputs)
-        for memory, tensor in lowered.constants.items():
-            self._namespace[memory.name] = tensor
-        last_use = self._last_uses()
-        lines = [f"def run({parameters}):"]
-        known = {*lowered.inputs, *lowered.constants}
-        for number, run in enumerate(self._runs):
-            if isinstance(run, list):
-                name, memories = self._entries[number]
-                for memory in memories:
-                    if memory not in known:
-                        lines.append(f"    {memory.name} = {self._allocation(memory)}")
-                        known.add(memory)
-                lines.append(f"    {name}({', '.join(f'{memory.name}.data_ptr()' for memory in memories)})")
-            else:
-                lines.append(f"    {self._call(run)}")
-                known.update(memory for memory in run.results if memory is not None)
-            dead = [memory.name for memory, when in last_use.items() if when == number]
-            if dead:
-                lines.append(f"    del {', '.join(dead)}")
-        outputs = "".join(f"{'None' if buffer is None else self._tensor(buffer)}, " for buffer in lowered.outputs)
-        lines.append(f"    return ({outputs})")
-        return "\n".join(lines) + "\n"
-
-    def _last_uses(self) -> dict[Memory, int]:
-        """When each memory made here is used last; those that are returned are not freed."""
-        last: dict[Memory, int] = {}
-        for number, run in enumerate(self._runs):
-            if isinstance(run, list):
-                used = self._entries[number][1]
-            else:
-                used = [source.memory for source in run.sources() if isinstance(source, Buffer)]
-                used += [memory for memory in run.results if memory is not None]
-            last.update(dict.fromkeys(used, number))
-        returned = {buffer.memory for buffer in self._lowered.outputs if buffer is not None}
-        kept = {*self._lowered.constants, *returned, *self._lowered.inputs}
-        return {memory: number for memory, number in last.items() if memory not in kept}
-
-    def _allocation(self, memory: Memory) -> str:
-        dtype = self._constant(memory.dtype)
-        if memory.strides == contiguous(memory.shape):
-            return f"empty({memory.shape}, dtype={dtype})"
-        return f"empty_strided({memory.shape}, {memory.strides}, dtype={dtype})"
-
-    def _call(self, extern: Extern) -> str:
-        args = [self._argument(arg) for arg in extern.args]
-        args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
-        call = f"{self._constant(extern.target)}({', '.join(args)})"
-        if not extern.results:
-            return call
-        names = [memory.name if memory is not None else "_" for memory in extern.results]
-        return f"{', '.join(names)}{',' if extern.is_tuple else ''} = {call}"
-
-    def _argument(self, value: Any) -> str:
-        if isinstance(value, Buffer):
-            return self._tensor(value)
-        if isinstance(value, (list, tuple)):
-            inside = ", ".join(self._argument(item) for item in value)
-            return f"[{inside}]"
-        if value is None or isinstance(value, (bool, int, str)):
-            return repr(value)
-        return self._constant(value)
-
-    def _tensor(self, buffer: Buffer) -> str:
-        memory = buffer.memory
-        if (buffer.shape, buffer.strides, buffer.offset) == (memory.shape, memory.strides, 0):
-            return memory.name
-        if memory in self._lowered.inputs or memory in self._lowered.constants or isinstance(memory.producer, Extern):
-            offset = f"{memory.name}.storage_offset() + {buffer.offset}"
+def _runs(lowered: Lowered) -> list[Run]:
+    """The steps, with kernels that follow each other together."""
+    runs: list[Run] = []
+    for step in lowered.steps:
+        if isinstance(step, Extern):
+            runs.append(step)
+        elif runs and isinstance(runs[-1], list):
+            runs[-1].append(step)
         else:
-            offset = str(buffer.offset)
-        return f"{memory.name}.as_strided({buffer.shape}, {buffer.strides}, {offset})"
-
-    def _constant(self, value: Any) -> str:
-        """A name for an object that has no literal."""
-        name = self._names.get(id(value))
-        if name is None:
-            hint = "".join(ch if ch.isalnum() else "_" for ch in str(value))[:40]
-            name = self._names[id(value)] = f"_{hint}_{len(self._names)}"
-            self._namespace[name] = value
-        return name
+            runs.append([step])
+    return runs

@@ -1,4 +1,4 @@
-"""What statements in a graph change of the interpreter's state, to be put back when the graph fails in between."""
+"""What a graph changes of the interpreter's state on its way, to be put back when it fails in between."""
 
 from __future__ import annotations
 
@@ -57,3 +57,15 @@ def restore(before: TorchState) -> None:
             torch_compat.enable_saved_tensors_hooks()
         else:
             torch_compat.disable_saved_tensors_hooks(before.saved_tensors_message)
+
+
+def random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Where the default generators are, on the CPU and on the GPU in use."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+
+def restore_random_state(before: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    cpu, cuda = before
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda)

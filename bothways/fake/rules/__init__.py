@@ -43,6 +43,13 @@ TABLE: dict[str, Rule] = {
     for name, rule in module.RULES.items()
 }  # fmt: skip
 
+# Operations in place that are named otherwise than what they do.
+IN_PLACE = {
+    "pow_.Scalar": "pow.Tensor_Scalar",
+    "pow_.Tensor": "pow.Tensor_Tensor",
+    "transpose_.default": "transpose.int",
+}
+
 
 def rule_for(operation: Any) -> Rule | None:
     """The rule for an overload: its own, its family's, or one made from that of the functional form."""
@@ -60,7 +67,8 @@ def rule_for(operation: Any) -> Rule | None:
     if name.startswith("_foreach_"):
         return _foreach(name.removeprefix("_foreach_"))
     if name.endswith("_"):
-        base = TABLE.get(f"{name[:-1]}.{overload or 'default'}") or TABLE.get(name[:-1])
+        renamed = IN_PLACE.get(f"{name}.{overload or 'default'}", f"{name[:-1]}.{overload or 'default'}")
+        base = TABLE.get(renamed) or TABLE.get(name[:-1])
         if base is not None:
             return _in_place(base)
     return None

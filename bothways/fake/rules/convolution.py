@@ -1,4 +1,4 @@
-"""Convolutions, as the CPU's kernels lay their results out: channels last when an operand is."""
+"""Convolutions: results have their channels last when an operand has, as far as that is sure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
-from bothways.fake.layout import channels_last, contiguous, suggested_format
+from bothways.fake.layout import channels_last, contiguous, is_channels_last, suggested_format
+from bothways.fake.promotion import FLOATING
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
+
+WHOLE = frozenset({torch.float32, torch.float64})
 
 
 def _convolution(
@@ -41,7 +44,7 @@ def _convolution(
             raise NotThin("a kernel that is larger than the input")
         spatial.append(out)
     shape = (tensor.shape[0], channels, *spatial)
-    return Spec(shape, _strides(shape, tensor, weight, sure=not transposed), tensor.dtype)
+    return Spec(shape, _strides(shape, tensor, weight, sure=_is_sure(tensor, weight, transposed)), tensor.dtype)
 
 
 def _per_dim(values: Sequence[int], rank: int) -> list[int]:
@@ -49,11 +52,11 @@ def _per_dim(values: Sequence[int], rank: int) -> list[int]:
 
 
 def _check(tensor: ThinTensor, weight: ThinTensor, bias: ThinTensor | None = None) -> None:
-    if not tensor.is_cpu or tensor.dim() not in (3, 4, 5) or tensor.dim() != weight.dim():
-        raise NotThin("a convolution on another device, or of another rank")
+    if tensor.dim() not in (3, 4, 5) or tensor.dim() != weight.dim():
+        raise NotThin("a convolution of another rank")
     if not tensor.numel() or not weight.numel():
         raise NotThin("a convolution of nothing")
-    if tensor.dtype not in (torch.float32, torch.float64):
+    if tensor.dtype not in (WHOLE if tensor.is_cpu else FLOATING):
         raise NotThin("a convolution of other dtypes")
     if weight.dtype is not tensor.dtype or (bias is not None and bias.dtype is not tensor.dtype):
         raise NotThin("a convolution of several dtypes")
@@ -67,6 +70,28 @@ def _strides(shape: Shape, *operands: ThinTensor, sure: bool) -> Shape:
     if not sure or len(shape) != 4:
         raise NotThin("a convolution whose format depends on the kernel that is taken")
     return channels_last(shape)
+
+
+def _is_point(tensor: ThinTensor) -> bool:
+    """Images of one pixel with gaps between them."""
+    return tuple(tensor.shape[2:]) == (1, 1) and not is_channels_last(tuple(tensor.shape), tensor.stride())
+
+
+def _disagree(tensor: ThinTensor, weight: ThinTensor) -> bool:
+    """On a GPU the kernel decides, unless both operands have their channels last, more than one pixel each."""
+    both = all(
+        is_channels_last(tuple(one.shape), one.stride()) and not one.is_contiguous() for one in (tensor, weight)
+    )
+    return not tensor.is_cpu and (not both or 1 in tensor.shape[1:] or tensor.dtype is torch.float64)
+
+
+def _is_sure(tensor: ThinTensor, weight: ThinTensor, transposed: bool) -> bool:
+    return not transposed and not _is_point(tensor) and not _disagree(tensor, weight)
+
+
+def _is_ambiguous(weight: ThinTensor) -> bool:
+    """Contiguous weights whose channels are also last, as those of 1x1 kernels are."""
+    return weight.is_contiguous() and is_channels_last(tuple(weight.shape), weight.stride())
 
 
 def _as_image(shape: Shape, stride: Shape) -> tuple[Shape, Shape]:
@@ -92,7 +117,7 @@ def _convolution_backward(
     if grad.dtype is not tensor.dtype:
         raise NotThin("a gradient of another dtype")
     channels = (grad.shape[1],)
-    sure = not transposed
+    sure = _is_sure(tensor, weight, transposed) and not _is_ambiguous(weight)
     results = (
         Spec(tuple(tensor.shape), _strides(tuple(tensor.shape), tensor, weight, sure=sure), tensor.dtype),
         Spec(tuple(weight.shape), _strides(tuple(weight.shape), tensor, weight, sure=sure), weight.dtype),

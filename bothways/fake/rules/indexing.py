@@ -9,7 +9,7 @@ import torch
 
 from bothways.fake.layout import broadcast, contiguous, dense_like, expanded, iterated, wrap_dim
 from bothways.fake.promotion import FLOATING, REAL
-from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
+from bothways.fake.tensor import NeedsData, NotThin, Shape, Spec, ThinTensor
 
 INDICES = frozenset({torch.int64, torch.int32})
 
@@ -19,8 +19,10 @@ def _new(shape: Shape, dtype: torch.dtype) -> Spec:
 
 
 def _check_index(*indices: ThinTensor) -> None:
+    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        raise NeedsData("a mask tells by its elements how many places there are")
     if any(index.dtype not in INDICES for index in indices):
-        raise NotThin("indices of another dtype, masks among them")
+        raise NotThin("indices of another dtype")
 
 
 def _index(tensor: ThinTensor, indices: Sequence[ThinTensor | None]) -> Spec:
@@ -151,7 +153,16 @@ def _embedding_backward(grad: ThinTensor, indices: ThinTensor, rows: int, *param
     return _new((rows, grad.shape[-1]), grad.dtype)
 
 
+def _needs_data(*args: Any, **options: Any) -> Spec:
+    raise NeedsData("the elements are asked for, or how many of a kind there are")
+
+
 RULES = {
+    **dict.fromkeys(
+        "_local_scalar_dense nonzero masked_select equal is_nonzero bincount unique_dim _unique2 unique_consecutive "
+        "repeat_interleave.Tensor".split(),
+        _needs_data,
+    ),
     "index.Tensor": _index,
     "_unsafe_index.Tensor": _index,
     "index_put": _index_put,

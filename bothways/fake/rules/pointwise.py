@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bothways.fake.layout import contiguous, dense_like, iterated
+from bothways.fake.layout import contiguous, dense_like, iterated, suggested_strides
 from bothways.fake.promotion import FLOATING, INTEGERS, INTEGRAL, NUMERIC, REAL, common_dtype, promote, to_floating
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
 
@@ -99,7 +99,7 @@ def _with_alpha(rule: Rule) -> Rule:
     def with_alpha(*args: Any, alpha: Any = 1, **options: Any) -> Spec:
         positional = args[2] if len(args) > 2 else alpha  # add.Scalar takes it by position
         spec: Spec = rule(*args[:2])
-        if type(positional) is float and spec.dtype not in FLOATING or type(positional) is bool:
+        if (type(positional) is float and spec.dtype not in FLOATING) or type(positional) is bool:
             raise NotThin("alpha does not suit the operands")
         if spec.dtype is torch.bool and positional != 1:
             raise NotThin("alpha does not suit the operands")
@@ -120,6 +120,10 @@ def _pow_number(base: ThinTensor, exponent: Any) -> Spec:
     return Spec(shape, stride, dtype)
 
 
+def _pow(base: ThinTensor, exponent: Any) -> Any:
+    return (_ROUNDED_DIV if isinstance(exponent, torch.Tensor) else _pow_number)(base, exponent)
+
+
 def _pow_of_number(base: Any, exponent: ThinTensor) -> Spec:
     dtype = common_dtype([base, exponent])
     if dtype not in NUMERIC:
@@ -138,6 +142,11 @@ def _clamp(operand: ThinTensor, low: Any = None, high: Any = None) -> Spec:
     if tensors and len(tensors) != len(bounds):
         raise NotThin("bounds of both kinds")
     return Spec(*iterate([operand, *tensors], dtype), dtype)
+
+
+def _extreme(one: ThinTensor, other: Any) -> Any:
+    """On lists of tensors a number is a bound, not an operand."""
+    return _ARITHMETIC(one, other) if isinstance(other, torch.Tensor) else _clamp(one, other)
 
 
 def _where(condition: ThinTensor, one: Any, other: Any) -> Spec:
@@ -212,6 +221,8 @@ def _glu_backward(grad: ThinTensor, operand: ThinTensor, dim: int) -> Spec:
 def _dropout_backward(grad: ThinTensor, mask: ThinTensor, scale: float) -> Spec:
     if mask.dtype is not torch.bool or grad.dtype not in FLOATING:
         raise NotThin("a mask that is not boolean")
+    if not grad.is_cpu:  # a kernel of its own
+        return Spec(tuple(grad.shape), suggested_strides(grad, tuple(grad.shape)), grad.dtype)
     return Spec(*iterate([grad, mask], grad.dtype), grad.dtype)
 
 
@@ -225,7 +236,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     (
         "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt "
         "sigmoid erf erfc erfinv reciprocal digamma lgamma logit sinc special_entr special_i0e special_i1 special_i1e "
-        "i0 deg2rad rad2deg angle",
+        "i0 deg2rad rad2deg",
         unary(REAL, to_floating),
     ),
     ("neg abs floor ceil round trunc relu", unary(NUMERIC)),
@@ -247,6 +258,8 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("pow.Tensor_Tensor remainder fmod floor_divide", _ROUNDED_DIV),
     ("pow.Tensor_Scalar", _pow_number),
     ("pow.Scalar", _pow_of_number),
+    ("pow.foreach", _pow),
+    ("maximum.foreach minimum.foreach", _extreme),
     ("bitwise_and bitwise_or bitwise_xor", nary((0, 1), INTEGRAL)),
     ("bitwise_left_shift bitwise_right_shift gcd lcm", nary((0, 1), INTEGERS)),
     ("logical_and logical_or logical_xor eq ne lt le gt ge", _COMPARISON),

@@ -17,6 +17,13 @@ def _pair(values: Sequence[int], default: Sequence[int] = ()) -> list[int]:
     return chosen * 2 if len(chosen) == 1 else chosen
 
 
+def _check(tensor: ThinTensor) -> None:
+    if tensor.dim() not in (3, 4) or tensor.dtype not in FLOATING or 0 in tensor.shape:
+        raise NotThin("pooling of other than images")
+    if not tensor.is_cpu and not tensor.is_contiguous():
+        raise NotThin("images on a GPU whose channels may be last")
+
+
 def _pooled(
     tensor: ThinTensor,
     kernel: Sequence[int],
@@ -25,8 +32,7 @@ def _pooled(
     dilation: Sequence[int],
     ceil: bool,
 ) -> Shape:
-    if tensor.dim() not in (3, 4) or tensor.dtype not in FLOATING or not tensor.is_cpu or 0 in tensor.shape:
-        raise NotThin("pooling of other than images")
+    _check(tensor)
     sizes = []
     rows = zip(tensor.shape[-2:], _pair(kernel), _pair(stride, kernel), _pair(padding), _pair(dilation), strict=True)
     for size, window, step, pad, spread in rows:
@@ -68,13 +74,13 @@ def _avg_pool(
 
 
 def _adaptive(tensor: ThinTensor, size: Sequence[int]) -> Spec:
-    if tensor.dim() not in (3, 4) or tensor.dtype not in FLOATING or not tensor.is_cpu or 0 in tensor.shape:
-        raise NotThin("pooling of other than images")
+    _check(tensor)
     return _like(tensor, (*tensor.shape[:-2], *size), tensor.dtype)
 
 
 def _backward(grad: ThinTensor, tensor: ThinTensor, *parameters: Any) -> Spec:
-    if grad.dtype is not tensor.dtype or not tensor.is_cpu:
+    _check(tensor)
+    if grad.dtype is not tensor.dtype:
         raise NotThin("a gradient of another dtype")
     return _like(tensor, tuple(tensor.shape), tensor.dtype)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bothways.fake.layout import contiguous, copy_of_memory, wrap_dim
-from bothways.fake.tensor import NotThin, Shape, ThinTensor, extent, view
+from bothways.fake.tensor import NotThin, Shape, ThinTensor, extent, offset, view
 
 
 def _geometry(tensor: ThinTensor) -> tuple[list[int], list[int]]:
@@ -17,11 +17,11 @@ def _geometry(tensor: ThinTensor) -> tuple[list[int], list[int]]:
 
 
 def _like(tensor: ThinTensor, shape: Sequence[int], stride: Sequence[int], further: int = 0) -> ThinTensor:
-    return view(tensor, tuple(shape), tuple(stride), tensor.storage_offset() + further)
+    return view(tensor, tuple(shape), tuple(stride), offset(tensor) + further)
 
 
 def same(tensor: ThinTensor, *ignored: Any) -> ThinTensor:
-    return view(tensor, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return view(tensor, tuple(tensor.shape), tensor.stride(), offset(tensor))
 
 
 def _view(tensor: ThinTensor, size: Sequence[int]) -> ThinTensor:
@@ -74,7 +74,7 @@ def viewed(shape: Shape, stride: Shape, wanted: Shape) -> Shape | None:
 def _view_dtype(tensor: ThinTensor, dtype: torch.dtype) -> ThinTensor:
     if dtype.itemsize != tensor.dtype.itemsize:
         raise NotThin("a view with other sizes of elements")
-    return view(tensor, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), dtype)
+    return view(tensor, tuple(tensor.shape), tensor.stride(), offset(tensor), dtype)
 
 
 def _expand(tensor: ThinTensor, size: Sequence[int], *, implicit: bool = False) -> ThinTensor:
@@ -146,9 +146,9 @@ def _slice(
     dim = wrap_dim(dim, len(shape))
     first, last, step = slice(start, end, step).indices(shape[dim])
     shape[dim] = len(range(first, last, step))
-    offset = first * stride[dim]
+    further = first * stride[dim]
     stride[dim] *= step
-    return _like(tensor, shape, stride, offset)
+    return _like(tensor, shape, stride, further)
 
 
 def _select(tensor: ThinTensor, dim: int, index: int) -> ThinTensor:
@@ -192,10 +192,10 @@ def _unbind(tensor: ThinTensor, dim: int = 0) -> list[ThinTensor]:
 
 
 def _as_strided(
-    tensor: ThinTensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+    tensor: ThinTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> ThinTensor:
     shape, steps = tuple(size), tuple(stride)
-    begin = tensor.storage_offset() if offset is None else offset
+    begin = offset(tensor) if storage_offset is None else storage_offset
     if len(shape) != len(steps) or any(part < 0 for part in (*shape, *steps, begin)):
         raise NotThin("sizes and strides that do not suit")
     if extent(shape, steps, begin) * tensor.dtype.itemsize > tensor.memory.nbytes():
@@ -210,13 +210,13 @@ def _diagonal(tensor: ThinTensor, offset: int = 0, dim1: int = 0, dim2: int = 1)
         raise NotThin("a diagonal of one dimension")
     rows, columns = (shape[one], shape[other] - offset) if offset >= 0 else (shape[one] + offset, shape[other])
     length = max(min(rows, columns), 0)
-    begin = abs(offset) * (stride[other] if offset >= 0 else stride[one]) if length else 0
+    further = abs(offset) * (stride[other] if offset >= 0 else stride[one]) if length else 0
     kept = [dim for dim in range(len(shape)) if dim not in (one, other)]
     return _like(
         tensor,
         [*(shape[dim] for dim in kept), length],
         [*(stride[dim] for dim in kept), stride[one] + stride[other]],
-        begin,
+        further,
     )
 
 
@@ -256,7 +256,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "expand": _expand,
     "permute": _permute,
     "transpose.int": _transpose,
-    "transpose.default": _transpose,  # for transpose_
     "t": _t,
     "unsqueeze": _unsqueeze,
     "squeeze.default": _squeeze,

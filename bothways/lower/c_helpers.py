@@ -1,0 +1,72 @@
+"""C functions for operations that are more than an expression: a text for each, written for each type it is for."""
+
+from __future__ import annotations
+
+# Of floating point numbers; F is the suffix of the library's functions.
+FLOATING: dict[str, str] = {
+    # The remainder has the sign of the divisor.
+    "remainder": """\
+static inline {T} remainder_{T}({T} a, {T} b) {{
+    {T} r = fmod{F}(a, b);
+    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
+}}
+""",
+    # As Python does it: the quotient that belongs to the remainder, made whole.
+    "floor_divide": """\
+static inline {T} floor_divide_{T}({T} a, {T} b) {{
+    if (b == 0) return a / b;
+    {T} r = fmod{F}(a, b);
+    {T} q = (a - r) / b;
+    if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
+    if (q == 0) return copysign{F}(0, a / b);
+    {T} whole = floor{F}(q);
+    return q - whole > ({T})0.5 ? whole + 1 : whole;
+}}
+""",
+    "sinc": """\
+static inline {T} sinc_{T}({T} a) {{
+    {T} x = a * ({T})3.14159265358979323846;
+    return a == 0 ? 1 : sin{F}(x) / x;
+}}
+""",
+    # Two infinities of one sign have no difference.
+    "logaddexp": """\
+static inline {T} logaddexp_{T}({T} a, {T} b) {{
+    {T} high = (a >= b || a != a) ? a : b, low = (a >= b || a != a) ? b : a;
+    return (a == b && fabs{F}(a) == ({T})INFINITY) ? a : high + log1p{F}(exp{F}(low - high));
+}}
+""",
+    "logaddexp2": """\
+static inline {T} logaddexp2_{T}({T} a, {T} b) {{
+    {T} high = (a >= b || a != a) ? a : b, low = (a >= b || a != a) ? b : a;
+    {T} rest = log1p{F}(exp2{F}(low - high)) * ({T})1.44269504088896340736;
+    return (a == b && fabs{F}(a) == ({T})INFINITY) ? a : high + rest;
+}}
+""",
+}
+
+# Of integers, by a divisor that is neither 0 nor -1.
+INTEGER: dict[str, str] = {
+    "remainder": """\
+static inline {T} remainder_{T}({T} a, {T} b) {{
+    {T} r = a % b;
+    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
+}}
+""",
+    "floor_divide": """\
+static inline {T} floor_divide_{T}({T} a, {T} b) {{
+    {T} q = a / b;
+    return (a % b != 0 && ((b < 0) != (a < 0))) ? q - 1 : q;
+}}
+""",
+}
+
+NUMERIC: dict[str, str] = {
+    f"{name}_{kind}": text.format(T=kind, F=suffix)
+    for name, text in FLOATING.items()
+    for kind, suffix in (("float", "f"), ("double", ""))
+} | {
+    f"{name}_{kind}": text.format(T=kind)
+    for name, text in INTEGER.items()
+    for kind in ("int64_t", "int32_t", "int16_t", "int8_t", "uint8_t")
+}

@@ -1,0 +1,217 @@
+"""What was built before, kept on disk: sources and shared libraries, found by the hash of all they depend on.
+
+An entry is a folder that appears at once, by a rename, and is never changed; it is removed the same way. So any
+number of processes may read, write, clear and crash at the same time. Nothing is loaded that somebody else could
+have written, or that is not what was stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bothways.config import config
+from bothways.errors import warn_once
+
+DIRECTORY_VARIABLE = "BOTHWAYS_CACHE_DIR"
+CHECKSUMS = "checksums"
+UNFINISHED = "unfinished-"  # how the names of folders begin that are no entries yet, or no more
+ABANDONED = 3600  # seconds after which an unfinished folder is taken for the rest of a crash
+LOOK_AT_SIZES = "00"  # how the keys begin whose storing measures the whole cache: one in 256
+
+
+@dataclass(frozen=True)
+class Info:
+    """Where the cache is and what it holds."""
+
+    directory: Path
+    entries: int
+    bytes: int
+    limit: int
+
+    def __str__(self) -> str:
+        size, limit = (f"{number / 2**20:.1f} MiB" for number in (self.bytes, self.limit))
+        return f"directory  {self.directory}\nentries    {self.entries}\nsize       {size}\nlimit      {limit}"
+
+
+def directory() -> Path:
+    """Where the cache is: ``BOTHWAYS_CACHE_DIR``, or a folder of the user's cache folder."""
+    given = os.environ.get(DIRECTORY_VARIABLE)
+    if given:
+        return Path(given).expanduser().absolute()
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification of these folders says that relative paths are to be ignored.
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "bothways"
+
+
+class Cache:
+    """The entries below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, key: str) -> Path | None:
+        """The folder of an entry that is whole and ours; an entry that is not is removed."""
+        entry = self.root / key
+        try:
+            problem = untrusted(entry, *entry.iterdir())
+            whole = not problem and is_whole(entry)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            problem, whole = str(error), False
+        if problem:
+            warn_once(f"an entry of the cache is not used: {problem}")
+        if not whole:
+            self._remove(entry)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(entry)  # entries that were not used for the longest time go first
+        return entry
+
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[Path]:
+        """An empty folder to build an entry in."""
+        folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.root))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def add(self, key: str, folder: Path) -> Path | None:
+        """Make what is in ``folder`` the entry ``key``. None when it cannot be, or another process was faster."""
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        for path in folder.iterdir():
+            path.chmod(0o600)  # whatever the compiler and the umask made of it
+        write_private(folder / CHECKSUMS, checksums(files).encode())
+        try:
+            os.rename(folder, self.root / key)
+        except OSError:
+            return None
+        if key.startswith(LOOK_AT_SIZES):
+            self.shrink(config.kernel_cache_megabytes * 2**20)
+        return self.root / key
+
+    def shrink(self, limit: int) -> None:
+        """Remove the entries that were not used for the longest time until the rest fits."""
+        entries = sorted(self._entries(), reverse=True)
+        total = 0
+        for _, size, entry in entries:
+            total += size
+            if total > limit:
+                self._remove(entry)
+        self._remove_abandoned()
+
+    def info(self) -> Info:
+        entries = self._entries()
+        limit = config.kernel_cache_megabytes * 2**20
+        return Info(self.root, len(entries), sum(size for _, size, _ in entries), limit)
+
+    def clear(self) -> int:
+        """Remove every entry; returns how many there were."""
+        entries = self._entries()
+        for _, _, entry in entries:
+            self._remove(entry)
+        self._remove_abandoned()
+        return len(entries)
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """When each entry was used last, its size, and where it is."""
+        found = []
+        for path in self._folders():
+            if not path.name.startswith(UNFINISHED):
+                with contextlib.suppress(OSError):  # another process removed it
+                    size = sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(path))
+                    found.append((path.stat().st_mtime, size, path))
+        return found
+
+    def _folders(self) -> list[Path]:
+        """Only folders that look like ours: a cache may have been put where other things are."""
+        try:
+            with os.scandir(self.root) as listing:
+                names = [item.name for item in listing if item.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []
+        return [self.root / name for name in names if is_key(name) or name.startswith(UNFINISHED)]
+
+    def _remove(self, entry: Path) -> None:
+        """Nobody ever sees half of an entry: it is renamed first."""
+        doomed = self.root / f"{UNFINISHED}{os.getpid()}-{entry.name}"
+        with contextlib.suppress(OSError):
+            os.rename(entry, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def _remove_abandoned(self) -> None:
+        for path in self._folders():
+            with contextlib.suppress(OSError):
+                if path.name.startswith(UNFINISHED) and path.stat().st_mtime < time.time() - ABANDONED:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def open_cache() -> Cache | None:
+    """The cache, or None when it is switched off or cannot be trusted; then a warning says why."""
+    if not config.kernel_cache:
+        return None
+    try:
+        root = directory()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whoever may write here could have us load their code. A link to such a folder is as good as the folder.
+        problem = untrusted(root.resolve())
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        problem = str(error)
+    if problem:
+        warn_unused(problem)
+        return None
+    return Cache(root)
+
+
+def warn_unused(problem: object) -> None:
+    hint = f"set {DIRECTORY_VARIABLE} to a folder that is yours alone, or config.kernel_cache to False"
+    warn_once(f"kernels are not kept on disk: {problem}; {hint}")
+
+
+def key_of(*facts: str) -> str:
+    """The name of an entry: everything its content depends on, hashed."""
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(f"{len(fact)}:{fact}".encode())
+    return digest.hexdigest()
+
+
+def is_key(name: str) -> bool:
+    return len(name) == 64 and not name.strip("0123456789abcdef")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def untrusted(*paths: Path) -> str:
+    """Why somebody else may have written one of these, or "" when nobody can have."""
+    for path in paths:
+        facts = path.lstat()
+        if facts.st_uid != os.geteuid():
+            return f"{path} belongs to another user"
+        if stat.S_ISLNK(facts.st_mode) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"{path} can be changed by other users"
+    return ""
+
+
+def checksums(files: Mapping[str, bytes]) -> str:
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+
+
+def is_whole(entry: Path) -> bool:
+    """Whether the files of an entry are what was stored."""
+    files = {path.name: path.read_bytes() for path in sorted(entry.iterdir())}
+    expected = files.pop(CHECKSUMS, b"").decode(errors="replace")
+    return bool(files) and checksums(files) == expected

@@ -1,0 +1,36 @@
+"""The table from ATen operations to the functions that lower them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+# A lowering gets the builder, the fake result of the operation, and its arguments with Nodes for tensors. It gives
+# Nodes, or raises NotLowered where it is not certain to do what ATen does.
+Lowering = Callable[..., Any]
+LOWERINGS: dict[Any, Lowering] = {}
+
+# Operations that take or give tensors without elements beside those that matter.
+TOLERATE_EMPTY: set[Any] = set()
+
+
+def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
+    def register(function: Lowering) -> Lowering:
+        for target in targets:
+            LOWERINGS[target] = function
+        return function
+
+    return register
+
+
+def overloads(name: str, wanted: Iterable[str] = ()) -> list[Any]:
+    """The functional overloads of an operation; none where this PyTorch has no such operation."""
+    packet = getattr(aten, name, None)
+    if packet is None:
+        return []
+    names = tuple(wanted) or ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    return [getattr(packet, overload) for overload in packet.overloads() if overload in names]

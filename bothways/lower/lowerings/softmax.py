@@ -1,0 +1,55 @@
+"""Softmax, its logarithm, and their backwards. Half precision is computed in float throughout, as in ATen."""
+
+from __future__ import annotations
+
+import torch
+
+from bothways.lower.builder import Builder
+from bothways.lower.lowerings.registry import aten, lowers, overloads
+from bothways.lower.lowerings.term import terms
+from bothways.lower.prims import Node
+from bothways.lower.shapes import normal_dim
+
+
+def _axes(x: Node, dim: int) -> list[int]:
+    return [normal_dim(dim, len(x.shape))] if x.shape else []
+
+
+@lowers(aten._softmax.default)
+def _softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bool) -> Node:
+    [t] = terms(b, x.dtype, x)
+    axes = _axes(x, dim)
+    powers = (t - t.max(axes)).exp()
+    return (powers / powers.sum(axes)).as_(out.dtype)
+
+
+@lowers(*overloads("_safe_softmax"))
+def _safe_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    """Rows where everything is -inf are zero instead of NaN."""
+    [t] = terms(b, out.dtype, b.cast(x, out.dtype))
+    axes = _axes(x, dim)
+    highest = t.max(axes)
+    powers = (t - highest).exp()
+    share = powers / powers.sum(axes)
+    return b.where(highest.equals(float("-inf")), 0, share.as_(out.dtype), out.dtype)
+
+
+@lowers(aten._log_softmax.default)
+def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bool) -> Node:
+    [t] = terms(b, x.dtype, x)
+    axes = _axes(x, dim)
+    shifted = t - t.max(axes)
+    return (shifted - shifted.exp().sum(axes).log()).as_(out.dtype)
+
+
+@lowers(aten._softmax_backward_data.default)
+def _softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
+    g, s = terms(b, y.dtype, grad, y)
+    product = g * s
+    return (product - s * product.sum(_axes(y, dim))).as_(out.dtype)
+
+
+@lowers(aten._log_softmax_backward_data.default)
+def _log_softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
+    g, s = terms(b, y.dtype, grad, y)
+    return (g - s.exp() * g.sum(_axes(y, dim))).as_(out.dtype)

@@ -1,0 +1,243 @@
+"""Runs many functions through the native backend at once and compares each with eager.
+
+A ``Case`` is a function on some inputs with its gradients, traced to a graph of ATen operations. The graphs of many
+cases become one, so that the C compiler is called once for all of them. Results may differ from eager's as far as
+eager's differ from those in double precision.
+"""
+
+import warnings
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+import torch.fx
+
+from bothways.grad.joint import IndependentResults, NotDifferentiable, trace_joint
+from bothways.lower import lowerings
+from bothways.lower.graph import lower
+from bothways.lower.prims import Extern
+from bothways.lower.program import Program
+from bothways.torch_compat import tree_flatten, tree_unflatten
+
+LOWERED = lowerings.LOWERINGS
+
+
+@dataclass
+class Case:
+    """A function of tensors, on these inputs; ``tangents`` are the gradients its results receive."""
+
+    name: str
+    function: object
+    inputs: list
+    graph: torch.fx.GraphModule = None
+    tangents: list = field(default_factory=list)
+    expected: list = None
+
+    @property
+    def given(self):
+        return [*self.inputs, *self.tangents]
+
+
+def with_tensors_first(function, args, kwargs=None):
+    """A function of the tensors among the arguments that returns a list of tensors, and those tensors."""
+    leaves, structure = tree_flatten((args, kwargs or {}))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(*tensors):
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        own_args, own_kwargs = tree_unflatten(filled, structure)
+        result = function(*own_args, **own_kwargs)
+        return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+
+    return call, [leaves[place] for place in places]
+
+
+def cases_of(name, function, inputs, grad=True):
+    """The cases of a function: one, unless its results have nothing to do with each other."""
+    grad = grad and any(tensor.requires_grad for tensor in inputs)
+    try:
+        joint = trace_joint(function, inputs, grad)
+    except IndependentResults as found:
+        parts = [lambda *values, group=group: [function(*values)[at] for at in group] for group in found.groups]
+        return [case for part in parts for case in cases_of(name, part, inputs, grad)]
+    case = Case(name, function, inputs)
+    gradients = [node for node in joint.gradients if node is not None]
+    outputs = [*joint.results, *joint.updates.values(), *gradients]
+    case.graph = joint.recorder.module(tuple(outputs), "Case")
+    case.graph.graph.eliminate_dead_code()
+    generator = torch.Generator().manual_seed(0)
+    for node in joint.tangents:
+        fake = node.meta["val"]
+        values = torch.rand(fake.shape, generator=generator, dtype=torch.float64) + 0.5
+        case.tangents.append(torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype).copy_(values))
+    case.expected = run_graph(case.graph, case.given)
+    return [case]
+
+
+def run_graph(graph, inputs):
+    """What ATen computes: the results, and the inputs as they are afterwards, where it changes them."""
+    torch.manual_seed(0)
+    given = [tensor.detach().clone() for tensor in inputs]
+    with torch.no_grad():
+        return [*graph(*given), *given]
+
+
+def is_random(case):
+    """Whether a case draws random numbers: built with others, it would draw others."""
+    return any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in case.graph.graph.nodes)
+
+
+def reference(case):
+    """What ATen computes in double precision; None where that is not possible."""
+    if not any(tensor.dtype.is_floating_point for tensor in case.inputs):
+        return None
+    inputs = [wider(tensor) for tensor in case.inputs]
+    try:
+        [other] = cases_of(case.name, case.function, inputs)
+        if len(other.expected) != len(case.expected):
+            return None
+        return run_graph(other.graph, [*inputs, *map(wider, case.tangents)])
+    except (RuntimeError, ValueError, TypeError, NotDifferentiable):
+        return None
+
+
+def wider(tensor):
+    if not tensor.dtype.is_floating_point:
+        return tensor
+    return tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+
+# All at once -----------------------------------------------------------------------------------------------------
+
+
+def merged(cases):
+    """One graph that does what all cases do."""
+    graph, root, outputs = torch.fx.Graph(), torch.nn.Module(), []
+    for number, case in enumerate(cases):
+        values = {}
+        for node in case.graph.graph.nodes:
+            if node.op == "output":
+                outputs += [values.get(value) for value in node.args[0]]
+                continue
+            copied = values[node] = graph.node_copy(node, values.__getitem__)
+            if node.op in ("get_attr", "placeholder"):
+                copied.target = f"case_{number}_{node.target}"
+            if node.op == "get_attr":
+                setattr(root, copied.target, getattr(case.graph, node.target))
+    graph.output(tuple(outputs))
+    return torch.fx.GraphModule(root, graph)
+
+
+@dataclass
+class Outcome:
+    """A case, and what differs from eager."""
+
+    case: Case
+    wrong: list = field(default_factory=list)
+
+
+def run_cases(cases):
+    """The outcomes of cases: those that can be are built together."""
+    together = [case for case in cases if not is_random(case)]
+    alone = [[case] for case in cases if is_random(case)]
+    return [outcome for some in [together, *alone] if some for outcome in run_some(some)]
+
+
+def run_some(cases):
+    """One that breaks the build is found by halving."""
+    try:
+        results = run_merged(cases)
+    except Exception as error:
+        if len(cases) == 1:
+            return [Outcome(cases[0], [f"{type(error).__name__}: {str(error)[:300]}"])]
+        half = len(cases) // 2
+        return [*run_some(cases[:half]), *run_some(cases[half:])]
+    return [Outcome(case, differences(case, own)) for case, own in zip(cases, results, strict=True)]
+
+
+def run_merged(cases):
+    """The results of each case, and its inputs afterwards."""
+    inputs = [tensor.detach().clone() for case in cases for tensor in case.given]
+    program = Program(lower(merged(cases), inputs))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        results = iter(program.run(*inputs))
+    after = iter(inputs)
+    counts = [(len(case.expected) - len(case.given), len(case.given)) for case in cases]
+    return [[*islice(results, made), *islice(after, given)] for made, given in counts]
+
+
+def unlowered(case):
+    """The ATen operations of a case that ATen runs."""
+    lowered = lower(case.graph, [tensor.detach() for tensor in case.given])
+    return [step.target for step in lowered.steps if isinstance(step, Extern)]
+
+
+# Comparing -------------------------------------------------------------------------------------------------------
+
+
+def differences(case, got):
+    """What is wrong with the results of a case."""
+    found, exact = [], None
+    for index, (own, eager) in enumerate(zip(got, case.expected, strict=True)):
+        if own is None or eager is None:
+            if own is not eager:
+                found.append(f"result {index} is {own}, not {eager}")
+            continue
+        facts = [(tensor.shape, tensor.dtype, strides_that_count(tensor)) for tensor in (own, eager)]
+        if facts[0] != facts[1]:
+            found.append(f"result {index} is {facts[0]}, not {facts[1]}")
+            continue
+        if same(own, eager):
+            continue
+        if exact is None:
+            exact = reference(case) or [None] * len(got)
+        true = exact[index]
+        if true is None or not eager.dtype.is_floating_point or not as_accurate(own, eager, true):
+            found.append(f"result {index}:\n{describe(own, eager, true)}")
+    return found
+
+
+def strides_that_count(tensor):
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and tensor.numel()]
+
+
+def same(own, eager):
+    """Equal, or as close as PyTorch's own tests want it."""
+    try:
+        torch.testing.assert_close(own, eager, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def as_accurate(own, eager, true):
+    """Whether a result is as near to the true one as eager's, give or take a few units in the last place."""
+    unit = torch.finfo(eager.dtype).eps
+    own, eager = own.double(), eager.double()
+    finite = true.isfinite() & eager.isfinite()
+    if not torch.equal(own[~finite].nan_to_num(7, 8, 9), eager[~finite].nan_to_num(7, 8, 9)):
+        return False
+    own, eager, true = own[finite], eager[finite], true[finite]
+    if not true.numel():
+        return True
+    of_eager = (eager - true).abs()
+    allowed = 4 * of_eager + 16 * unit * true.abs() + 2 * of_eager.max()
+    return bool(((own - true).abs() <= allowed).all())
+
+
+def describe(own, eager, true):
+    lines = [f"own   {sample_of(own)}", f"eager {sample_of(eager)}"]
+    return "\n".join(lines + [f"true  {sample_of(true)}"] * (true is not None))
+
+
+def sample_of(tensor):
+    return str(tensor.flatten()[:8].tolist())
+
+
+def quietly(function, *args):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args)

@@ -1,0 +1,47 @@
+"""What tests of whole training scenes share: a scene runs plainly and compiled, and everything it shows must agree."""
+
+from functools import partial
+
+import torch
+
+import bothways
+from bothways.testing import difference
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+def agree(scene, backend, *, fullgraph=True):
+    """``scene`` takes what compiles its functions, and returns what it has seen."""
+    expected = seen_by(scene, lambda function: function)
+    got = seen_by(scene, partial(bothways.compile, backend=backend, fullgraph=fullgraph))
+    assert difference(expected, got) is None, f"{difference(expected, got)}\nplain {expected}\ncompiled {got}"
+
+
+def seen_by(scene, compiler):
+    torch.manual_seed(0)
+    return facts(scene(compiler)), torch.rand(1)  # random numbers that were drawn once too often show here
+
+
+def facts(value):
+    """A value with all that autograd tells of its tensors, as of now."""
+    if isinstance(value, torch.Tensor):
+        # A dimension of one element may have any stride.
+        strides = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+        autograd = value.requires_grad, value.is_leaf, value.grad_fn is None
+        return value.detach().clone(), str(value.dtype), strides, autograd
+    if isinstance(value, (list, tuple)):
+        return [facts(item) for item in value]
+    return value
+
+
+def raised(function, *args):
+    """The error of a call, by type and text; None when there is none."""
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def leaf(*shape):
+    return torch.randn(*shape).requires_grad_()

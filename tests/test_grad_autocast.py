@@ -1,0 +1,97 @@
+"""Autocast around forward, backward, both or parts of them changes what it changes in eager, and nothing else."""
+
+import pytest
+import torch
+from observing import BACKENDS, agree, leaf
+
+pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def bfloat16(enabled=True):
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
+
+
+def matrix():
+    return (torch.eye(4) * 2 + torch.randn(4, 4) * 0.1).requires_grad_()
+
+
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("backward", [True, False])
+def test_the_backward_goes_by_the_state_it_runs_in(backend, forward, backward):
+    def scene(compiler):
+        function = compiler(torch.linalg.inv)
+        seen = []
+        for _ in range(2):
+            x = matrix()
+            with bfloat16(forward):
+                result = function(x)
+            with bfloat16(backward):
+                result.float().pow(2).sum().backward()
+            seen += [result, x.grad]
+        return seen
+
+    agree(scene, backend)
+
+
+def test_a_context_inside(backend):
+    def program(x):
+        with bfloat16():
+            return torch.linalg.inv(x)
+
+    def scene(compiler):
+        x = matrix()
+        result = compiler(program)(x)
+        result.pow(2).sum().backward()
+        return result, x.grad, torch.is_autocast_enabled("cpu")
+
+    agree(scene, backend)
+
+
+def test_switched_off_inside(backend):
+    def program(x, w):
+        low = x @ w
+        with bfloat16(False):
+            return low, x @ w
+
+    def scene(compiler):
+        function = compiler(program)
+        seen = []
+        for _ in range(2):
+            x, w = leaf(3, 4), leaf(4, 5)
+            with bfloat16():
+                low, high = function(x, w)
+            (low.float().sum() + high.sum()).backward()
+            seen += [low, high, x.grad, w.grad]
+        with torch.no_grad(), bfloat16():
+            return seen, function(x, w)
+
+    agree(scene, backend)
+
+
+def test_a_gradient_of_another_layout_after_the_context(backend):
+    def scene(compiler):
+        function = compiler(lambda x, w: (x @ w).relu())
+        seen = []
+        for turned in (False, True, False):
+            x, w = leaf(3, 4), leaf(4, 5)
+            with bfloat16():
+                result = function(x, w)
+            given = torch.randn(5, 3).bfloat16()
+            result.t().backward(given) if turned else result.backward(given.view(3, 5))
+            seen += [result, x.grad, w.grad]
+        return seen
+
+    agree(scene, backend)
+
+
+def test_one_cast_for_two_losses(backend):
+    def scene(compiler):
+        w = leaf(3, 3)
+        function = compiler(lambda a, b: ((a @ w).sum(), (b @ w).sum()))
+        with bfloat16():
+            first, second = function(torch.randn(5, 3), torch.randn(5, 3))
+        first.backward()
+        second.backward()
+        return w.grad
+
+    agree(scene, backend)

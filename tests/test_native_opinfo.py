@@ -1,0 +1,132 @@
+"""What the native backend computes is what eager computes: PyTorch's own samples of its operations, both ways.
+
+Every sample runs forward and, where it has one, backward. The fast tests take one sample of each operation; the slow
+ones take many, in more dtypes, and write down what ``make conformance`` reports in docs/conformance.md.
+"""
+
+import itertools
+import json
+import os
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from native_checking import cases_of, run_cases, unlowered, with_tensors_first
+
+samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+
+# What takes long and is made of operations that others have as well, or has none that kernels could compute.
+SKIPPED = tuple("linalg. fft. svd pca_lowrank ormqr signal. sparse. lu cholesky jiterator empty new_empty".split())
+FOREACH = [
+    operation
+    for name in ("unary", "binary", "pointwise", "reduce", "other")
+    for operation in getattr(samples, f"foreach_{name}_op_db", [])
+]
+OPERATIONS = [
+    operation for operation in [*samples.op_db, *FOREACH] if not operation.name.startswith(SKIPPED)
+]  # fmt: skip
+REPORT = os.environ.get("BOTHWAYS_CONFORMANCE")  # the folder that findings are written to
+# dtype -> how many samples of each operation the slow test takes.
+SWEEP = {
+    torch.float32: 16, torch.bfloat16: 8, torch.int64: 8,
+    torch.float64: 3, torch.float16: 3, torch.int32: 3, torch.uint8: 3, torch.bool: 4,
+}  # fmt: skip
+PARTS = 12  # a test runs one part of the operations
+TOGETHER = 60  # cases that are built at once
+# What training programs do most, for the dtypes that the fast tests would otherwise leave out.
+FREQUENT = (
+    "add sub mul div pow exp log sqrt rsqrt abs neg sign tanh sigmoid erf where clamp maximum minimum eq lt floor "
+    "round remainder floor_divide sum mean amax max var std prod any argmax norm softmax log_softmax logsumexp cat "
+    "stack permute reshape expand tril masked_fill cumsum lerp addcmul nn_functional_gelu nn_functional_silu "
+    "nn_functional_relu nn_functional_layer_norm nn_functional_group_norm nn_functional_batch_norm "
+    "nn_functional_cross_entropy nn_functional_mse_loss nn_functional_embedding nn_functional_dropout "
+    "nn_functional_linear gather index_select"
+).split()
+
+
+class Findings:
+    """What happened to the samples: how many there were, which ATen operations they met, what went wrong."""
+
+    def __init__(self):
+        self.cases, self.met, self.left = 0, Counter(), Counter()
+        self.failed, self.not_run = {}, {}
+        self._waiting = []
+
+    def add(self, operation, dtype, count):
+        differentiable = dtype.is_floating_point and operation.supports_autograd
+        differentiable = differentiable and dtype in operation.supported_backward_dtypes("cpu")
+        try:
+            found = operation.sample_inputs("cpu", dtype, requires_grad=differentiable)
+            for sample in itertools.islice(found, count):
+                self._waiting += self._cases(operation, sample)
+        except Exception as error:  # of a sample that does not run, whatever it is
+            self.not_run[operation.formatted_name] = f"{type(error).__name__}: {error}"[:200]
+        if len(self._waiting) >= TOGETHER:
+            self.run()
+
+    def _cases(self, operation, sample):
+        function, tensors = with_tensors_first(operation.op, (sample.input, *sample.args), sample.kwargs)
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+        try:
+            return cases_of(operation.formatted_name, function, inputs)
+        except Exception as error:  # of what cannot be traced: kernels have nothing to do with it
+            self.not_run[operation.formatted_name] = f"{type(error).__name__}: {error}"[:200]
+            return []
+
+    def run(self):
+        for outcome in run_cases(self._waiting):
+            if outcome.wrong:
+                shapes = [tuple(tensor.shape) for tensor in outcome.case.inputs]
+                self.failed.setdefault(outcome.case.name, []).append(f"{shapes}: {outcome.wrong[0]}")
+        self.cases += len(self._waiting)
+        if REPORT:
+            for case in self._waiting:
+                nodes = [node for node in case.graph.graph.nodes if node.op == "call_function"]
+                self.met.update(str(node.target) for node in nodes if hasattr(node.target, "_schema"))
+                self.left.update(str(target) for target in unlowered(case) if hasattr(target, "_schema"))
+        self._waiting = []
+
+    def write(self, name):
+        if REPORT:
+            Path(REPORT).mkdir(parents=True, exist_ok=True)
+            facts = {key: value for key, value in vars(self).items() if not key.startswith("_")}
+            (Path(REPORT) / f"{name}.json").write_text(json.dumps(facts, indent=1))
+
+
+def findings_about(operations, dtype, count):
+    findings = Findings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for operation in operations:
+            if dtype in operation.dtypes:
+                findings.add(operation, dtype, count)
+        findings.run()
+    return findings
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_a_sample_of_each_operation(part):
+    common = [operation for operation in OPERATIONS if not operation.name.startswith(("special.", "_foreach"))]
+    assert findings_about(common[part::6], torch.float32, 1).failed == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool], ids=name_of)
+def test_samples_in_other_dtypes(dtype):
+    frequent = [operation for operation in OPERATIONS if operation.formatted_name in FREQUENT]
+    assert findings_about(frequent, dtype, 2).failed == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("dtype", SWEEP, ids=name_of)
+def test_many_samples(dtype, part):
+    findings = findings_about(OPERATIONS[part::PARTS], dtype, SWEEP[dtype])
+    findings.write(f"{name_of(dtype)}-{part}")
+    assert findings.failed == {}

@@ -1,0 +1,283 @@
+"""Whole programs on the native backend: kernels, ATen calls and the Python around them, next to eager."""
+
+import gc
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bothways
+from bothways import trace
+from bothways.backends.native import native
+from bothways.lower.graph import lower
+from bothways.lower.program import Program
+
+
+def lowered(function, *args, **settings):
+    """The program of a function of tensors that returns a tuple, for these arguments."""
+    graph = trace(function)(*args)
+    return Program(lower(graph, list(args)), **settings)
+
+
+def compare(function, *args):
+    program = lowered(function, *args)
+    for got, expected in zip(program.run(*args), function(*args), strict=True):
+        assert (got.dtype, got.shape, got.stride()) == (expected.dtype, expected.shape, expected.stride())
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    return program
+
+
+def kernels(program):
+    return re.findall(r"^(?:static )?void kernel_\w+\(", program.c_source, re.MULTILINE)
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        x = x + self.proj(mixed.reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Convolutional(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(F.max_pool2d(self.norm(self.conv(x)).relu(), 2).mean((2, 3)))
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(6, 10)
+
+    def forward(self, x):
+        state = None
+        for now in x:
+            state = self.cell(now, state)
+        return state[0]
+
+
+MODELS = {
+    "transformer block": (Block, (2, 12, 32)),
+    "convolution": (Convolutional, (4, 3, 12, 12)),
+    "recurrence": (Recurrent, (5, 3, 6)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_as_in_eager(name, dtype):
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    model = make().to(dtype)
+    twin = make().to(dtype)
+    twin.load_state_dict(model.state_dict())
+    compiled = bothways.compile(twin, backend=native, fullgraph=True)
+    tolerance = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2}[dtype]
+    for step in range(3):
+        x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(step))
+        for module, run in ((model, model), (twin, compiled)):
+            loss = run(x).float().square().mean()
+            module.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.sub_(parameter.grad, alpha=0.01)
+        for one, other in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
+            torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
+
+
+def test_pointwise_work_is_one_kernel():
+    program = compare(lambda x, y: ((x * y + 1).sin().exp(), (x * y).tanh()), torch.randn(8, 16), torch.randn(16))
+    assert len(kernels(program)) == 1
+
+
+def test_a_layer_norm_with_what_is_around_it_is_one_kernel():
+    def function(x, weight, bias):
+        return (F.gelu(F.layer_norm(x * 2, (32,), weight, bias)) + x,)
+
+    program = compare(function, torch.randn(8, 32), torch.randn(32), torch.randn(32))
+    assert len(kernels(program)) == 1
+
+
+def test_softmax_is_one_kernel():
+    assert len(kernels(compare(lambda x: (F.softmax(x * 0.5, -1),), torch.randn(8, 33)))) == 1
+
+
+def test_kernels_of_like_layers_are_written_once():
+    def function(x, *weights):
+        for weight in weights:
+            x = F.gelu(x @ weight) + 1
+        return (x,)
+
+    program = compare(function, torch.randn(8, 8), *(torch.randn(8, 8) for _ in range(5)))
+    assert len(kernels(program)) == 1
+
+
+def test_what_is_computed_twice_is_computed_once_and_returned_as_two_tensors():
+    program = compare(lambda x: (x.exp() + 1, x.exp() + 1), torch.randn(4))
+    assert program.c_source.count("expf(") == 1
+    one, other = program.run(torch.randn(4))
+    assert one.data_ptr() != other.data_ptr()
+
+
+def test_numbers_that_are_equal_but_of_other_types_are_kept_apart():
+    compare(lambda n: (n + 1, n + 1.0, n + True, n * 2, n * 2.0), torch.arange(4))
+
+
+def test_intermediates_between_kernels_share_a_work_area():
+    def function(x):
+        a = x.exp()
+        b = a / a.sum(0)
+        return ((b - b.sum(1, keepdim=True)).sin(),)
+
+    program = compare(function, torch.randn(64, 48))
+    assert "area" in program.source
+
+
+def test_an_input_in_a_list_is_freed_after_its_last_use():
+    freed = []
+
+    class Watched(torch.Tensor):
+        def __del__(self):
+            freed.append(True)
+
+    def function(x, weight):
+        return (((x * 2) @ weight).exp(),)
+
+    x, weight = torch.randn(4, 4), torch.randn(4, 4)
+    program = lowered(function, x, weight, takes_list=True)
+    values = [x.clone().as_subclass(Watched), weight]
+    expected = function(x, weight)
+    (got,) = program.run(values)
+    gc.collect()
+    assert not values and freed
+    torch.testing.assert_close(got, expected[0])
+
+
+def test_results_of_aten_with_other_strides_than_foretold_are_laid_out_again():
+    graph = trace(lambda x, w: (F.conv2d(x, w) + 1,))(torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3))
+    for node in graph.graph.nodes:
+        if "convolution" in str(node.target):
+            value = node.meta["val"]
+            node.meta["val"] = value.contiguous(memory_format=torch.channels_last)
+    x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    program = Program(lower(graph, [x, w]))
+    for _ in range(3):
+        torch.testing.assert_close(program.run(x, w)[0], F.conv2d(x, w) + 1)
+
+
+def adam(parameters, gradients, means):
+    for parameter, gradient, mean in zip(parameters, gradients, means, strict=True):
+        mean.lerp_(gradient, 0.1)
+        parameter.mul_(0.99).sub_(mean * 0.1)
+
+
+def test_an_update_is_written_straight_into_the_tensors():
+    shapes = [(4, 5), (7,), (), (2, 3, 4)]
+    lists = [[torch.randn(shape) for shape in shapes] for _ in range(3)]
+    twins = [[value.clone() for value in values] for values in lists]
+    places = [value.data_ptr() for value in lists[0]]
+    compiled = bothways.compile(adam, backend=native, fullgraph=True)
+    for _ in range(3):
+        versions = [value._version for value in lists[0]]
+        with torch.no_grad():
+            compiled(*lists)
+            adam(*twins)
+        assert all(value._version > version for value, version in zip(lists[0], versions, strict=True))
+    torch.testing.assert_close(lists, twins)
+    assert [value.data_ptr() for value in lists[0]] == places
+
+
+def test_an_old_value_that_is_still_read_is_read_before_the_update():
+    def program(x, y):
+        total = x.sum()
+        shifted = x.flip(0) + y
+        x.add_(1)
+        y.copy_(shifted * total)
+        return shifted, x.sum()
+
+    compiled = bothways.compile(program, backend=native, fullgraph=True)
+    sides = []
+    for function in (program, compiled):
+        x, y = torch.arange(6.0), torch.ones(6)
+        results = [function(x, y) for _ in range(3)]
+        sides.append((results, x, y))
+    torch.testing.assert_close(*sides)
+
+
+def test_updates_of_overlapping_inputs():
+    def program(x, y):
+        x.mul_(2)
+        y.add_(1)
+        return x + y
+
+    compiled = bothways.compile(program, backend=native, fullgraph=True)
+    compiled(torch.ones(4), torch.ones(4))
+    sides = []
+    for function in (program, compiled):
+        base = torch.arange(6.0)
+        sides.append((function(base[:4], base[2:]), base))
+    torch.testing.assert_close(*sides)
+
+
+def test_an_updated_tensor_that_is_also_returned():
+    def program(x):
+        x.mul_(2)
+        return x, x + 1, x * 1
+
+    compiled = bothways.compile(program, backend=native, fullgraph=True)
+    for _ in range(2):
+        x, plain = torch.ones(3), torch.ones(3)
+        got, expected = compiled(x), program(plain)
+        torch.testing.assert_close(got, expected)
+        assert got[0] is x and got[2] is not x
+        torch.testing.assert_close(x, plain)
+
+
+def test_other_layouts_get_kernels_of_their_own():
+    counter = bothways.testing.CompileCounterWithBackend("aot_eager")
+    compiled = bothways.compile(lambda x: x.exp() + 1, backend=counter)
+    fast = bothways.compile(lambda x: x.exp() + 1, backend=native)
+    for x in (torch.randn(4, 6), torch.randn(6, 4).t(), torch.randn(4, 12)[:, ::2], torch.randn(1, 6).expand(4, 6)):
+        torch.testing.assert_close(fast(x), compiled(x))
+        assert fast(x).stride() == (x.exp() + 1).stride()
+
+
+def test_results_are_the_same_in_every_run():
+    program = lowered(lambda x: (x.sum(), (x * x).mean(0), F.softmax(x, 1)), torch.randn(300, 400))
+    x = torch.randn(300, 400)
+    first = program.run(x)
+    for _ in range(5):
+        assert all(torch.equal(one, other) for one, other in zip(first, program.run(x), strict=True))
+
+
+def test_long_sums_are_as_accurate_as_eager():
+    x = torch.rand(3_000_000) * 1e-3 + 1
+    program = lowered(lambda x: (x.sum(), x.view(1000, 3000).sum(0)), x)
+    exact = x.double()
+    whole, columns = program.run(x)
+    assert abs(whole.item() - exact.sum().item()) <= abs(x.sum().item() - exact.sum().item()) + 1
+    worst = (columns - exact.view(1000, 3000).sum(0)).abs().max()
+    assert worst <= (x.view(1000, 3000).sum(0) - exact.view(1000, 3000).sum(0)).abs().max() + 1e-4
+
+
+def test_the_python_around_the_kernels_shows_in_tracebacks():
+    program = lowered(lambda x, y: ((x + 1) @ y,), torch.randn(2, 3), torch.randn(3, 2))
+    with pytest.raises(RuntimeError) as caught:
+        program.run(torch.randn(2, 3), torch.randn(5, 5))
+    assert any("bothways native" in str(entry.path) for entry in caught.traceback)
