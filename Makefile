@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint typecheck pytest slow bench format clean
+.PHONY: help demo test lint typecheck pytest slow conformance bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make typecheck mypy alone"
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
+	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make bench     call overhead, capture time, memory of training, next to eager and torch.compile"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
@@ -51,6 +52,11 @@ pytest: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+conformance: $(READY)
+	rm -rf build/conformance
+	BOTHWAYS_CONFORMANCE=build/conformance $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_native_opinfo.py; \
+	status=$$?; $(BIN)/python tests/conformance_report.py build/conformance docs/conformance.md && exit $$status
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

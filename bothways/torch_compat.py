@@ -148,9 +148,24 @@ def global_module_hooks() -> dict[str, Any]:
 
 def fake_tensor_mode(*, allow_real: bool = False) -> Any:
     """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    return _quiet_fake_tensor_mode()(allow_non_fake_inputs=allow_real)
 
-    return FakeTensorMode(allow_non_fake_inputs=allow_real)
+
+@functools.cache
+def _quiet_fake_tensor_mode() -> Any:
+    """FakeTensorMode writes an error with its traceback into the log when an operation refuses its arguments, which
+    is the user's business: plain Python raises the same error at the line that made it."""
+    from torch._subclasses import fake_tensor
+
+    class QuietFakeTensorMode(fake_tensor.FakeTensorMode):
+        def _dispatch_impl(self, *args: Any) -> Any:
+            before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+            try:
+                return super()._dispatch_impl(*args)
+            finally:
+                fake_tensor.log.disabled = before
+
+    return QuietFakeTensorMode
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -193,6 +208,18 @@ def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., An
 def graph_is_retained() -> bool:
     """Whether the backward that runs keeps its graph for another one."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())
+
+
+def next_autograd_number() -> int:
+    """The number autograd gives to the next node it makes in this thread."""
+    number: int = _C._autograd._get_sequence_nr()
+    return number
+
+
+def running_autograd_number() -> int | None:
+    """The number of the node whose backward runs now."""
+    node = _C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
 
 
 def release_saved_tensors(context: Any) -> None:
@@ -245,6 +272,21 @@ def is_plain_dense(tensor: torch.Tensor) -> bool:
         and not torch._is_functional_tensor(tensor)
         and not _C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def has_plain_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are in memory as they are: not sparse, not batched, nothing put off."""
+    return _C._has_storage(tensor) and not (tensor.is_conj() or tensor.is_neg())
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for many in ``vmap``, the present one or the one of ``is_grads_batched``."""
+    return _C._functorch.is_batchedtensor(tensor) or _C._functorch.is_legacy_batchedtensor(tensor)
+
+
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with nothing put off: conjugated and negated in memory."""
+    return tensor.resolve_conj().resolve_neg()
 
 
 def is_composite(operation: Any) -> bool:

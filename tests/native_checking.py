@@ -62,7 +62,7 @@ def cases_of(name, function, inputs, grad=True):
     except IndependentResults as found:
         parts = [lambda *values, group=group: [function(*values)[at] for at in group] for group in found.groups]
         return [case for part in parts for case in cases_of(name, part, inputs, grad)]
-    case = Case(name, function, inputs)
+    case = Case(name, function, [duplicate(tensor).requires_grad_(tensor.requires_grad) for tensor in inputs])
     gradients = [node for node in joint.gradients if node is not None]
     outputs = [*joint.results, *joint.updates.values(), *gradients]
     case.graph = joint.recorder.module(tuple(outputs), "Case")
@@ -76,10 +76,16 @@ def cases_of(name, function, inputs, grad=True):
     return [case]
 
 
+def duplicate(tensor):
+    """The same elements in memory of their own, at the same places."""
+    memory = tensor.detach().untyped_storage().clone()
+    return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 def run_graph(graph, inputs):
     """What ATen computes: the results, and the inputs as they are afterwards, where it changes them."""
     torch.manual_seed(0)
-    given = [tensor.detach().clone() for tensor in inputs]
+    given = [duplicate(tensor) for tensor in inputs]
     with torch.no_grad():
         return [*graph(*given), *given]
 
@@ -159,7 +165,7 @@ def run_some(cases):
 
 def run_merged(cases):
     """The results of each case, and its inputs afterwards."""
-    inputs = [tensor.detach().clone() for case in cases for tensor in case.given]
+    inputs = [duplicate(tensor) for case in cases for tensor in case.given]
     program = Program(lower(merged(cases), inputs))
     torch.manual_seed(0)
     with torch.no_grad():
@@ -187,7 +193,8 @@ def differences(case, got):
                 found.append(f"result {index} is {own}, not {eager}")
             continue
         facts = [(tensor.shape, tensor.dtype, strides_that_count(tensor)) for tensor in (own, eager)]
-        if facts[0] != facts[1]:
+        # PyTorch foretells the strides of a few operations wrongly; then it is what was foretold that counts.
+        if facts[0] != facts[1] and (*facts[0][:2], own.stride()) != foretold(case, index):
             found.append(f"result {index} is {facts[0]}, not {facts[1]}")
             continue
         if same(own, eager):
@@ -198,6 +205,12 @@ def differences(case, got):
         if true is None or not eager.dtype.is_floating_point or not as_accurate(own, eager, true):
             found.append(f"result {index}:\n{describe(own, eager, true)}")
     return found
+
+
+def foretold(case, index):
+    [output] = [node for node in case.graph.graph.nodes if node.op == "output"]
+    fakes = [node.meta["val"] for node in output.args[0] if node is not None]
+    return (fakes[index].shape, fakes[index].dtype, fakes[index].stride()) if index < len(fakes) else None
 
 
 def strides_that_count(tensor):

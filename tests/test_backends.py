@@ -16,6 +16,7 @@ from bothways.backends import (
     registry,
 )
 from bothways.backends.eager import eager
+from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend
 
 
@@ -46,7 +47,7 @@ def test_eager_gives_back_the_forward_of_the_graph(gm):
 
 def test_the_default_is_the_best_backend_there_is():
     assert DEFAULT_BACKEND == "native"
-    assert lookup_backend(DEFAULT_BACKEND) is eager
+    assert lookup_backend(DEFAULT_BACKEND) is native
 
 
 def test_every_listed_name_can_be_looked_up():

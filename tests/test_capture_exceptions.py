@@ -406,3 +406,10 @@ def test_effects_before_an_exception_happen_once():
         with pytest.raises(ValueError, match="after the effect"):
             compiled(X, log)
         assert log == expected
+
+
+def test_an_operation_that_refuses_its_arguments_leaves_nothing_in_the_log(caplog):
+    compiled = bothways.compile(lambda x: x.t() + 1, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="expects a tensor with <= 2 dimensions"):
+        compiled(torch.ones(2, 3, 4))
+    assert not caplog.records

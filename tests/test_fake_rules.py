@@ -36,15 +36,15 @@ def run_both_ways(function, args, kwargs, mode):
             torch.autograd.grad(results, sources, [torch.ones_like(one) for one in results], allow_unused=True)
 
 
-def check(name, count):
-    mode = Checking()
+def check(name, count, variants):
+    mode = Checking(variants, seed=name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             run_samples(OPERATIONS[name], mode, count)
-        except (RuntimeError, NotImplementedError, StopIteration) as error:
+        except (RuntimeError, NotImplementedError, StopIteration, AssertionError) as error:
             if not mode.answered:
-                pytest.skip(f"the sample does not run: {error}")
+                print(f"the sample of {name} does not run: {error}")
     assert mode.wrong == []
 
 
@@ -52,19 +52,20 @@ def named(skipped):
     return [name for name, operation in OPERATIONS.items() if operation.name.startswith(SKIPPED) == skipped]
 
 
-@pytest.mark.parametrize("name", named(skipped=False))
-def test_rules_agree_with_pytorch(name):
-    check(name, 1)
+@pytest.mark.parametrize("part", range(8))
+def test_rules_agree_with_pytorch(part):
+    for name in named(skipped=False)[part::8]:
+        check(name, 1, variants=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_rules_agree_with_pytorch_on_many_samples(name):
-    check(name, 20)
+    check(name, 20, variants=100)
 
 
 def test_most_of_what_programs_do_is_answered():
-    mode = Checking(variants=False)
+    mode = Checking(variants=0)
     for name in "add nn_functional_linear nn_functional_layer_norm nn_functional_conv2d softmax sum cat".split():
         run_samples(OPERATIONS[name], mode, 10)
     assert sum(mode.declined.values()) < 0.05 * sum(mode.answered.values())
@@ -159,7 +160,7 @@ def test_rules_agree_on_kernels_for_several_threads(name):
 def check_program(name, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    mode = Checking(variants=not name.startswith("attention"))
+    mode = Checking(variants=0 if name.startswith("attention") else 8)
     try:
         with mode:
             results = [tensor for tensor in tensor_list(PROGRAMS[name]()) if tensor.requires_grad]

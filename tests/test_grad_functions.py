@@ -361,3 +361,40 @@ def test_once_differentiable_is_respected(backend):
     (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
     with pytest.raises(RuntimeError):
         gradient.sum().backward()
+
+
+class ChangesGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, w = ctx.saved_tensors
+        grad.mul_(2)
+        return grad * w, None
+
+
+class StepsInBackward(ChangesGradient):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        w.data.sub_(grad * x, alpha=0.1)
+        return grad * w, None
+
+
+@pytest.mark.parametrize("function", [ChangesGradient, StepsInBackward])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_a_backward_changes_is_changed(backend, function):
+    def program(x, w):
+        return function.apply(x, w)
+
+    sides = []
+    for run in (program, bothways.compile(program, backend=backend, fullgraph=True)):
+        x, w = torch.tensor([0.5, 2.0], requires_grad=True), torch.tensor([3.0, 4.0])
+        for _ in range(2):
+            given = torch.ones(2)
+            run(x, w).backward(given)
+        sides.append((x.grad, w, given))
+    assert difference(*sides) is None

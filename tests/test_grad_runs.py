@@ -150,9 +150,57 @@ def test_forward_mode(backend, needed):
 
 def test_batched_gradients(backend):
     def scene(compiler):
-        x = leaf(3, 2)
-        result = compiler(lambda x: x.sin() * x)(x)
+        function, x = compiler(lambda x: x.sin() * x), leaf(3, 2)
         given = torch.randn(4, 2, 3).transpose(1, 2)
-        return torch.autograd.grad(result, x, given, is_grads_batched=True)
+        batched = torch.autograd.grad(function(x), x, given, is_grads_batched=True)
+        again = torch.autograd.grad(function(x), x, given, is_grads_batched=True, create_graph=True)
+        mapped = torch.func.vmap(lambda tangent: torch.autograd.grad(function(x), x, tangent))(given)
+        return batched, again, mapped
+
+    agree(scene, backend, fullgraph=False)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_jacobians_and_hessians(backend, vectorize):
+    def scene(compiler):
+        x = torch.randn(3)
+        return (
+            torch.autograd.functional.jacobian(compiler(lambda x: x.sin() * x), x, vectorize=vectorize),
+            torch.autograd.functional.hessian(compiler(lambda x: (x.sin() * x).sum()), x, vectorize=vectorize),
+        )
+
+    agree(scene, backend)
+
+
+def test_gradients_by_the_gradient_that_is_given(backend):
+    def scene(compiler):
+        function, x = compiler(lambda x: x.sin() * x), leaf(3)
+        seen = []
+        for needed in (False, True, False, True):
+            given = torch.ones(3, requires_grad=needed)
+            (first,) = torch.autograd.grad(function(x), x, given, create_graph=True)
+            seen += [first, torch.autograd.grad(first.sum(), [x, given] if needed else [x])]
+        return seen
+
+    agree(scene, backend)
+
+
+def test_sparse_gradients(backend):
+    def scene(compiler):
+        weight = leaf(5, 3)
+        table = compiler(lambda weight: weight * 2)(weight)
+        torch.nn.functional.embedding(torch.tensor([1, 2]), table, sparse=True).sum().backward()
+        return weight.grad.is_sparse, weight.grad.to_dense()
+
+    agree(scene, backend)
+
+
+def test_gradients_that_are_conjugated_or_negated_later(backend):
+    def scene(compiler):
+        z, x = torch.randn(3, dtype=torch.complex64).requires_grad_(), leaf(3)
+        given = torch.randn(3, dtype=torch.complex64).conj()
+        compiler(lambda z: z * 2j)(z).backward(given)
+        compiler(lambda x: x * 2)(x).backward(given.imag)
+        return z.grad, x.grad
 
     agree(scene, backend)

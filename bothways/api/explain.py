@@ -34,6 +34,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
             graphs=list(history.graphs),
             breaks=list(history.breaks),
             recompilations=list(history.recompilations),
+            generated=list(history.generated),
             plain_from_now_on=state.dispatcher.forwards,
             result=result,
         )

@@ -18,6 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad import differentiate
 from bothways.grad.joint import NotDifferentiable
+from bothways.grad.origins import noting_origins
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
 
@@ -38,7 +39,7 @@ def aot(
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
-            return differentiate(graph.forward, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
+            return differentiate(noting_origins(graph), inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
         except refusals:
             return graph.forward
 

@@ -11,7 +11,7 @@ import torch.fx
 
 from bothways.backends.aot import aot, run_and_forget, run_as_is
 from bothways.errors import NoCompiler, warn_once
-from bothways.lower import compile_graph
+from bothways.lower import NotLowered, compile_graph
 
 # Below so many elements one operation is faster as the ATen call it is: a kernel has to be called, too.
 SMALL = 16384
@@ -24,6 +24,8 @@ def compile_kernels(
     if all(tensor.device.type == "cpu" for tensor in inputs):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
+        except NotLowered:
+            pass  # what the graph does to its inputs is for ATen to do
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)

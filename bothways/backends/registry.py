@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from bothways.backends.aot import aot_eager
 from bothways.backends.eager import eager
+from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend
 
 CompiledGraph = Callable[..., Any]
@@ -30,13 +31,11 @@ DEFAULT_BACKEND = "native"
 BUILT_IN: dict[str, Backend] = {
     "eager": eager,
     "aot_eager": aot_eager,
+    "native": native,
 }
 
-# Names that stand for another backend. "native" becomes a row of BUILT_IN once kernels are generated; until
-# then the best backend there is runs the graph as captured.
-ALIASES: dict[str, str] = {
-    "native": "eager",
-}
+# Names that stand for another backend.
+ALIASES: dict[str, str] = {}
 
 _registered: dict[str, Backend] = {}
 _loaded_entry_points: dict[str, Backend] = {}

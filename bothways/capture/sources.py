@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import keyword
 from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
+T = TypeVar("T")
 
 
 def is_plain_name(name: str) -> bool:
@@ -15,7 +18,23 @@ def is_plain_name(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
+def path_step(cls: type[T]) -> type[T]:
+    """A frozen dataclass that works out its hash once: paths are long, and looked up all the time."""
+    made = dataclass(frozen=True)(cls)
+    of_fields = made.__hash__
+
+    def remembered(self: object) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = of_fields(self)
+        return known
+
+    made.__hash__ = remembered  # type: ignore[method-assign]
+    return made
+
+
+@path_step
 class Source:
     """One step of a path. ``base`` is None for roots."""
 
@@ -43,7 +62,7 @@ class Source:
         return self.name
 
 
-@dataclass(frozen=True)
+@path_step
 class Local(Source):
     """A parameter of the compiled function."""
 
@@ -57,7 +76,7 @@ class Local(Source):
         return f"L[{self.local!r}]"
 
 
-@dataclass(frozen=True)
+@path_step
 class Injected(Source):
     """An object the generated code keeps in its namespace under ``key``: a globals dict, a class, a function."""
 
@@ -72,7 +91,7 @@ class Injected(Source):
         return self.label
 
 
-@dataclass(frozen=True)
+@path_step
 class WeakInjected(Injected):
     """An object of the user's that the namespace knows by a weak reference: a key that is no constant."""
 
@@ -80,7 +99,7 @@ class WeakInjected(Injected):
         return f"{self.key}()"
 
 
-@dataclass(frozen=True)
+@path_step
 class Step(Source):
     """A step that starts from another source."""
 
@@ -95,7 +114,7 @@ class Step(Source):
         return self.code(self.origin.name)
 
 
-@dataclass(frozen=True)
+@path_step
 class Attr(Step):
     """``base.attribute``, where reading it runs no user code."""
 
@@ -107,7 +126,7 @@ class Attr(Step):
         return f"getattr({base}, {self.attribute!r})"
 
 
-@dataclass(frozen=True)
+@path_step
 class Item(Step):
     """``base[key]`` for keys whose repr is their literal."""
 
@@ -117,7 +136,7 @@ class Item(Step):
         return f"{base}[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@path_step
 class InjectedItem(Step):
     """``base[key]`` for a key that is an object kept in the namespace (an enum member, a class, a module)."""
 
@@ -131,7 +150,7 @@ class InjectedItem(Step):
         return f"{self.origin.name}[{self.key.label}]"
 
 
-@dataclass(frozen=True)
+@path_step
 class Cell(Step):
     """The content of a function's closure cell."""
 
@@ -142,7 +161,7 @@ class Cell(Step):
         return f"{base}.__closure__[{self.index}].cell_contents"
 
 
-@dataclass(frozen=True)
+@path_step
 class BaseItem(Step):
     """``builtin.__getitem__(base, key)``: an item of a container whose class overrides item access."""
 
@@ -153,7 +172,7 @@ class BaseItem(Step):
         return f"{self.builtin}.__getitem__({base}, {self.key!r})"
 
 
-@dataclass(frozen=True)
+@path_step
 class Expression(Step):
     """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""
 

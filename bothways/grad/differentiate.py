@@ -28,6 +28,7 @@ from bothways.grad.joint import (
 )
 from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
+from bothways.runtime import generated
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -168,6 +169,7 @@ class DifferentiatedGraph:
         reads: Sequence[Reads],
     ) -> None:
         self.function = function
+        self._generated = generated.current()
         self._reads = reads
         self._forward_conditions = [read.forward for read in reads if read.forward is not None]
         self._backward_conditions = [read.backward for read in reads if read.backward is not None]
@@ -178,6 +180,7 @@ class DifferentiatedGraph:
         self.result_count = len(joint.results)
         self.changed = list(joint.updates)
         self.is_random = bool(joint.random_nodes)
+        self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         # The joint traces of one function agree on the forward, operation by operation: positions name the values.
         saved = saved_values(joint)
         self.needed_inputs = needed_inputs(joint)
@@ -204,7 +207,7 @@ class DifferentiatedGraph:
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.run_forward = with_arguments(compiled)
         self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
-        self._differentiable_backwards: dict[Moment, Callable[..., Any]] = {}
+        self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
@@ -222,16 +225,20 @@ class DifferentiatedGraph:
         values: list[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         inputs: Callable[[], Sequence[torch.Tensor]],
+        plain: bool,
     ) -> Sequence[torch.Tensor | None]:
         """The gradients from ``values``, what was saved; the list is used up, so that memory is freed early.
 
-        ``inputs`` gives all inputs of the forward, for a backward that has to be traced first.
+        ``inputs`` gives all inputs of the forward, for a backward that has to be traced first. Tangents that are not
+        ``plain`` memory go through the graph as it was traced.
         """
         moment = strides_of(tangents), torch_compat.autocast_now()  # equal to the Moment, and made faster
         values += [tangent for tangent in tangents if tangent is not None]
         run = self._backwards.get(moment)
         if run is None:
             run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
+        if not plain:
+            run = as_traced(self.backward_graphs[Moment(*moment)].forward)
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients
 
@@ -240,12 +247,13 @@ class DifferentiatedGraph:
     ) -> tuple[torch.Tensor | None, ...]:
         """The backward as a function of inputs and gradients that can be differentiated again."""
         moment = Moment(strides_of(tangents), torch_compat.autocast_now())
-        given = [tangent for tangent in tangents if tangent is not None]
-        run = self._differentiable_backwards.get(moment)
+        values = [*inputs, *(tangent for tangent in tangents if tangent is not None)]
+        key = moment, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
+        run = self._differentiable_backwards.get(key)
         if run is None:
-            run = self._differentiable_backwards[moment] = self._compile_differentiable(moment, [*inputs, *given])
+            run = self._differentiable_backwards[key] = self._compile_differentiable(moment, values)
         unchanged(_read_inputs(run, len(inputs)))
-        return tuple(run(*inputs, *given))
+        return tuple(run(*values))
 
     def _compile_backward(
         self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
@@ -256,7 +264,8 @@ class DifferentiatedGraph:
         needed = [joint.primals[index] for index in self.needed_inputs]
         graph = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
         self.backward_graphs[moment] = graph
-        return as_traced(self._compilers[1](graph, list(values)))
+        with generated.kept_in(self._generated):
+            return as_traced(self._compilers[1](graph, list(values)))
 
     @property
     def is_current(self) -> bool:
@@ -290,6 +299,7 @@ class DifferentiatedGraph:
 
         def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             inputs, tangents = everything[:count], everything[count:]
+            again = torch.is_grad_enabled()
             with torch.enable_grad(), torch_compat.autocast_as(self._autocast):
                 leaves = [
                     _connected(value) if needed else value
@@ -299,7 +309,7 @@ class DifferentiatedGraph:
             results = results_of(self.outputs, outputs)
             roots = [result for result, stride in zip(results, strides, strict=True) if stride is not None]
             sources = [leaf for leaf, needed in zip(leaves, self.needs_grad, strict=True) if needed]
-            found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=True))
+            found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
             return tuple(next(found) if needed else None for needed in self.needs_grad)
 
         return backward

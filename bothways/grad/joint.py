@@ -17,6 +17,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
+from bothways.grad.origins import Origins
 from bothways.grad.trace import Recorder
 from bothways.runtime.torch_state import restore, torch_state
 
@@ -144,9 +145,10 @@ def _trace_joint(
     moment: Moment,
 ) -> Joint:
     fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
+    recorder.origins = Origins()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
     with (
-        torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
+        recorder.origins, torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
         torch_compat.functionalized(),
     ):  # fmt: skip
         wrapped = [torch_compat.to_functional(fake) for fake in fakes]
@@ -326,18 +328,23 @@ def _add_backward(
         _unwrapped(result).stride() if moves else None
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
-    roots, tangents = [], []
+    before = [_unwrapped(value) for value in wrapped]
+    roots, tangents, given = [], [], []
     for index, (result, stride) in enumerate(zip(results, joint.tangent_strides, strict=True)):
         if stride is not None:
             inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner))
+            given.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
         found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         raise NotDifferentiable(str(error)) from error
+    changed = zip([*wrapped, *tangents], [*before, *given], strict=True)
+    if any(_unwrapped(value) is not inner for value, inner in changed):
+        raise NotDifferentiable("a custom function changes an input or a gradient in its backward")
     for original in inputs:
         gradient = next(found) if original.requires_grad else None
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))

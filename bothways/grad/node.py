@@ -24,6 +24,7 @@ class Graph(Protocol):
     """What the node needs of a differentiated graph."""
 
     is_random: bool
+    gpus: tuple[int, ...]
     looks_at_grad_mode: bool
     saves_something: bool
     parts: tuple[int | None, ...] | None
@@ -39,7 +40,7 @@ class Graph(Protocol):
     def is_current(self) -> bool: ...
 
     def run_backward(
-        self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]]
+        self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]], plain: bool
     ) -> Gradients: ...
 
     def run_differentiable_backward(
@@ -59,7 +60,7 @@ class CompiledNode(torch.autograd.Function):
         ctx.graph = graph
         ctx.set_materialize_grads(False)
         ctx.used, ctx.kept = frozenset(), None
-        ctx.random_state = torch.get_rng_state() if graph.is_random else None
+        ctx.random_states = random_states(graph.gpus) if graph.is_random else None
         if graph.looks_at_grad_mode:
             # Some kernels decide by the grad mode what they keep for the backward, as in eager.
             with torch.enable_grad(), torch_compat.below_autograd():
@@ -95,12 +96,19 @@ class CompiledNode(torch.autograd.Function):
 
         given = tangents[: graph.result_count]
         current = graph.is_current
+        plain = all(tangent is None or torch_compat.has_plain_memory(tangent) for tangent in given)
+        if not plain:
+            given = tuple(None if tangent is None else torch_compat.resolved(tangent) for tangent in given)
+            left = [t for t in given if t is not None and not torch_compat.has_plain_memory(t)]
+            plain = not left
+            # What is sparse is for autograd's own formulas; kernels do not know what is batched, but operations do.
+            current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
         if current and not torch.is_grad_enabled():
             # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
             # they go, as eager's do.
             torch_compat.release_saved_tensors(ctx)
             try:
-                return None, *graph.run_backward(values, given, inputs)
+                return None, *graph.run_backward(values, given, inputs, plain)
             except NotRepeatable:
                 pass  # the other way runs the whole forward again, with the same random numbers
 
@@ -110,10 +118,10 @@ class CompiledNode(torch.autograd.Function):
                     check_unchanged(tensor, version)
 
         run = graph.run_differentiable_backward if current else graph.run_plain_backward
-        if ctx.random_state is None:
+        if ctx.random_states is None:
             return None, *run(inputs(), given, unchanged)
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(ctx.random_state)
+        with torch.random.fork_rng(devices=graph.gpus):
+            set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), given, unchanged)
 
 
@@ -140,6 +148,17 @@ def _saved(ctx: Any, graph: Graph, tangents: Gradients) -> list[torch.Tensor]:
 
 # PyTorch's own ``apply`` asks for function transforms first; behind the guards of a program there are none.
 apply_node: Callable[..., Any] = torch_compat.unchecked_apply(CompiledNode)
+
+
+def random_states(gpus: Sequence[int]) -> list[torch.Tensor]:
+    """Where the random numbers of the CPU and of some GPUs are."""
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)]
+
+
+def set_random_states(gpus: Sequence[int], states: Sequence[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for gpu, state in zip(gpus, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, gpu)
 
 
 def check_unchanged(tensor: torch.Tensor, version: int) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.runtime import generated
 from bothways.runtime.nodes import Region, Watched
 
 CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -148,12 +149,14 @@ class Part:
         self.__name__ = self.__qualname__ = name
         self.__module__ = __name__
         self._compile = compile_part
+        self._generated = generated.current()
         self._run: Callable[..., Any] | None = module.forward if compile_part is None else None
 
     def __call__(self, *values: Any) -> Any:
         if self._run is None:
             assert self._compile is not None
-            self._run = self._compile(self.module, list(values))
+            with generated.kept_in(self._generated):
+                self._run = self._compile(self.module, list(values))
         return self._run(*values)
 
     def __repr__(self) -> str:

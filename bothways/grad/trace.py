@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.origins import Origins
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
 
 # Questions the dispatcher answers for itself; they compute nothing.
@@ -52,6 +53,7 @@ class Recorder(DispatchMode):
     ) -> None:
         super().__init__()
         self._answer = answer
+        self.origins: Origins | None = None  # tells which line an operation comes from
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions or {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -114,6 +116,8 @@ class Recorder(DispatchMode):
         name = getattr(target, "_opname", None) or getattr(target, "__name__", None)
         named = {key: self._with_nodes(value) for key, value in kwargs.items()}
         node = self.graph.create_node("call_function", target, self._with_nodes(args), named, name)
+        if self.origins is not None:
+            node.meta["stack_trace"] = self.origins.now()
         self._bind_result(node, result)
 
     def _with_nodes(self, value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -65,6 +66,9 @@ class Source:
         return ["\n".join(part) for part in parts]
 
 
+_COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
+
+
 class Failure(Exception):
     """What the compiler or the loader said."""
 
@@ -100,7 +104,8 @@ def whole_text(source: Source, tools: Toolchain) -> str:
 
 def _library(source: Source, tools: Toolchain, cache: Cache | None) -> ctypes.CDLL:
     text = whole_text(source, tools)
-    key = key_of(FORMAT, tools.identity, repr(tools), text)
+    # Comments name lines of the user's, which move when something else in the file is edited.
+    key = key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", text))
     if key not in _loaded:
         _loaded[key] = _found_or_built(source, text, tools, cache, key)
     return _loaded[key]

@@ -243,6 +243,7 @@ class Builder:
             new: Node = first
             while new in self.current:
                 new = self.current[new]
+            self.labels = {"name": first.name, "origin": new.origin}
             found.append(self.written(new, first))
         return found
 

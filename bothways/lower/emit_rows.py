@@ -8,7 +8,7 @@ from bothways.lower.emit import Block, KernelWriter
 from bothways.lower.loops import Loop
 from bothways.lower.prims import Map, Reduce
 
-CHUNK = 1024  # how many values are summed in float before the sum goes on in double
+CHUNK = 256  # how many values are summed in float before the sum goes on in double; short chains overlap, too
 SCRATCH = 8192  # elements of a row that may be kept on the stack
 
 
@@ -84,7 +84,7 @@ def write_slices(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce
     """One long row, shared out to the threads in slices whose results are put together in order."""
     outer = w.nest.reduced[0]
     single = len(w.nest.reduced) == 1
-    step = CHUNK * 16 if single else 1
+    step = CHUNK * 64 if single else 1
     count = -(-outer.size // step)
     parts = {reduce: w.fresh(f"{reduce.name}_slices") for reduce in reduces}
     for reduce, name in parts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +114,7 @@ class _Lowering:
         if node.target is operator.getitem:
             return args[0][args[1]]
         value = node.meta.get("val")
-        self.builder.labels = {"name": node.name, "origin": str(node.target)}
+        self.builder.labels = {"name": node.name, "origin": _origin(node)}
         lowering = LOWERINGS.get(node.target)
         if lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY):
             random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -165,6 +166,15 @@ class _Lowering:
         if node not in self._relaid:
             self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
         return self.builder.stored(self._relaid[node])
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """The operation, and the line of the user's that it comes from."""
+    where = re.match(r'File "(.*)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace", ""))
+    if where is None:
+        return str(node.target)
+    file, line, text = where.groups()
+    return f"{node.target}: {file.rpartition('/')[2]}:{line}  {text}"
 
 
 def _key(tree: Any) -> Any:

@@ -17,6 +17,7 @@ from bothways.lower.graph import Lowered, lower
 from bothways.lower.memory import Run, memories_of, plan
 from bothways.lower.prims import Extern, Memory
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, PythonWriter, as_laid_out
+from bothways.runtime.generated import Generated, keep
 
 _count = 0
 
@@ -47,6 +48,7 @@ class Program:
         writer.uses_threads = "omp parallel" in self.c_source
         self.source = writer.write(takes_list=takes_list, checks_layout=False)
         self._namespace = writer.namespace
+        keep(Generated(name, {"C": self.c_source, "Python": self.source} if self.c_source else {"Python": self.source}))
         dump(name, kernels, self.source, self._namespace)
         if kernels.entries:
             self._bind(build(kernels))

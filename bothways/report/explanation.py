@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break
+from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
 
 
@@ -18,6 +19,7 @@ class Explanation:
     graphs: list[Any] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
+    generated: list[Generated] = field(default_factory=list)
     plain_from_now_on: bool = False
     result: Any = field(default=None, repr=False)
 
@@ -48,6 +50,9 @@ class Explanation:
             lines.append("Calls that none of these programs takes run as plain Python from now on.")
         for index, program in enumerate(self.programs):
             lines += ["", *_program_lines(index, program)]
+        for found in self.generated:
+            for language, text in found.texts.items():
+                lines += _section(f"{language} of the {found.name} graph", [text.strip()])
         lines += _section("Breaks", [str(found) for found in self.breaks])
         lines += _section("Recompilations", self.recompilations)
         return "\n".join(lines)

@@ -21,9 +21,10 @@ import torch
 from bothways import errors
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
-from bothways.runtime import logs
+from bothways.runtime import generated, logs
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
+from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
 
 
@@ -58,6 +59,7 @@ class History:
     recompilations: list[str] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
+    generated: list[Generated] = field(default_factory=list)
     captures: int = 0
 
 
@@ -145,7 +147,8 @@ class CompiledFunction:
         program = captured.program
         if captured.graph is not None:
             graph = captured.graph
-            program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+            with generated.kept_in(self.history.generated):
+                program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
             program.graph_text = graph_text(graph)
             self.history.graphs.append(graph)
             counters["stats"]["unique_graphs"] += 1

@@ -1,0 +1,68 @@
+"""Which line of the user's each recorded operation comes from, in the backward too.
+
+While a captured graph is traced, its nodes run one by one, and the line of the node that runs is noted with the
+numbers autograd gives to what it computes. An operation of the backward belongs to the node whose number it has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import torch.fx
+
+from bothways import torch_compat
+
+_active: ContextVar[Origins | None] = ContextVar("origins", default=None)
+
+
+class Origins:
+    """The lines of one trace."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        """Everything computed from now on comes from this line."""
+        self._numbers.append(torch_compat.next_autograd_number())
+        self._lines.append(line)
+
+    def now(self) -> str:
+        """The line that the operation which runs now comes from; nothing when nobody knows."""
+        number = torch_compat.running_autograd_number()
+        if number is None:
+            return self._lines[-1] if self._lines else ""
+        place = bisect_right(self._numbers, number) - 1
+        return self._lines[place] if place >= 0 else ""
+
+    def __enter__(self) -> Origins:
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _active.reset(self._token)
+
+
+def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The graph's forward, which notes the lines it comes from while somebody traces it."""
+    forward: Callable[..., Any] = module.forward
+
+    def run(*inputs: Any) -> Any:
+        origins = _active.get()
+        return forward(*inputs) if origins is None else _Noting(module, origins).run(*inputs)
+
+    return run
+
+
+class _Noting(torch.fx.Interpreter):
+    def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
+        super().__init__(module)
+        self._origins = origins
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        if node.op.startswith("call"):
+            self._origins.note(node.meta.get("stack_trace", ""))
+        return super().run_node(node)

@@ -1,0 +1,95 @@
+"""Writes docs/conformance.md from what the slow tests of test_native_opinfo.py found: ``make conformance``.
+
+    python tests/conformance_report.py FOLDER_OF_FINDINGS docs/conformance.md
+"""
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import torch
+
+from bothways.lower.lowerings import LOWERINGS
+
+
+def load(folder):
+    """The findings of each dtype, put together."""
+    found = defaultdict(lambda: {"cases": 0, "met": Counter(), "left": Counter(), "failed": {}, "not_run": {}})
+    for path in sorted(Path(folder).glob("*.json")):
+        facts = json.loads(path.read_text())
+        own = found[path.stem.split("-")[0]]
+        own["cases"] += facts["cases"]
+        for name in ("met", "left", "failed", "not_run"):
+            own[name].update(facts[name])
+    return found
+
+
+def listed(names):
+    """Names as a paragraph."""
+    return ", ".join(f"`{name.removeprefix('aten.').removesuffix('.default')}`" for name in sorted(names)) or "none"
+
+
+def report(found):
+    met, left = Counter(), Counter()
+    for facts in found.values():
+        met.update(facts["met"])
+        left.update(facts["left"])
+    failed = {name for facts in found.values() for name in facts["failed"]}
+    not_run = {name for facts in found.values() for name in facts["not_run"]}
+    never = {name for name in met if left[name] >= met[name]}
+    sometimes = {name for name in met if 0 < left[name] < met[name]}
+    always = set(met) - never - sometimes
+    unmet = {str(target) for target in LOWERINGS} - set(met)
+    rows = [f"| {dtype} | {facts['cases']} | {len(facts['failed'])} |" for dtype, facts in sorted(found.items())]
+    total = sum(facts["cases"] for facts in found.values())
+    return "\n".join([
+        "# Conformance of the native backend",
+        "",
+        "Written by `make conformance`; do not edit. PyTorch's own samples of its operations (OpInfo) run as eager",
+        "runs them and as kernels, with their gradients. A result conforms when its shape, strides and dtype are",
+        "eager's and its values are eager's too, within the tolerances of PyTorch's own tests, or are as near to those",
+        f"in double precision as eager's are. PyTorch {torch.__version__.split('+')[0]}.",
+        "",
+        "| dtype | samples, each forward and backward | operations that fail |",
+        "| --- | --- | --- |",
+        *rows,
+        f"| together | {total} | {len(failed)} |",
+        "",
+        f"**Failing**: {listed(failed)}.",
+        "",
+        f"The samples are made of {len(met)} ATen operations:",
+        "",
+        f"- {len(always)} have a lowering that took every sample;",
+        f"- {len(sometimes)} have one that leaves some of its arguments to ATen;",
+        f"- {len(never)} run as calls of ATen, between kernels.",
+        "",
+        "Empty tensors, complex numbers and other dtypes that kernels do not compute in count as left to ATen.",
+        "",
+        "## Always lowered",
+        "",
+        listed(always),
+        "",
+        "## Lowered, but for some arguments",
+        "",
+        listed(sometimes),
+        "",
+        "## Left to ATen",
+        "",
+        listed(never),
+        "",
+        "## Lowerings that no sample reaches",
+        "",
+        f"{listed(unmet)}",
+        "",
+        "## Samples that are not compiled",
+        "",
+        "Some or all samples of these need data while they are traced, or do not run in eager either:",
+        "",
+        listed(not_run),
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(report(load(sys.argv[1])))
