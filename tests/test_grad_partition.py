@@ -15,12 +15,20 @@ import torch.nn.functional as F
 
 import bothways
 from bothways.backends import aot
+from bothways.grad import partition
 from bothways.grad.joint import trace_joint
 from bothways.grad.mincut import UNLIMITED, Network
 from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_bytes, saved_values
 
 SHAPE = (64, 128)
 BYTES = 64 * 128 * 4
+
+
+@pytest.fixture
+def functions_cost_nothing(monkeypatch):
+    """As on a GPU: functions such as ``exp`` take no longer than memory does."""
+    monkeypatch.setattr(partition, "TRANSCENDENTAL", frozenset())
+
 
 
 class Graphs:
@@ -221,6 +229,7 @@ def used_twice(y):
     return ((y * 2).sin() + (y * 3).cos()).sum()
 
 
+@pytest.mark.usefixtures("functions_cost_nothing")
 @pytest.mark.parametrize(
     "program, chosen, plain",
     [
@@ -251,6 +260,7 @@ def test_a_chain_that_costs_more_than_it_saves_is_not_computed_again():
     assert saved.target is torch.ops.aten.add.Tensor
 
 
+@pytest.mark.usefixtures("functions_cost_nothing")
 def test_a_long_chain_is_saved_at_some_points(args):
     # 20 times sin and exp: eager saves 20 values. None would do, but then the backward would begin with all.
     assert 3 * BYTES <= saved_bytes(saved_by(long_chain, args)) <= 7 * BYTES
@@ -274,6 +284,7 @@ def again(program, args):
     return {target.overloadpacket.__name__ for target in more if more.count(target) > fewer.count(target)}
 
 
+@pytest.mark.usefixtures("functions_cost_nothing")
 @pytest.mark.parametrize(
     "program, expected",
     [
@@ -307,6 +318,7 @@ def test_a_backward_that_would_draw_again_is_refused(args):
         extract(joint, [*joint.primals, *joint.tangents], joint.gradients)
 
 
+@pytest.mark.usefixtures("functions_cost_nothing")
 def test_values_are_computed_again_when_they_are_needed_and_not_before(args):
     graphs = Graphs()
     gradients(bothways.compile(two_layers, backend=graphs.backend, fullgraph=True), args)
@@ -469,3 +481,8 @@ def test_a_long_network_takes_no_recursion():
     for one, other in itertools.pairwise(nodes):
         network.connect(one, other, 2 if one != nodes[10_000] else 1)
     assert network.cut(nodes[0], nodes[-1]) == set(nodes[10_001:])
+
+
+def test_functions_that_take_long_are_not_run_again_on_a_cpu(args):
+    assert again(pointwise_chain, args) == set()
+    assert again(lambda x, w: ((x @ w) * 2 + 1).relu().square().sum(), args) <= {"mul", "add", "relu"}

@@ -15,6 +15,8 @@ import pytest
 import torch
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
+from bothways.lower.c_ops import COMPUTED
+
 samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 
 # What takes long and is made of operations that others have as well, or has none that kernels could compute.
@@ -51,6 +53,7 @@ class Findings:
 
     def __init__(self):
         self.cases, self.met, self.left = 0, Counter(), Counter()
+        self.left_though_plain = Counter()  # of cases where every tensor has elements of a dtype that kernels know
         self.failed, self.not_run = {}, {}
         self._waiting = []
 
@@ -84,7 +87,9 @@ class Findings:
             for case in self._waiting:
                 nodes = [node for node in case.graph.graph.nodes if node.op == "call_function"]
                 self.met.update(str(node.target) for node in nodes if hasattr(node.target, "_schema"))
-                self.left.update(str(target) for target in unlowered(case) if hasattr(target, "_schema"))
+                left = [str(target) for target in unlowered(case) if hasattr(target, "_schema")]
+                self.left.update(left)
+                self.left_though_plain.update(left if is_plain(case) else [])
         self._waiting = []
 
     def write(self, name):
@@ -92,6 +97,12 @@ class Findings:
             Path(REPORT).mkdir(parents=True, exist_ok=True)
             facts = {key: value for key, value in vars(self).items() if not key.startswith("_")}
             (Path(REPORT) / f"{name}.json").write_text(json.dumps(facts, indent=1))
+
+
+def is_plain(case):
+    values = [node.meta.get("val") for node in case.graph.graph.nodes]
+    fakes = [fake for value in values for fake in (value if isinstance(value, tuple) else [value])]
+    return all(fake.numel() and fake.dtype in COMPUTED for fake in fakes if isinstance(fake, torch.Tensor))
 
 
 def findings_about(operations, dtype, count):

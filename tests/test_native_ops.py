@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
+import bothways
+from bothways.backends.native import native
 from bothways.lower.graph import lower
 from bothways.lower.program import Program
 
@@ -432,3 +434,18 @@ def test_optimizers_lists():
 
     lists = [[torch.rand(shape) + 0.1 for shape in ((3,), (4, 5), (2, 3, 4))] for _ in range(4)]
     check(adamw, *lists)
+
+
+def test_an_error_leaves_the_inputs_as_they_were():
+    def step(parameter, weight, index):
+        parameter.add_(F.embedding(index, weight).sum())
+        weight.mul_(0.5)
+
+    compiled, fine, wrong = bothways.compile(step, backend=native), torch.tensor([0, 4]), torch.tensor([0, 5])
+    own, eager = ([torch.ones(3), torch.ones(5, 2)] for _ in range(2))
+    compiled(*own, fine)
+    step(*eager, fine)
+    assert all(map(torch.equal, own, eager))
+    with pytest.raises(IndexError):
+        compiled(*own, wrong)
+    assert all(map(torch.equal, own, eager))

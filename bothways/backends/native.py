@@ -21,7 +21,7 @@ def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
     """The graph as kernels where its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    if all(tensor.device.type == "cpu" for tensor in inputs):
+    if all(tensor.device.type == "cpu" for tensor in inputs) and not _has_complex_values(graph):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
         except NotLowered:
@@ -29,6 +29,13 @@ def compile_kernels(
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)
+
+
+def _has_complex_values(graph: torch.fx.GraphModule) -> bool:
+    """Complex tensors may be views that conjugate or negate, which strides do not show."""
+    values = [node.meta.get("val") for node in graph.graph.nodes]
+    flat = [item for value in values for item in (value if isinstance(value, (tuple, list)) else [value])]
+    return any(isinstance(item, torch.Tensor) and item.dtype.is_complex for item in flat)
 
 
 _differentiated = aot(

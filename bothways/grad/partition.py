@@ -33,6 +33,11 @@ _MOVES = frozenset(
 _TRAFFIC_PER_BYTE = 8
 _CALL = 4096
 _LONGEST_CHAIN = 8
+TRANSCENDENTAL = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc "
+    "erfinv lgamma digamma pow sigmoid log_sigmoid_forward softplus gelu silu mish elu celu selu logaddexp hypot "
+    "xlogy".split()
+)
 
 
 class NotRepeatable(Exception):
@@ -162,7 +167,14 @@ def _is_cheap(node: Node) -> bool:
 
 def _price(node: Node) -> int:
     """What it costs to run a cheap operation again, in bytes that might as well be saved."""
-    return _CALL + (sum(map(_traffic, node.all_input_nodes)) + _traffic(node)) // _TRAFFIC_PER_BYTE
+    traffic = sum(map(_traffic, node.all_input_nodes)) + _traffic(node)
+    return _CALL + (traffic if _takes_long(node) else traffic // _TRAFFIC_PER_BYTE)
+
+
+def _takes_long(node: Node) -> bool:
+    """Whether the operation computes longer than memory takes to bring its values: ``exp`` does, on a CPU."""
+    name = getattr(node.target, "_opname", "").removesuffix("_backward").removesuffix("_").removeprefix("special_")
+    return node.meta["val"].device.type == "cpu" and name in TRANSCENDENTAL
 
 
 def _traffic(node: Node) -> int:

@@ -39,7 +39,7 @@ HALVES = (torch.bfloat16, torch.float16)
 # Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they
 # are rounded before these: what is equal in memory is equal in a register.
 DISCONTINUOUS = frozenset(
-    "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide heaviside".split()
+    "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide pow".split()
 )
 
 
@@ -145,6 +145,8 @@ class Builder:
 
     def reshape(self, node: Node, shape: Sequence[int]) -> Node:
         shape = self._known_sizes(node, tuple(shape))
+        while isinstance(node, Reshape):
+            node = node.arg
         if node.shape == shape:
             return node
         if not isinstance(node, Buffer):
@@ -202,12 +204,9 @@ class Builder:
             node = self._copied(node)
         found = self.buffers.get(node)
         if found is None:
-            strides = getattr(node, "strides", None)
-            if strides is None or not is_dense(node.shape, strides):
-                strides = contiguous(node.shape)
+            strides = _strides(node)
             memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
-            found = Buffer(node.shape, node.dtype, memory, strides, name=node.name, origin=node.origin)
-            self.buffers[node] = found
+            found = self.buffers[node] = _whole(memory, node)
         return found
 
     def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
@@ -262,7 +261,14 @@ class Builder:
         return found
 
     def _viewed(self, node: View) -> Buffer:
-        base = self.stored(node.arg)
+        below = node.arg
+        plain = isinstance(below, (Map, Reduce)) and _strides(below) == contiguous(below.shape)
+        if isinstance(node, Reshape) and plain and below not in self.buffers:
+            # The memory is made in the shape that is asked for, which is the one that leaves the program.
+            memory = Memory(self.unique(below.name), below.dtype, node.shape, contiguous(node.shape), below)
+            self.buffers[below] = self.window(_whole(memory, below), below.shape, contiguous(below.shape))
+            return _whole(memory, node)
+        base = self.stored(below)
         match node:
             case Permute():
                 result = self.permute(base, node.dims)
@@ -313,3 +319,13 @@ class Builder:
             unique = f"{name}_{count}"
         self._names.add(unique)
         return unique
+
+
+def _strides(node: Node) -> Shape:
+    """How a computed node is laid out in memory: as eager has it, where that leaves no gaps."""
+    strides = getattr(node, "strides", None)
+    return contiguous(node.shape) if strides is None or not is_dense(node.shape, strides) else strides
+
+
+def _whole(memory: Memory, node: Node) -> Buffer:
+    return Buffer(memory.shape, memory.dtype, memory, memory.strides, name=node.name, origin=node.origin)

@@ -40,9 +40,20 @@ class Block:
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     names: dict[tuple[Node, Mapping], str] = field(default_factory=dict)
+    loop: Loop | None = None  # the innermost loop around
+    before: int = 0  # where in the lines that loop begins
 
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line if not line.startswith("#") else line)
+
+    def inside(self, loop: Loop) -> Block:
+        """The body of a loop that begins here; the caller writes its head and end."""
+        return Block(self.lines, self.depth + 1, loop=loop, before=len(self.lines))
+
+    def add_before_loop(self, line: str) -> None:
+        """A line that does not change within the loop; compilers that move it themselves may not vectorize it."""
+        self.lines.insert(self.before, "    " * (self.depth - 1) + line)
+        self.before += 1
 
 
 class KernelWriter:
@@ -201,10 +212,10 @@ class KernelWriter:
         simd = f"#pragma omp {prefix} simd {clauses}".replace("  ", " ").rstrip()
         if prefix:
             simd += " schedule(static)"
+        inner = body.inside(loop)
         body.add(simd)
         start, stop = bounds.split(":") if bounds else ("0", str(loop.size))
         body.add(f"for (int64_t {loop.index} = {start}; {loop.index} < {stop}; ++{loop.index}) {{")
-        inner = Block(body.lines, body.depth + 1)
         write(inner)
         body.add("}")
 
@@ -249,7 +260,9 @@ class KernelWriter:
     def _computed(self, node: Node, mapping: Mapping, block: Block) -> str:
         match node:
             case Buffer():
-                return self._named(block, node, self._load(node, mapping))
+                text = self._load(node, mapping)
+                moves = block.loop is None or self.group.domain.strides(mapping, node.strides).get(block.loop.inner, 0)
+                return self._named(block, node, text, before_loop=not moves)
             case Position():
                 return self._index_text(mapping[node.dim] or ())
             case Take():
@@ -308,9 +321,10 @@ class KernelWriter:
             text = f"({text} * {self.group.domain.sizes[part]} + {index})" if text else index
         return text or "0"
 
-    def _named(self, block: Block, node: Node, text: str) -> str:
+    def _named(self, block: Block, node: Node, text: str, before_loop: bool = False) -> str:
         name = self.fresh(node.name)
-        block.add(f"const {COMPUTED[node.dtype]} {name} = {text};")
+        add = block.add_before_loop if before_loop else block.add
+        add(f"const {COMPUTED[node.dtype]} {name} = {text};")
         return name
 
     def fresh(self, hint: str) -> str:

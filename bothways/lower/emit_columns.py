@@ -100,9 +100,9 @@ def open_lanes(w: KernelWriter, block: Block) -> Block:
     """A vector loop over the columns of the block; the caller closes it."""
     columns = w.nest.lanes
     assert columns is not None
+    inner = block.inside(columns)
     block.add("#pragma omp simd")
     block.add("for (int64_t lane = 0; lane < lanes; ++lane) {")
-    inner = Block(block.lines, block.depth + 1)
     inner.add(f"const int64_t {columns.index} = first + lane;")
     return inner
 

@@ -127,7 +127,8 @@ def write_chunks(
 ) -> None:
     """The innermost loop; sums of floats go on in double after each chunk."""
     start, stop = bounds.split(":")
-    chunked = bool(reduces) and (not stop.isdigit() or loop.size > CHUNK)
+    widened = any(accumulated(reduce) != partial(reduce) for reduce in reduces)
+    chunked = widened and (not stop.isdigit() or loop.size > CHUNK)
     if chunked:
         block.add(f"for (int64_t chunk = {start}; chunk < {stop}; chunk += {CHUNK}) {{")
         block.depth += 1

@@ -152,8 +152,18 @@ class Fusion:
             return group.domain.identity(space.shape)
         found = self._upward(group, space)
         if found is None:
-            found = next((group.mapping[member] for member in group.members if member.shape == space.shape), None)
+            found = self._like(group, space)
         return None if found is None else self._without_unknown(group, space, found)
+
+    @staticmethod
+    def _like(group: Group, node: Node) -> Mapping | None:
+        """The mapping of something else in the group that has the node's shape."""
+        for member in group.members:
+            if member.shape == node.shape:
+                return group.mapping[member]
+            if isinstance(member, Reduce) and member.arg.shape == node.shape:
+                return group.mapping_of_arg[member]
+        return None
 
     def _upward(self, group: Group, node: Node) -> Mapping | None:
         """What the group's own values say about a node that reads them."""

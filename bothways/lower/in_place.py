@@ -55,6 +55,8 @@ def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
 
 def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusion: Fusion) -> bool:
     others = [unit for unit in readers if unit is not group]
+    # A check that raises leaves the inputs as they were.
+    others += [unit for unit in fusion.units if isinstance(unit, Call) and not unit.extern.results]
     if any(unit.reach & group.bit for unit in others):
         return False
     if group in readers and not _reads_own_element(group, node, target, fusion):
