@@ -22,7 +22,7 @@ help:
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
-	@echo "make bench     call overhead, capture time, memory of training, next to eager and torch.compile"
+	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
 
@@ -62,6 +62,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/scaling.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
