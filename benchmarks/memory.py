@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from common import print_table, print_targets, write_results
 from torch import Tensor, nn
 from torch.autograd.profiler import profile, record_function
+from workloads import Gpt
 
 import bothways
 
@@ -33,37 +33,6 @@ ENGINES: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "bothways": lambda model: bothways.compile(model, backend="aot_eager", fullgraph=True),
     "bothways, saving all": lambda model: bothways.compile(model, backend="aot_eager", fullgraph=True),
 }
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).chunk(3, -1)
-        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class Transformer(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int = 4) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
 def step(run: Callable[..., Tensor], model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
@@ -100,7 +69,7 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
     prepare(small)(torch.ones(2, 3)).sum().backward()
 
     torch.manual_seed(0)
-    model = Transformer(options.layers, options.width)
+    model = Gpt(options.layers, options.width, VOCABULARY, options.length)
     shape = (2, options.batch, options.length)
     tokens, targets = torch.randint(0, VOCABULARY, shape)
     step(model, model, (tokens, targets))

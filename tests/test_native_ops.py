@@ -449,3 +449,9 @@ def test_an_error_leaves_the_inputs_as_they_were():
     with pytest.raises(IndexError):
         compiled(*own, wrong)
     assert all(map(torch.equal, own, eager))
+
+
+def test_views_that_aten_takes_keep_their_memory():
+    x = torch.randn(4, 4)
+    check(lambda x: (x * 2).as_strided((4, 4), (1, 4)) + (x * 3).sum(0), x, left=["as_strided"])
+    check(lambda x: (lambda y: (y.as_strided((3, 3), (4, 1)) + 1, y.exp() * 2))(x * 2), x, left=["as_strided"])

@@ -54,6 +54,8 @@ def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
 
 
 def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusion: Fusion) -> bool:
+    if any(isinstance(unit, Call) and unit.extern.is_view for unit in readers):
+        return False  # who reads the view is not known here
     others = [unit for unit in readers if unit is not group]
     # A check that raises leaves the inputs as they were.
     others += [unit for unit in fusion.units if isinstance(unit, Call) and not unit.extern.results]

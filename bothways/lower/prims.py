@@ -166,6 +166,12 @@ class Extern(Node):
         return tuple(nodes_in((self.args, self.kwargs)))
 
     @property
+    def is_view(self) -> bool:
+        """Whether the results may be other views of the arguments' memory."""
+        schema = getattr(self.target, "_schema", None)
+        return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+    @property
     def is_pure(self) -> bool:
         """Whether the call only computes its results: it draws no random numbers, checks nothing, writes nowhere."""
         schema = getattr(self.target, "_schema", None)

@@ -62,6 +62,9 @@ class PythonWriter:
             "get_num_threads": torch.get_num_threads,
         }
         self._names: dict[int, str] = {}
+        self._viewed = {  # memory that results of ATen may be views of: it lives longer than its name
+            memory for run in runs if isinstance(run, Extern) and run.is_view for memory in memories_of(run)
+        }
         self._taken = {memory.name for run in runs for memory in memories_of(run)}
         self._made = self._made_by_runs()
         for memory, tensor in lowered.constants.items():
@@ -109,6 +112,7 @@ class PythonWriter:
         forgotten = []
         for memory in dead:
             own = memory.producer is not None and not isinstance(memory.producer, Extern)
+            own = own and memory not in self._viewed
             if own and self._last_made.get(_kind(memory), -1) > number:
                 free.setdefault(_kind(memory), []).append(memory)
             else:
