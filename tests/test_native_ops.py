@@ -375,6 +375,27 @@ def test_running_it_again_gives_the_same():
         assert all(torch.equal(one, other) for one, other in zip(first, run(x), strict=True))
 
 
+def test_what_the_samples_of_pytorch_do_not_reach():
+    x, image, mask = leaf(4, 6), leaf(2, 3, 4, 6), torch.tensor([True, False] * 3)
+    check_all(
+        (lambda x: F.interpolate(x, scale_factor=2) * 2, image),
+        (lambda x: F.interpolate(x, scale_factor=(1, 4), mode="nearest-exact"), image),
+        (lambda x: F.avg_pool2d(x, 2), image),
+        (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), image),
+        (lambda x: F.pixel_shuffle(x.reshape(2, 4, 3, 6), 2), image),
+        (lambda x: x.clamp(-0.5, 0.5) + x.clamp(max=0.1), x),
+        (lambda x: x.square() + x.unbind(1)[2][:, None], x),
+        (lambda x: x.split([1, 3, 2], 1)[1] * 2, x),
+        (lambda x: x.detach().unfold(1, 3, 2) * 2, x),
+        (lambda x: torch.eye(4, 6) * x + torch.ones(4, 6).tril(), x),
+        (lambda x: torch.fill(x, x.detach()[0, 0]), x),
+        (lambda x, m: torch.where(m, x, 2.0) + torch.where(m, 1.0, x) + torch.where(m, 1, 0), x, mask),
+        (lambda x: x.fmod(0.3) + x.remainder(0.7) + 5 % x.detach() + torch.div(x, 0.3, rounding_mode="floor"), x),
+        (lambda x: torch.isfinite(x / x.detach().round()), x.detach()),
+        (lambda x: torch.linspace(-1, 1, 6) + x, x),
+    )
+
+
 # Operations with effects ----------------------------------------------------------------------------------------------
 
 

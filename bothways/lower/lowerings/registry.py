@@ -33,4 +33,5 @@ def overloads(name: str, wanted: Iterable[str] = ()) -> list[Any]:
     if packet is None:
         return []
     names = tuple(wanted) or ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-    return [getattr(packet, overload) for overload in packet.overloads() if overload in names]
+    found = [getattr(packet, overload) for overload in packet.overloads() if overload in names]
+    return [target for target in found if str(target._schema.returns[0].type) == "Tensor"]
