@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,8 +200,3 @@ def _module(
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def parts_of(chain: torch.fx.GraphModule) -> Iterator[Part]:
-    """The parts of a graph that was split, in order."""
-    return (node.target for node in chain.graph.nodes if isinstance(node.target, Part))

@@ -86,16 +86,8 @@ def happen(tracer: Tracer, event: Event) -> None:
     tracer.effects.mutated(event)
 
 
-class Registration(Event):
-    """One call of a registering method, and the handle it returns."""
-
-    def __init__(self, place: Place, args: Args) -> None:
-        self.place, self.args = place, args
-        self.removed = False
-        self._early: torch.fx.Node | None = None
-
-    def python_type(self) -> type:
-        return self.place.handle
+class HandleEvent(Event):
+    """A registration, which is also the handle that captured code got for it."""
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.builtins import BoundBuiltin
@@ -108,15 +100,33 @@ class Registration(Event):
         if name == "__enter__":
             return self
         if name in ("remove", "__exit__"):
-            self.removed = True  # a hook that was there for a while, and for no backward, was never there
+            self.remove(tracer)
             return ConstantValue(None)
         return super().call_method(tracer, name, args, kwargs)
 
-    def parts(self) -> Iterable[Value]:
-        return [*(moment.tensor for moment in self.place.moments), *self.args]
+    def remove(self, tracer: Tracer) -> None:
+        raise AssertionError(f"{type(self).__name__} cannot be removed")
 
     def name_hint(self) -> str:
         return "handle"
+
+
+class Registration(HandleEvent):
+    """One call of a registering method, and the handle it returns."""
+
+    def __init__(self, place: Place, args: Args) -> None:
+        self.place, self.args = place, args
+        self.removed = False
+        self._early: torch.fx.Node | None = None
+
+    def python_type(self) -> type:
+        return self.place.handle
+
+    def remove(self, tracer: Tracer) -> None:
+        self.removed = True  # a hook that was there for a while, and for no backward, was never there
+
+    def parts(self) -> Iterable[Value]:
+        return [*(moment.tensor for moment in self.place.moments), *self.args]
 
     def rebuild_empty(self, emitter: Emitter) -> str:
         self.emit_earlier(emitter)

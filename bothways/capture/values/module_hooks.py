@@ -16,10 +16,9 @@ from torch.utils.hooks import RemovableHandle
 from bothways import torch_compat
 from bothways.capture.sources import Attr, Item
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.grad_fns import GradFnValue
-from bothways.capture.values.hooks import Event, Removal, happen
+from bothways.capture.values.hooks import Event, HandleEvent, Removal, happen
 from bothways.capture.values.moments import Moment
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_functions import handles
@@ -219,7 +218,7 @@ class LastNodeHooked(Event):
         return f"{function}({module}, {hooks}, {emitter.rebuild_all(self.given)})"
 
 
-class ModuleRegistration(Event):
+class ModuleRegistration(HandleEvent):
     """``module.register_full_backward_hook(hook)`` inside: done after the graph, in order with the module's calls."""
 
     def __init__(self, module: ModuleValue, method: str, args: Args, kwargs: Kwargs) -> None:
@@ -228,28 +227,13 @@ class ModuleRegistration(Event):
     def python_type(self) -> type:
         return RemovableHandle
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
-        if name in ("remove", "__enter__", "__exit__"):
-            return BoundBuiltin(self, name)
-        return super().get_attr(tracer, name)
-
-    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name == "__enter__":
-            return self
-        if name not in ("remove", "__exit__"):
-            return super().call_method(tracer, name, args, kwargs)
+    def remove(self, tracer: Tracer) -> None:
         if self in self.module.registered:
             self.module.registered.remove(self)
             happen(tracer, Removal(self))
-        return ConstantValue(None)
 
     def parts(self) -> Iterable[Value]:
         return [self.module, *self.args, *self.kwargs.values()]
-
-    def name_hint(self) -> str:
-        return "handle"
 
     def rebuild_empty(self, emitter: Emitter) -> str:
         self.emit_earlier(emitter)
