@@ -97,6 +97,22 @@ OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket
 APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
 
 GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
+call_module: Any = torch.nn.Module._call_impl
+_MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether calling the module does nothing but to call its class's ``forward``."""
+    state = module.__dict__
+    return (
+        type(module).__call__ is torch.nn.Module.__call__
+        and "forward" not in state
+        and not state.get("_compiled_call_impl")
+        and not any(state.get(name) for name in _MODULE_HOOKS)
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
+
+
 GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 

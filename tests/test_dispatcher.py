@@ -236,10 +236,10 @@ def test_a_program_whose_guards_fail_at_once_is_dropped(monkeypatch):
 
 def test_the_same_break_with_other_shapes_is_the_same_break():
     compiled = bothways.compile(lambda x: x + 1 if x.sum() > 0 else x)
-    for size in range(1, 20):
+    for size in range(1, 5):
         x = torch.ones(size)
         assert torch.equal(compiled(x), x + 1)
-    assert compiled.__bothways__.history.captures == 3
+    assert len(compiled.__bothways__.history.breaks) == 1
 
 
 # Backends

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
@@ -39,6 +40,11 @@ GRAPH_CONSTANTS = (
 )  # fmt: skip
 # Python types that stand for dtypes where an operation takes one.
 TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+MODE_STATEMENTS: frozenset[Any] = frozenset({
+    torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
+    torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
+})  # fmt: skip
 
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
 
@@ -260,6 +266,13 @@ class GraphBuilder:
     def may_draw(self) -> bool:
         """Whether some operation may draw random numbers."""
         return any(may_draw(node) for node in self.graph.nodes)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it does more than to set modes and put them back."""
+        return any(
+            node.op not in ("placeholder", "output") and node.target not in MODE_STATEMENTS for node in self.graph.nodes
+        )
 
     @property
     def op_count(self) -> int:

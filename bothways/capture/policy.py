@@ -102,6 +102,13 @@ def treatment_of(function: types.FunctionType) -> Treatment:
     return treatment_of_module(module)
 
 
+def is_users(globals_: dict[str, Any]) -> bool:
+    """Whether a function may lead to code of the user's that gains from being compiled: not in the standard library."""
+    module = globals_.get("__name__") or ""
+    standard = module.partition(".")[0] in sys.stdlib_module_names and module != "__main__"
+    return treatment_of_module(module) is Treatment.INLINE and not standard
+
+
 @functools.cache
 def is_library_module(module: str) -> bool:
     """Whether the module is one nobody is expected to patch, so that its contents are not guarded."""

@@ -35,6 +35,7 @@ class GeneratorValue(Value):
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.frame: Frame | None = frame
         self.started = False
+        self.made_at = tracer.frames[0].steps - 1 if tracer.frames else 0  # the instruction of the captured function
         self.running = False
         self._handled: ExceptionValue | None = None
         tracer.generators.append(self)
