@@ -29,6 +29,7 @@ class Treatment(enum.Enum):
 # graph; its modules, contexts and helpers are ordinary Python and are looked into.
 TREATMENTS: dict[str, Treatment] = {
     "torch": Treatment.BREAK,
+    "torch._functorch.functional_call": Treatment.INLINE,
     "torch._jit_internal": Treatment.INLINE,
     "torch._tensor": Treatment.GRAPH,
     "torch._VF": Treatment.GRAPH,
@@ -43,8 +44,9 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.nn.parameter": Treatment.BREAK,
     "torch.distributions": Treatment.INLINE,
     "torch.utils._contextlib": Treatment.INLINE,
+    "torch.utils._foreach_utils": Treatment.INLINE,
     "torch.utils._pytree": Treatment.INLINE,
-    "torch.optim": Treatment.BREAK,
+    "torch.optim": Treatment.INLINE,
     # The standard library is inlined where it is plain Python; what touches the outside world is not.
     "asyncio": Treatment.BREAK,
     "builtins": Treatment.INLINE,

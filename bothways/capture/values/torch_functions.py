@@ -29,7 +29,13 @@ Handler = Callable[["Tracer", Args, Kwargs], Value]
 HANDLERS: dict[Any, Handler] = {}
 
 # Pure functions of types and sizes: computed at capture time from constants.
-FOLDED: tuple[Any, ...] = (torch.promote_types, torch.can_cast, torch.broadcast_shapes, torch.cuda.is_available)
+FOLDED: tuple[Any, ...] = (
+    torch.promote_types,
+    torch.can_cast,
+    torch.broadcast_shapes,
+    torch.cuda.is_available,
+    torch_compat.get_privateuse1_backend_name,
+)
 # Questions about interpreter-wide state: answered at capture time, and asked again by a guard.
 GUARDED: tuple[Any, ...] = (
     torch.get_default_dtype,
@@ -221,6 +227,16 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.jit.annotate, typing.cast)
 def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
+
+
+@handles(torch_compat.foreach_addcdiv_)
+def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.standins.optimizers import addcdiv_by_tensors
+
+    by_tensors = len(args) == 4 and any(isinstance(value.realize(), TensorValue) for value in args[3].realize().parts())
+    if by_tensors:
+        return tracer.inline(addcdiv_by_tensors, args, kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_addcdiv_, args, kwargs)
 
 
 @handles(torch.numel)
