@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import sys
 import types
 from typing import Any
@@ -81,8 +82,19 @@ TREATMENTS: dict[str, Treatment] = {
     "bothways.capture.standins": Treatment.INLINE,
 }
 
-# Functions that are looked into although their module's others are one node: they call what they are given.
-INLINED_FUNCTIONS = frozenset({torch.nn.functional.triplet_margin_with_distance_loss})
+# Functions that are looked into although the others of their module are not: they call what they are given, or only
+# read an object's fields.
+INLINED_FUNCTIONS: frozenset[Any] = frozenset(
+    {
+        torch.nn.functional.triplet_margin_with_distance_loss,
+        inspect.Signature.parameters.fget,
+        inspect.Signature.return_annotation.fget,
+        inspect.Parameter.name.fget,
+        inspect.Parameter.kind.fget,
+        inspect.Parameter.default.fget,
+        inspect.Parameter.annotation.fget,
+    }
+)
 
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "bothways"}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch_compat.get_tracing_state: None,
     torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: True,
+    torch.compiler.is_exporting: False,
     torch.overrides.has_torch_function: False,
     torch.overrides.has_torch_function_unary: False,
     torch.overrides.has_torch_function_variadic: False,
@@ -172,6 +174,20 @@ def _partial(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(inspect.isclass)
 def _is_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(issubclass(args[0].realize().python_type(), type))
+
+
+@handles(inspect.signature)
+def _signature(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values.functions import FunctionValue, MethodValue
+    from bothways.capture.wrap import library_value
+
+    given = args[0].realize() if args else None
+    function = given.function.realize() if isinstance(given, MethodValue) else given
+    if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
+        tracer.stop("call_unknown", "inspect.signature is asked about something else than a function")
+    function.hash_key(tracer)  # defaults and annotations belong to the very function
+    bound = function.function if given is function else types.MethodType(function.function, object())
+    return library_value(tracer, tracer.run_const(inspect.signature, bound))
 
 
 @handles(torch_compat.context_decorator)
