@@ -36,6 +36,8 @@ FOLDED: tuple[Any, ...] = (
     torch.broadcast_shapes,
     torch.cuda.is_available,
     torch_compat.get_privateuse1_backend_name,
+    typing.get_args,
+    typing.get_origin,
 )
 # Questions about interpreter-wide state: answered at capture time, and asked again by a guard.
 GUARDED: tuple[Any, ...] = (
