@@ -66,6 +66,8 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 _keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
+get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 
 MULTI_HANDLE: type = torch.autograd.graph._MultiHandle
 
@@ -427,3 +429,10 @@ def apply_binds_keywords() -> bool:
     except TypeError:
         return False
     return True
+
+
+def adafactor_updates() -> tuple[Any, ...]:
+    """Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments."""
+    from torch.optim import _adafactor
+
+    return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor

@@ -10,7 +10,6 @@ from module_programs import X, check, check_changes, pair
 from torch import nn
 
 import bothways
-from bothways.errors import Unsupported
 from bothways.testing import CompileCounter, same
 
 # Layers
@@ -435,12 +434,3 @@ def test_forward_replaced_on_the_instance(make):
         lambda m: delattr(m, "forward"),
         lambda m: setattr(m, "forward", types.MethodType(lambda self, x: x * len(self._parameters), m)),
     )
-
-
-def test_parameters_made_inside_stop_the_capture():
-    def program(x):
-        return nn.Linear(4, 4)(x).shape
-
-    with pytest.raises(Unsupported):
-        bothways.compile(program, backend="eager", fullgraph=True)(X)
-    assert bothways.compile(program, backend="eager")(X) == (3, 4)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy
 from bothways.capture.policy import Treatment
+from bothways.capture.standins.optimizers import step_with_its_grad_mode
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.runtime.marks import Mark, mark_of
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.functions import FunctionValue
 
-# Wrappers that keep books for somebody else, and the variable that holds what they wrap. PyTorch's own compiler
-# puts these around nn.Module's methods when a process uses it, too.
-LOOKED_THROUGH: dict[str, str] = {
-    "install_generation_tagging_init.<locals>.patched_init": "init",
-    "install_generation_tagging_init.<locals>.patched_setstate": "setstate",
+# Wrappers that keep books for somebody else, the variable that holds what they wrap, and what is called with it
+# instead, if not the wrapped function itself. PyTorch's own compiler puts the first two around nn.Module's methods when
+# a process uses it, too; the third keeps it out of functions that bothways does look into.
+LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
+    "install_generation_tagging_init.<locals>.patched_init": ("init", None),
+    "install_generation_tagging_init.<locals>.patched_setstate": ("setstate", None),
+    "_disable_dynamo.<locals>.inner": ("fn", None),
+    "_use_grad_for_differentiable.<locals>._use_grad": ("func", step_with_its_grad_mode),
 }
 
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -38,8 +43,9 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         handler = torch_functions.HANDLERS.get(real)
         if handler is not None:
             return handler(tracer, args, kwargs)
-        if real.__qualname__ in LOOKED_THROUGH:
-            return _call_behind(tracer, function, LOOKED_THROUGH[real.__qualname__], args, kwargs)
+        wrapper = real.__code__.co_qualname  # the function itself bears the name of what it wraps
+        if wrapper in LOOKED_THROUGH:
+            return _call_behind(tracer, function, *LOOKED_THROUGH[wrapper], args, kwargs)
         stand_in = standins.find(real)
         if stand_in is not None:
             return tracer.inline(stand_in, args, kwargs)
@@ -51,12 +57,21 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
     return inline(tracer, function, args, kwargs)
 
 
-def _call_behind(tracer: Tracer, function: FunctionValue, variable: str, args: Args, kwargs: Kwargs) -> Value:
+def _call_behind(
+    tracer: Tracer,
+    function: FunctionValue,
+    variable: str,
+    instead: Callable[..., Any] | None,
+    args: Args,
+    kwargs: Kwargs,
+) -> Value:
     """Call what a wrapper's closure holds instead of the wrapper."""
     from bothways.capture.values.functions import CellValue
 
     cell = function.closure[function.code.co_freevars.index(variable)]
     assert isinstance(cell, CellValue) and cell.content is not None
+    if instead is not None:
+        return tracer.inline(instead, [cell.content, *args], kwargs)
     return cell.content.realize().call(tracer, args, kwargs)
 
 

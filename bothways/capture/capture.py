@@ -28,6 +28,7 @@ from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue, external_cell
 from bothways.capture.values.generators import check_abandoned
+from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Break, Unsupported
 from bothways.runtime.program import Program
 from bothways.runtime.resume import Continuation, origin_of
@@ -248,7 +249,8 @@ def _guard_aliasing(tracer: Tracer) -> None:
         if changed.source is None:
             continue
         for other in known:
-            if other is changed or other.source is None or isinstance(changed, FunctionValue):
+            # Tensors are told apart above, where two could be one.
+            if other is changed or other.source is None or isinstance(changed, (FunctionValue, TensorValue)):
                 continue
             if type(other) is type(changed) and other.python_type() is changed.python_type():
                 tracer.guard("{s0} is not {s1}", changed.source, other.source)

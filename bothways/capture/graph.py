@@ -239,6 +239,11 @@ class GraphBuilder:
         self.inputs = used
         return torch.fx.GraphModule(torch.nn.Module(), self.graph)
 
+    @staticmethod
+    def is_untouched(tensor: TensorValue) -> bool:
+        """Whether no operation has taken an input yet."""
+        return not tensor.placeholder.users
+
     @property
     def last_node(self) -> torch.fx.Node:
         return next(iter(reversed(self.graph.nodes)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import types
 import weakref
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from bothways.capture.values.deques import DequeValue
 from bothways.capture.values.dict_views import ProxyValue
 from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
+from bothways.capture.values.messages import LoggerValue
 from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
 from bothways.capture.values.objects import ObjectValue
@@ -301,6 +303,7 @@ BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
     (torch.Tensor, _look_tensor),
     (torch_compat.OP_TYPES, _look_callable),
     (torch.nn.Module, _look_module),
+    (logging.Logger, LoggerValue.external),
     (torch.autograd.function.BackwardCFunction, RealContext.external),
     (tuple, _look_named_tuple),
 )

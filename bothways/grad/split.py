@@ -123,7 +123,7 @@ def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
 
 def makes_leaf(node: torch.fx.Node) -> bool:
     """Whether the node makes a tensor that asks for its own gradient, as ``torch.zeros(3, requires_grad=True)``."""
-    return bool(node.kwargs.get("requires_grad"))
+    return bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.nn.Parameter)
 
 
 def turns_grad_on(node: torch.fx.Node) -> bool:

@@ -135,8 +135,8 @@ class Recorder(DispatchMode):
         elif isinstance(result, (tuple, list)):
             node.meta["val"] = tuple(result)
             for index, item in enumerate(result):
-                if isinstance(item, torch.Tensor):
-                    self.bind(item, self.graph.call_function(operator.getitem, (node, index)))
+                if isinstance(item, (torch.Tensor, tuple, list)):
+                    self._bind_result(self.graph.call_function(operator.getitem, (node, index)), item)
 
     def module(self, outputs: Any, name: str) -> torch.fx.GraphModule:
         """Close the graph over ``outputs``, nodes and plain values, and make it callable."""

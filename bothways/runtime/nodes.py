@@ -110,6 +110,23 @@ class ApplyFunction:
         return f"{self.cls.__qualname__}.apply"
 
 
+class LooksAtData:
+    """Calls a function of PyTorch's that decides by its arguments' data; nothing but autograd can follow it."""
+
+    opaque = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{self.__module__}.{self.__name__}"
+
+
 class LaunchKernel:
     """Launches a Triton kernel; it writes into tensors it is given, behind autograd's back."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from bothways.capture.standins import combinatorics, copying, functional, iteration, ordering
+from bothways.capture.standins import combinatorics, contexts, copying, functional, iteration, optimizers, ordering
 
 # The original -> a function or class in plain Python that does the same.
 STANDINS: dict[Any, Any] = {
     **combinatorics.STANDINS,
+    **contexts.STANDINS,
     **copying.STANDINS,
     **functional.STANDINS,
     **iteration.STANDINS,
+    **optimizers.STANDINS,
     **ordering.STANDINS,
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture import protocols
 from bothways.capture.sources import Attr, Expression, InjectedItem, Item, Source
@@ -56,6 +56,7 @@ class DictValue(Value):
         self._presence_known: set[Hashable] = set()
         self._keys_known = True
         self._rewritten = False
+        self.attrs: dict[str, Value] = {}  # what an ordered dictionary made inside was given
 
     @classmethod
     def from_pairs(cls, tracer: Tracer, pairs: Iterable[tuple[Value, Value]], kind: type = dict) -> DictValue:
@@ -124,11 +125,22 @@ class DictValue(Value):
 
         if name == "default_factory" and self.kind is defaultdict:
             return self.default_factory or none()
+        if self.kind is OrderedDict and not hasattr(OrderedDict, name):
+            if name in self.attrs:
+                return self.attrs[name]
+            held = getattr(tracer.object_of(self), "__dict__", {}) if self.source is not None else {}
+            if name in held:
+                return tracer.member(held[name], Attr(cast(Source, self.source), name), "hasattr({s0}, {c0})")
+            if self.source is not None:
+                tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         return class_attribute(tracer, self, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.kind is dict:
             reject_attribute(tracer, self, name)
+        if self.kind is OrderedDict and self.source is None and not hasattr(OrderedDict, name):
+            self.attrs[name] = value
+            return
         if name != "default_factory" or self.kind is not defaultdict or self.source is not None:
             super().set_attr(tracer, name, value)
         self.default_factory = value
@@ -376,6 +388,11 @@ class DictValue(Value):
             yield from self._removed.values()
         if self.source is None and self.default_factory is not None:
             yield self.default_factory
+        yield from self.attrs.values()
+
+    @property
+    def two_phase(self) -> bool:  # type: ignore[override]
+        return bool(self.attrs)
 
     def rebuild(self, emitter: Emitter) -> str:
         plain = self._display(emitter, self.entries.values())
@@ -390,8 +407,12 @@ class DictValue(Value):
         return f"{emitter.inject(self.kind, self.kind.__name__)}({arguments})"
 
     def fill(self, emitter: Emitter, name: str) -> None:
+        from bothways.capture.emit import stores
+
         for entry in self.entries.values():
             emitter.build(f"{name}[{emitter.rebuild(entry.key)}] = {emitter.rebuild(entry.value)}")
+        for statement in stores(emitter, name, self.attrs):
+            emitter.build(statement)
 
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None

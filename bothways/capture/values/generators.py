@@ -6,6 +6,7 @@ or thrown to the generator it delegates to. One that would have to clean up afte
 
 from __future__ import annotations
 
+import builtins
 import sys
 import types
 from collections.abc import Callable
@@ -193,10 +194,26 @@ class GeneratorValue(Value):
             return False
         instructions = frame.decoded.instructions
         row = frame.decoded.handler_for(frame.index - 1)
-        while row is not None and instructions[row.target].name == "CLEANUP_THROW":
-            row = frame.decoded.handler_for(row.target)
+        while row is not None:
+            if instructions[row.target].name in ("CLEANUP_THROW", "COPY"):
+                row = frame.decoded.handler_for(row.target)  # what the compiler puts around handlers of its own
+            elif (passed := _where_exit_passes(frame, row.target)) is not None:
+                row = frame.decoded.handler_for(passed)
+            else:
+                break
         # The handler around a whole generator, which every one has since 3.12, only renames StopIteration.
         return row is not None and instructions[row.target].name != "CALL_INTRINSIC_1"
+
+
+def _where_exit_passes(frame: Frame, handler: int) -> int | None:
+    """Where GeneratorExit leaves an ``except`` that names one built-in exception, which it is none of."""
+    push, load, match, jump = frame.decoded.instructions[handler : handler + 4]
+    if (push.name, load.name, match.name) != ("PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"):
+        return None
+    caught = None if load.argval in frame.globals else getattr(builtins, load.argval, None)
+    if not isinstance(caught, type) or issubclass(GeneratorExit, caught) or "IF_FALSE" not in jump.name:
+        return None
+    return jump.target if frame.decoded.instructions[jump.target].name == "RERAISE" else None
 
 
 def _throw(owner: GeneratorValue, tracer: Tracer, kind: Value, *rest: Value) -> Value:

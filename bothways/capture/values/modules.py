@@ -86,9 +86,9 @@ class ModuleValue(ObjectValue):
             super().set_attr(tracer, name, value)
             return
         content = value.realize()
-        is_parameter = issubclass(content.python_type(), torch.nn.Parameter)
-        if is_parameter or self._dict_has(tracer, "_parameters", name):
-            tracer.stop("mutation_unknown", f"the parameter {name!r} is replaced inside the function")
+        if issubclass(content.python_type(), torch.nn.Parameter) or self._dict_has(tracer, "_parameters", name):
+            self._set_parameter(tracer, name, content)
+            return
         for holder, kind in (("_modules", torch.nn.Module), ("_buffers", torch.Tensor)):
             fits = issubclass(content.python_type(), kind) or content.python_type() is type(None)
             if self._dict_has(tracer, holder, name):
@@ -100,6 +100,20 @@ class ModuleValue(ObjectValue):
             self._member_dict(tracer, "_modules").set_item(tracer, ConstantValue(name), value)
             return
         self.generic_set_attr(tracer, name, value)
+
+    def _set_parameter(self, tracer: Tracer, name: str, content: Value) -> None:
+        """Make something the parameter of that name, where nothing else has the name and ``__setattr__`` agrees."""
+        if not issubclass(content.python_type(), (torch.nn.Parameter, type(None))):
+            tracer.stop("mutation_unknown", f"the parameter {name!r} is set to something that is none")
+        others = any(self._dict_has(tracer, holder, name) for holder in ("_buffers", "_modules"))
+        if others or (name not in self.attrs and name in self.instance_dict()) or self.attrs.get(name) is not None:
+            tracer.stop("mutation_unknown", f"{name!r} becomes a parameter inside the function")
+        if not self._has_members(tracer):
+            tracer.throw(AttributeError, "cannot assign parameters before Module.__init__() call")
+        self._member_dict(tracer, "_parameters").set_item(tracer, ConstantValue(name), content)
+
+    def _has_members(self, tracer: Tracer) -> bool:
+        return "_parameters" in self.attrs or "_parameters" in self.instance_dict()
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         for holder in MEMBER_DICTS:

@@ -78,7 +78,7 @@ STOPS: dict[str, tuple[str, str]] = {
     },
     **{
         name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
-        for name in "requires_grad_ set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
+        for name in "set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
     },
     "backward": ("backward", "Tensor.backward runs the autograd engine"),
     "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
@@ -93,7 +93,15 @@ STOPS: dict[str, tuple[str, str]] = {
 # anybody differentiates again.
 LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
 
+# Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
+FACTORS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
+
 HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
+
+
+# Attributes that can be set and methods that are more than an operation; ``tensor_state`` fills both.
+SETTERS: dict[str, Callable[[Tracer, TensorValue, Value], None]] = {}
+SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {}
 
 
 class TensorValue(Value):
@@ -156,15 +164,18 @@ class TensorValue(Value):
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in SETTERS:
+            SETTERS[name](tracer, self, value)
+            return
         if hasattr(torch.Tensor, name):
             tracer.stop("mutation_unknown", f"cannot set Tensor.{name}")
-        self._store(tracer, name, value)
+        self.store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         self.get_attr(tracer, name)
-        self._store(tracer, name, None)
+        self.store(tracer, name, None)
 
-    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         self.attrs[name] = value
         if self.source is not None:
             self.mutated = True
@@ -185,6 +196,8 @@ class TensorValue(Value):
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name in STOPS:
             tracer.stop(*STOPS[name])
+        if name in SPECIAL_METHODS:
+            return SPECIAL_METHODS[name](tracer, self, args, kwargs)
         if name in HOOK_METHODS:
             from bothways.capture.values.hooks import register_on_tensor
 
@@ -193,6 +206,7 @@ class TensorValue(Value):
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
             return _SLOT_METHODS[name](tracer, self, args)
+        args, kwargs = _with_factor(tracer, self, name, args, kwargs)
         return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
 
     def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
@@ -269,6 +283,17 @@ class TensorValue(Value):
         name = emitter.read(self.source)
         for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
             emitter.effect(statement)
+
+
+def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a method with its factor, where that is a tensor, multiplied in."""
+    keyword = FACTORS.get(name.rstrip("_"), "")
+    factor = kwargs[keyword].realize() if keyword in kwargs else None
+    if not isinstance(factor, TensorValue) or not value.fake.dtype.is_floating_point or factor.fake.shape:
+        return args, kwargs
+    number = protocols.call_attr(tracer, factor, "detach")
+    scaled = protocols.binary(tracer, "*", args[0], number)
+    return [scaled, *args[1:]], {name: given for name, given in kwargs.items() if name != keyword}
 
 
 def guard_tensor(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:

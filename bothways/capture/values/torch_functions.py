@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,15 @@ Handler = Callable[["Tracer", Args, Kwargs], Value]
 HANDLERS: dict[Any, Handler] = {}
 
 # Pure functions of types and sizes: computed at capture time from constants.
-FOLDED: tuple[Any, ...] = (torch.promote_types, torch.can_cast, torch.broadcast_shapes, torch.cuda.is_available)
+FOLDED: tuple[Any, ...] = (
+    torch.promote_types,
+    torch.can_cast,
+    torch.broadcast_shapes,
+    torch.cuda.is_available,
+    torch_compat.get_privateuse1_backend_name,
+    typing.get_args,
+    typing.get_origin,
+)
 # Questions about interpreter-wide state: answered at capture time, and asked again by a guard.
 GUARDED: tuple[Any, ...] = (
     torch.get_default_dtype,
@@ -57,6 +66,7 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch_compat.get_tracing_state: None,
     torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: True,
+    torch.compiler.is_exporting: False,
     torch.overrides.has_torch_function: False,
     torch.overrides.has_torch_function_unary: False,
     torch.overrides.has_torch_function_variadic: False,
@@ -168,6 +178,20 @@ def _is_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(issubclass(args[0].realize().python_type(), type))
 
 
+@handles(inspect.signature)
+def _signature(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values.functions import FunctionValue, MethodValue
+    from bothways.capture.wrap import library_value
+
+    given = args[0].realize() if args else None
+    function = given.function.realize() if isinstance(given, MethodValue) else given
+    if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
+        tracer.stop("call_unknown", "inspect.signature is asked about something else than a function")
+    function.hash_key(tracer)  # defaults and annotations belong to the very function
+    bound = function.function if given is function else types.MethodType(function.function, object())
+    return library_value(tracer, tracer.run_const(inspect.signature, bound))
+
+
 @handles(torch_compat.context_decorator)
 def _context_decorator(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``@torch.no_grad()`` on a function defined inside: PyTorch's own way inspects what it decorates."""
@@ -221,6 +245,16 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.jit.annotate, typing.cast)
 def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
+
+
+@handles(torch_compat.foreach_addcdiv_)
+def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.standins.optimizers import addcdiv_by_tensors
+
+    by_tensors = len(args) == 4 and any(isinstance(value.realize(), TensorValue) for value in args[3].realize().parts())
+    if by_tensors:
+        return tracer.inline(addcdiv_by_tensors, args, kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_addcdiv_, args, kwargs)
 
 
 @handles(torch.numel)

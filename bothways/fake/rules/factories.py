@@ -219,6 +219,7 @@ RULES: dict[str, Rule] = {
     "new_empty_strided": _new_strided,
     "copy": _copy,
     "copy_": _copied_into,
+    "copy.foreach": lambda target, source, non_blocking=False: _clone(_copied_into(target, source)),
     "zero_": lambda tensor: tensor,
     "fill_": _filled,
 }

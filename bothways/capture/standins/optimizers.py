@@ -1,0 +1,91 @@
+"""What of ``torch.optim`` reads tensors into numbers, or keeps its distance from compilers, said with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+
+Tensors = list[torch.Tensor]
+
+
+def step_with_its_grad_mode(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """An update is not differentiated unless the optimizer says so; PyTorch's own wrapper also breaks graphs."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(args[0].defaults["differentiable"])
+        return function(*args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
+
+
+def adafactor(
+    params: Tensors,
+    grads: Tensors,
+    row_vars: list[torch.Tensor | None],
+    col_vars: list[torch.Tensor | None],
+    variances: list[torch.Tensor | None],
+    state_steps: Tensors,
+    grad_scale: torch.Tensor | None,
+    found_inf: torch.Tensor | None,
+    *,
+    d: float,
+    lr: torch.Tensor | float,
+    beta2_decay: float,
+    weight_decay: float,
+    eps1: float | None,
+    eps2: float,
+    maximize: bool,
+    has_complex: bool,
+) -> None:
+    """Adafactor's update; the numbers that PyTorch's reads out of tensors stay in them, in double as in Python."""
+    if grad_scale is not None or found_inf is not None:
+        raise AssertionError("Grad scaling should occur outside of optimizer.step()")
+    for param, given, row_var, col_var, variance, count in zip(
+        params, grads, row_vars, col_vars, variances, state_steps, strict=True
+    ):
+        grad = -given if maximize else given
+        smallest = torch.finfo(param.dtype).eps if eps1 is None else eps1
+        count += 1
+        step = count.double()
+        weight = (step**beta2_decay).to(param.dtype)
+        if isinstance(lr, torch.Tensor):
+            rate = torch.minimum(lr.double().reshape(()), 1 / step.sqrt())
+        else:
+            rate = (1 / step.sqrt()).clamp(max=lr)
+        alpha = _root_mean_square(param).clamp(min=eps2) * rate
+        if weight_decay != 0:
+            param.mul_(1 - lr * weight_decay)
+        if row_var is not None and col_var is not None:
+            row_var.lerp_(_mean_square(grad, -1), weight)
+            col_var.lerp_(_mean_square(grad, -2), weight)
+            estimate = (row_var @ col_var) / row_var.mean(dim=-2, keepdim=True).clamp(min=smallest)
+        else:
+            if variance is None:
+                raise AssertionError("variance should be defined when grad is a vector")
+            variance.lerp_(grad * grad, weight)
+            estimate = variance
+        update = estimate.clamp(min=smallest * smallest).rsqrt() * grad
+        denominator = (_root_mean_square(update) / d).clamp(min=1.0)
+        param.add_((update * (-alpha / denominator)).to(param.dtype))
+
+
+def _root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
+    size: float = tensor.numel() ** 0.5
+    return tensor.norm(2).double() / size
+
+
+def _mean_square(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.norm(tensor, dim=dim, keepdim=True).square() / tensor.size(dim)
+
+
+def addcdiv_by_tensors(tensors: Tensors, numerators: Tensors, denominators: Tensors, values: Tensors) -> None:
+    """``torch._foreach_addcdiv_`` by factors that are tensors; PyTorch's takes numbers."""
+    for tensor, numerator, denominator, value in zip(tensors, numerators, denominators, values, strict=True):
+        tensor.addcdiv_(numerator * value.to(numerator.dtype), denominator)
+
+
+STANDINS: dict[Any, Any] = dict.fromkeys(torch_compat.adafactor_updates(), adafactor)

@@ -1,0 +1,69 @@
+"""What captured code does to a tensor itself: its ``grad``, whether it requires one, a Parameter made of it.
+
+A gradient is an attribute that is stored after the graph. To ask for gradients makes a leaf, which is a node that
+autograd sees where it stands, because what follows is differentiated with respect to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from bothways.capture import protocols
+from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.tensors import SETTERS, SPECIAL_METHODS, TensorValue
+from bothways.capture.values.torch_functions import handles
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    """``tensor.grad = value``, where eager would not object."""
+    content = value.realize()
+    if not tensor.fake.meta.is_leaf:
+        tracer.stop("mutation_unknown", "the grad of a tensor that is no leaf is set")
+    if isinstance(content, TensorValue):
+        mine, other = tensor.fake, content.fake
+        if (mine.shape, mine.dtype, mine.device) != (other.shape, other.dtype, other.device) or content is tensor:
+            tracer.stop("mutation_unknown", "a tensor's grad is set to a tensor that does not fit")
+    elif not isinstance(content, ConstantValue) or content.content is not None:
+        tracer.stop("mutation_unknown", f"a tensor's grad is set to {content.describe()}")
+    tensor.store(tracer, "grad", content)
+
+
+def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.requires_grad_(wanted)``."""
+    given = [*args, *kwargs.values()]
+    wanted = bool(protocols.as_constant(tracer, given[0])) if given else True
+    if tensor.fake.requires_grad == wanted:
+        return tensor
+    if "grad" in tensor.attrs or (tensor.source is not None and not tracer.graph.is_untouched(tensor)):
+        tracer.stop("mutation_unknown", "requires_grad_ is called on a tensor from outside that was used before")
+    return tracer.graph.op(
+        "call_method", "requires_grad_", torch.Tensor.requires_grad_, [tensor, ConstantValue(wanted)], {}
+    )
+
+
+def _set_requires_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    _require_grad(tracer, tensor, [value], {})
+
+
+SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad)
+SPECIAL_METHODS["requires_grad_"] = _require_grad
+
+
+@handles(torch.nn.Parameter)
+def _parameter(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data = given.get("data", ConstantValue(None)).realize()
+    if not isinstance(data, TensorValue):
+        tracer.stop("tensor_subclass", "a Parameter is made of something that is no tensor")
+    wanted = given.get("requires_grad", ConstantValue(True))
+    made = tracer.graph.op("call_function", torch.nn.Parameter, torch.nn.Parameter, [data, wanted], {})
+    assert isinstance(made, TensorValue)
+    made.cls = torch.nn.Parameter
+    return made
+
