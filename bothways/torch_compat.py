@@ -436,3 +436,18 @@ def adafactor_updates() -> tuple[Any, ...]:
     from torch.optim import _adafactor
 
     return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor
+
+
+def operation_state() -> tuple[Any, ...]:
+    """The interpreter-wide state that decides which operations run for a program, and what they give."""
+    backends = torch.backends
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_now(), torch.get_default_dtype(),
+        torch.get_default_device(), torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        _C._get_deterministic_fill_uninitialized_memory(),
+        torch.get_float32_matmul_precision(), backends.mkldnn.enabled, backends.mkldnn.deterministic,
+        backends.mha.get_fastpath_enabled(), backends.cuda.flash_sdp_enabled(), backends.cuda.math_sdp_enabled(),
+        backends.cuda.mem_efficient_sdp_enabled(), backends.nnpack.is_available(),
+        backends.opt_einsum.enabled, backends.opt_einsum.strategy,
+    )  # fmt: skip

@@ -17,6 +17,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad import differentiate
+from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins
 from bothways.grad.split import makes_leaf, split, turns_grad_on
@@ -25,12 +26,17 @@ from bothways.runtime.nodes import ApplyFunction
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+# What is remembered of a captured graph, given inputs and outlines of its outputs.
+Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], Memo | None]
 
 
 def aot(
-    *, fw_compiler: GraphCompiler, bw_compiler: GraphCompiler | None = None
+    *, fw_compiler: GraphCompiler, bw_compiler: GraphCompiler | None = None, remember: Remember | None = None
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
-    """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
+    """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
+
+    ``remember`` finds what other processes have compiled a captured graph to.
+    """
 
     def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         if not all(isinstance(value, torch.Tensor) for value in inputs):
@@ -39,7 +45,9 @@ def aot(
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
-            return differentiate(noting_origins(graph), inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
+            memo = None if remember is None else remember(graph, inputs, layouts)
+            function = noting_origins(graph)
+            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo)
         except refusals:
             return graph.forward
 

@@ -12,6 +12,7 @@ import torch.fx
 from bothways.backends.aot import aot, run_and_forget, run_as_is
 from bothways.errors import NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
+from bothways.lower.memo import memo_of
 
 # Below so many elements one operation is faster as the ATen call it is: a kernel has to be called, too.
 SMALL = 16384
@@ -41,6 +42,7 @@ def _has_complex_values(graph: torch.fx.GraphModule) -> bool:
 _differentiated = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
+    remember=memo_of,
 )
 
 
