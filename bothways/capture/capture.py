@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame
-from bothways.capture.render import render, render_guards
+from bothways.capture.render import render, render_guards, render_late
 from bothways.capture.sources import Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
@@ -28,7 +28,8 @@ from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue
 from bothways.capture.values.generators import check_abandoned
 from bothways.errors import Break, Unsupported
-from bothways.runtime.program import Program
+from bothways.runtime.program import Check, Program
+from bothways.runtime.size_history import SizeHistory
 
 # Up to here comparing every pair costs less than collecting ids.
 PAIRWISE_LIMIT = 10
@@ -62,6 +63,8 @@ class Capture:
     inputs: list[Any]
     graph_key: str
     escaped: Break | None = None
+    # What the backend had to assume about sizes; asking says that the program is complete.
+    late_checks: Callable[[], tuple[Check, ...]] = tuple
 
 
 def capture(
@@ -71,9 +74,10 @@ def capture(
     depth_limit: int = 100,
     tag: str = "0_",
     fullgraph: bool = False,
+    sizes: SizeHistory | None = None,
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
-    tracer = Tracer(depth_limit, tag)
+    tracer = Tracer(depth_limit, tag, sizes)
     tracer.fullgraph = fullgraph
     if any(active() for active in MODES):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
@@ -100,9 +104,18 @@ def capture(
     except RecursionError:
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
     graph = tracer.graph.finish(outputs) if tracer.graph.op_count else None
-    inputs: list[Any] = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
+    inputs += [value.obj for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
-    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
+    if not tracer.symbols.sources:
+        return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
+    late = tracer.symbols.finish()
+
+    def late_checks() -> tuple[Check, ...]:
+        tracer.symbols.settle()
+        return render_late(tracer, list(arguments), late)
+
+    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key, late_checks=late_checks)
 
 
 def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> Value:
@@ -175,7 +188,9 @@ def _possible_aliases(tracer: Tracer) -> Iterator[list[Source]]:
     for value in tracer.graph.inputs:
         if value.obj is not None and value.source is not None:
             tensor = value.obj
-            key = (type(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            # Sizes that differ now may be equal at another call, where they are symbols.
+            sizes = tensor.dim() if tracer.symbols.sources else (tensor.shape, tensor.stride())
+            key = (type(tensor), tensor.dtype, sizes, tensor.device, tensor.requires_grad)
             groups.setdefault(key, []).append(value.source)
     return (sources for sources in groups.values() if len(sources) > 1)
 

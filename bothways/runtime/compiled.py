@@ -26,6 +26,7 @@ from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
+from bothways.runtime.size_history import SizeHistory
 
 
 class Captured(Protocol):
@@ -36,6 +37,7 @@ class Captured(Protocol):
     inputs: list[torch.Tensor]
     graph_key: str
     escaped: Break | None
+    late_checks: Callable[[], tuple[Check, ...]]
 
 
 Capturer = Callable[..., Captured]
@@ -80,6 +82,7 @@ class CompiledFunction:
         self._lock = threading.RLock()
         self._serial = 0
         self.history = History()
+        self._sizes = SizeHistory(options.dynamic)
         self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here; a weak way back would let the state die first.
         self.dispatcher = Dispatcher(function, self._miss, rename)
@@ -136,6 +139,7 @@ class CompiledFunction:
                     depth_limit=config.inline_depth_limit,
                     tag=f"{self._serial}_",
                     fullgraph=self.options.fullgraph,
+                    sizes=self._sizes,
                 )
             except Unsupported:
                 raise
@@ -149,6 +153,7 @@ class CompiledFunction:
             graph = captured.graph
             with generated.kept_in(self.history.generated):
                 program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+                program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
             self.history.graphs.append(graph)
             counters["stats"]["unique_graphs"] += 1
@@ -229,6 +234,7 @@ class CompiledFunction:
         with self._lock:
             self.dispatcher.start_again()
             self.history = History()
+            self._sizes.clear()
             self._breaks.clear()
 
 
