@@ -19,6 +19,7 @@ from bothways import torch_compat
 from bothways.grad import differentiate
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins
+from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
 
@@ -33,13 +34,19 @@ def aot(
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
 
     def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        sizes = None
         if not all(isinstance(value, torch.Tensor) for value in inputs):
-            return graph.forward
+            found = sizes_of(graph, inputs)
+            if found is None:
+                return graph.forward
+            sizes, inputs = found
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
-            return differentiate(noting_origins(graph), inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
+            return differentiate(
+                noting_origins(graph), inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, sizes
+            )
         except refusals:
             return graph.forward
 

@@ -15,6 +15,7 @@ from bothways.capture.guards import Guard
 from bothways.capture.sources import Attr, Item, Local, Source
 from bothways.runtime.size_history import LARGEST, SizeHistory
 from bothways.symbols import Condition, Environment, Expression, Symbol, expression_of, size, spelled
+from bothways.symbols.layouts import symbolic_strides
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -54,7 +55,7 @@ class Symbols:
             else:
                 self._tracer.guard("{s0} == {c0}", place, value)
                 shape.append(value)
-        strides = strides_of(shape, tensor.shape, tensor.stride())
+        strides = symbolic_strides(shape, tensor.shape, tensor.stride())
         if tensor.is_contiguous() and all(value > 1 for value in tensor.shape):
             self._tracer.guard("{s0}.is_contiguous()", source)  # strides follow from the sizes
         else:
@@ -137,17 +138,3 @@ def _template(
         return f"{{s{found.index(source)}}}"
 
     return spelled(expression, slot), found
-
-
-def strides_of(shape: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]) -> Sizes:
-    """Strides as expressions of the sizes: where a dimension begins right behind the one inside of it, its stride is
-    that of the other times its size. Other strides are numbers."""
-    found: list[Any] = list(strides)
-    expected: int = 1
-    product: Any = 1
-    for dim in sorted(range(len(sizes)), key=lambda dim: (strides[dim], -dim)):
-        if strides[dim] == expected:
-            found[dim] = product
-        if sizes[dim] > 1 and strides[dim]:
-            expected, product = strides[dim] * sizes[dim], found[dim] * shape[dim]
-    return tuple(found)

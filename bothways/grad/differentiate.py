@@ -28,6 +28,7 @@ from bothways.grad.joint import (
 )
 from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
+from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
 from bothways.runtime.nodes import Reads
 
@@ -41,22 +42,29 @@ def differentiate(
     bw_compiler: Compiler,
     reads: Sequence[Reads] = (),
     expected: Sequence[torch.Tensor | None] = (),
+    sizes: Sizes | None = None,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
+    With ``sizes`` it takes symbols before the tensors, as does what comes back.
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. Raises ``NotDifferentiable`` for what the
     differentiator does not express.
     """
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad)
+        joint = trace_joint(function, inputs, grad, sizes=sizes)
     except IndependentResults as found:
-        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads, expected)
+        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads, expected, sizes)
     check_layouts(joint, expected)
+    infer, graph = _inference, DifferentiatedGraph
+    if sizes is not None:
+        from bothways.grad import sized
+
+        infer, graph = sized.inference, sized.SizedGraph
     if not grad or not any(joint.differentiable):
-        return _inference(function, joint, inputs, fw_compiler)
-    return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler, reads)
+        return infer(function, joint, inputs, fw_compiler)
+    return graph(function, joint, inputs, fw_compiler, bw_compiler, reads)
 
 
 def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
@@ -77,6 +85,7 @@ def _side_by_side(
     bw_compiler: Compiler,
     reads: Sequence[Reads],
     expected: Sequence[torch.Tensor | None],
+    sizes: Sizes | None,
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
 
@@ -90,7 +99,7 @@ def _side_by_side(
     parts = []
     for group in groups:
         layouts = [expected[position] for position in group] if expected else ()
-        parts.append((group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads, layouts)))
+        parts.append((group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads, layouts, sizes)))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
         found: dict[int, Any] = {}
@@ -202,12 +211,16 @@ class DifferentiatedGraph:
         )
         self.backward_graphs: dict[Moment, torch.fx.GraphModule] = {}
         self._autocast = torch_compat.autocast_now()
-        self._joints = {joint.moment: joint}
-        compiled = as_traced(fw_compiler(self.forward_graph, list(inputs)))
+        self._joints = [joint]
+        compiled = as_traced(fw_compiler(self.forward_graph, self._examples(inputs)))
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.run_forward = with_arguments(compiled)
         self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
+
+    def _examples(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """What the forward is compiled for."""
+        return list(inputs)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
@@ -259,13 +272,16 @@ class DifferentiatedGraph:
         self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
         joint = self._joint(moment, inputs)
-        order = list(joint.recorder.graph.nodes)
-        saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
-        needed = [joint.primals[index] for index in self.needed_inputs]
-        graph = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
+        graph = extract(joint, self._backward_inputs(joint), joint.gradients)
         self.backward_graphs[moment] = graph
         with generated.kept_in(self._generated):
             return as_traced(self._compilers[1](graph, list(values)))
+
+    def _backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
+        """What a backward takes: inputs, what was saved, gradients."""
+        order = list(joint.recorder.graph.nodes)
+        saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
+        return [*(joint.primals[index] for index in self.needed_inputs), *saved, *joint.tangents]
 
     @property
     def is_current(self) -> bool:
@@ -315,9 +331,10 @@ class DifferentiatedGraph:
         return backward
 
     def _joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
-        known = self._joints.pop(moment, None)
-        if known is not None:
-            return known
+        for known in self._joints:
+            if known.moment == moment:
+                self._joints.remove(known)
+                return known
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
             examples = [
                 tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
+from bothways.symbols.expressions import Applied, Atom, Expression, Product, Symbol
 
 INFINITE = math.inf
 
@@ -24,6 +24,33 @@ ANYTHING = Range()
 
 def range_of(expression: Expression, ranges: Ranges) -> Range:
     """Where the expression lies; not always as narrow as it could be."""
+    by_terms, from_least = _sum_of_terms(expression, ranges), _from_least(expression, ranges)
+    return Range(max(by_terms.least, from_least.least), min(by_terms.greatest, from_least.greatest))
+
+
+def _from_least(expression: Expression, ranges: Ranges) -> Range:
+    """With every atom written as its least value and something more: where all that is more counts in one direction,
+    the expression begins, or ends, where nothing is more. ``s0 * s1 - s1`` is at least 2 when both are."""
+    beyond: dict[Product, int] = {}
+    for product, factor in expression.terms.items():
+        parts: dict[Product, int] = {(): factor}
+        for atom in product:
+            least = _range_of_atom(atom, ranges).least
+            if least == -INFINITE:
+                return ANYTHING
+            longer = {tuple(sorted((*part, atom))): count for part, count in parts.items()}
+            for part, count in parts.items():
+                longer[part] = longer.get(part, 0) + count * int(least)
+            parts = longer
+        for part, count in parts.items():
+            beyond[part] = beyond.get(part, 0) + count
+    start = beyond.pop((), 0)
+    if all(count >= 0 for count in beyond.values()):
+        return Range(start, INFINITE)
+    return Range(-INFINITE, start) if all(count <= 0 for count in beyond.values()) else ANYTHING
+
+
+def _sum_of_terms(expression: Expression, ranges: Ranges) -> Range:
     least: float = 0
     greatest: float = 0
     for product, factor in expression.terms.items():

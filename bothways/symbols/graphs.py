@@ -37,8 +37,8 @@ class SizeNodes:
             return number
         expression = number.node.expression
         found = self._computed(expression)
-        if isinstance(found, torch.fx.Node) and "example_value" not in found.meta:
-            found.meta["example_value"] = number
+        if isinstance(found, torch.fx.Node) and "val" not in found.meta:
+            found.meta["example_value"] = found.meta["val"] = number
         return found
 
     def declare(self, symbols: Iterable[Symbol], environment: Environment) -> None:
@@ -46,7 +46,7 @@ class SizeNodes:
         self._last = None
         for symbol in symbols:
             node = self._placeholder(symbol)
-            node.meta["example_value"] = size(environment, Expression.atom(symbol))
+            node.meta["example_value"] = node.meta["val"] = size(environment, Expression.atom(symbol))
             if self._last is None:
                 first = next(iter(self._graph.nodes))
                 if first is not node:
