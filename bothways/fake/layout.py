@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from bothways.fake.tensor import Memory, NotThin, Shape, Spec, ThinTensor, fresh, offset, view
+from bothways.symbols import hint
 
 # From the innermost to the outermost dimension.
 CHANNELS_LAST_ORDER = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
@@ -117,7 +118,8 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
     if is_contiguous(shape, stride):
         return True
     expected = 1
-    for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1):
+    pairs = [(step, size) for size, step in zip(shape, stride, strict=True) if size > 1]
+    for step, size in sorted(pairs, key=lambda pair: (hint(pair[0]), hint(pair[1]))):
         if step != expected:
             return False
         expected *= size

@@ -16,7 +16,7 @@ from bothways.lower.emit import Kernel
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.memory import Run, memories_of, plan
 from bothways.lower.prims import Extern, Memory
-from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, PythonWriter, as_laid_out
+from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter, as_laid_out
 from bothways.runtime.generated import Generated, keep
 
 _count = 0
@@ -40,6 +40,7 @@ class Program:
         _count += 1
         self.name = f"<bothways native {name} {_count}>"
         self._runs = _runs(lowered)
+        self._sizes = lowered.sizes
         returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
         self._plan = plan(self._runs, [*lowered.inputs, *lowered.constants, *returned])
         kernels = self._write_c()
@@ -83,7 +84,7 @@ class Program:
     # C: kernels that follow each other are called together.
 
     def _write_c(self) -> Source:
-        self._entries: dict[int, tuple[str, list[Memory]]] = {}
+        self._entries: dict[int, Entry] = {}
         functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
         kernels: list[Function] = []
         entries: list[str] = []
@@ -104,21 +105,27 @@ class Program:
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         name = f"run_{number}"
-        self._entries[number] = (name, memories)
         parameters = [f"void *{memory.name}" for memory in memories]
+        if self._sizes is not None:
+            self._sizes.written.clear()
         lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
+        sizes = () if self._sizes is None else tuple(self._sizes.written)
+        sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
+        self._entries[number] = (name, memories, sizes)
         if area.size:
             parameters.append("char *area")
+        parameters += [f"int64_t {name}" for name in sizes]
         lines += [
-            f"    {function}({', '.join(memory.name for memory in kernel.memories)});" for function, kernel in kernels
+            f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
+            for function, kernel in kernels
         ]
         return "\n".join([f"void {name}({', '.join(parameters)}) {{", *lines, "}\n"])
 
     def _bind(self, library: ctypes.CDLL) -> None:
-        for number, (name, memories) in self._entries.items():
+        for number, (name, memories, sizes) in self._entries.items():
             function = getattr(library, name)
             count = len(memories) + bool(self._plan.areas[number].size)
-            function.argtypes = [ctypes.c_void_p] * count
+            function.argtypes = [ctypes.c_void_p] * count + [ctypes.c_int64] * len(sizes)
             function.restype = None
             self._namespace[name] = function
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.symbols.bounds import Range, range_of
-from bothways.symbols.expressions import Applied, Expression, Symbol
+from bothways.symbols.expressions import Applied, Expression, Product, Symbol
 
 # What is asked of ``left - right``: whether it is zero, whether it is negative.
 ZERO, NEGATIVE = "==", "<"
 INVERSE = {"==": "!=", "<": ">="}
+SWAPPED = {"==": "==", "!=": "!=", "<": ">", ">=": "<="}
 _versions = itertools.count(1)
 
 
@@ -55,11 +56,12 @@ class Knowledge:
 
     ranges: dict[Symbol, Range] = field(default_factory=dict)
     replaced: dict[Symbol, Expression] = field(default_factory=dict)  # symbols that are known by others
+    products: dict[Product, Expression] = field(default_factory=dict)  # and products of them
     zero: dict[Expression, bool] = field(default_factory=dict)
     negative: dict[Expression, bool] = field(default_factory=dict)
 
     def copy(self) -> Knowledge:
-        return Knowledge(dict(self.ranges), dict(self.replaced), dict(self.zero), dict(self.negative))
+        return Knowledge(*map(dict, (self.ranges, self.replaced, self.products, self.zero, self.negative)))
 
 
 class Environment:
@@ -93,7 +95,11 @@ class Environment:
             self.version = next(_versions)
 
     def simplified(self, expression: Expression) -> Expression:
-        return expression.replaced(self.known.replaced) if self.known.replaced else expression
+        if self.known.replaced:
+            expression = expression.replaced(self.known.replaced)
+        for product, other in self.known.products.items():
+            expression = expression.with_product(product, other)
+        return expression
 
     def range_of(self, expression: Expression) -> Range:
         return range_of(expression, self.known.ranges)
@@ -122,8 +128,7 @@ class Environment:
             return known
         value = difference.value(self.values)
         answer = value == 0 if question == ZERO else value < 0
-        sides = _sides(difference)
-        self.on_condition(Condition(sides[0], question if answer else INVERSE[question], sides[1]))
+        self.on_condition(_readable(difference, question if answer else INVERSE[question]))
         self._learn(difference, question, answer)
         return answer
 
@@ -150,7 +155,7 @@ class Environment:
             self._narrow(difference, answer)
 
     def _replace(self, difference: Expression) -> None:
-        """A symbol that an equation gives is written as what it equals, the latest one first."""
+        """A symbol that an equation gives is written as what it equals, the latest one first; else a product is."""
         for product, factor in reversed(difference.terms.items()):
             if len(product) == 1 and isinstance(product[0], Symbol) and abs(factor) == 1:
                 symbol = product[0]
@@ -163,6 +168,11 @@ class Environment:
                     }
                     self.version = next(_versions)
                     return
+        product, factor = next(reversed(difference.terms.items()))
+        if len(product) > 1 and abs(factor) == 1:
+            own = Expression({product: factor})
+            self.known.products[product] = (own - difference) if factor == 1 else (difference - own)
+            self.version = next(_versions)
 
     def _narrow(self, difference: Expression, negative: bool) -> None:
         """``s0 * a - b < 0`` or its opposite says where ``s0`` lies."""
@@ -203,11 +213,11 @@ def _has_no_root(difference: Expression) -> bool:
     return bool(rest % (others.content() or 1))
 
 
-def _sides(difference: Expression) -> tuple[Expression, Expression]:
-    """A difference as two sides of a comparison without minus signs."""
+def _readable(difference: Expression, symbol: str) -> Condition:
+    """A question about a difference as a comparison without minus signs, a number on the right."""
     left = Expression({product: factor for product, factor in difference.terms.items() if factor > 0 and product})
     right = Expression({product: -factor for product, factor in difference.terms.items() if factor < 0 and product})
     rest = Expression.of(difference.terms.get((), 0))
     if not left.terms:
-        return rest, right
-    return left, right - rest
+        return Condition(right, SWAPPED[symbol], rest)
+    return Condition(left, symbol, right - rest)

@@ -172,6 +172,19 @@ class Expression:
             total = total + step
         return total
 
+    def with_product(self, product: Product, other: Expression) -> Expression:
+        """The expression with another in the place of a product, as long as it contains that."""
+        found = self
+        for _ in range(LONGEST_DIVISION):
+            for own, factor in found.terms.items():
+                rest = _without(own, product)
+                if rest is not None:
+                    found = found - Expression({own: factor}) + Expression({rest: factor}) * other
+                    break
+            else:
+                break
+        return found
+
     def value(self, values: Mapping[Symbol, int]) -> int:
         """The number it is for these values of its symbols."""
         return sum(
