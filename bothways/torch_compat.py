@@ -245,9 +245,14 @@ def release_saved_tensors(context: Any) -> None:
     context.maybe_clear_saved_tensors()
 
 
-def view_again(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``."""
-    return view._view_func_unsafe(base)
+def view_again(
+    view: torch.Tensor, base: torch.Tensor, size: Callable[[Any], int] | None = None
+) -> torch.Tensor:
+    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``.
+
+    ``size`` gives the numbers that symbolic sizes stand for now.
+    """
+    return view._view_func_unsafe(base) if size is None else view._view_func_unsafe(base, size)
 
 
 def has_saved_tensors(node: Any) -> bool:

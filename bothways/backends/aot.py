@@ -20,6 +20,7 @@ from bothways.grad import differentiate
 from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins
+from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
 
@@ -39,15 +40,19 @@ def aot(
     """
 
     def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        sizes = None
         if not all(isinstance(value, torch.Tensor) for value in inputs):
-            return graph.forward
+            found = sizes_of(graph, inputs)
+            if found is None:
+                return graph.forward
+            sizes, inputs = found
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
-            memo = None if remember is None else remember(graph, inputs, layouts)
+            memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
             function = noting_origins(graph)
-            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo)
+            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
         except refusals:
             return graph.forward
 

@@ -22,7 +22,8 @@ def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
     """The graph as kernels where its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    if all(tensor.device.type == "cpu" for tensor in inputs) and not _has_complex_values(graph):
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if all(tensor.device.type == "cpu" for tensor in tensors) and not _has_complex_values(graph):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
         except NotLowered:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from bothways import torch_compat
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame, Stopped
-from bothways.capture.render import render, render_guards
+from bothways.capture.render import render, render_guards, render_late
 from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
@@ -30,8 +30,9 @@ from bothways.capture.values.functions import FunctionValue, external_cell
 from bothways.capture.values.generators import check_abandoned
 from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Break, Unsupported
-from bothways.runtime.program import Program
+from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, origin_of
+from bothways.runtime.size_history import SizeHistory
 
 # Up to here comparing every pair costs less than collecting ids.
 PAIRWISE_LIMIT = 10
@@ -67,6 +68,8 @@ class Capture:
     escaped: Break | None = None
     broke: Break | None = None
     continuations: tuple[Continuation, ...] = ()
+    # What the backend had to assume about sizes; asking says that the program is complete.
+    late_checks: Callable[[], tuple[Check, ...]] = tuple
 
 
 class Interrupted(Exception):
@@ -86,6 +89,12 @@ class Request:
     depth_limit: int
     tag: str
     fullgraph: bool
+    sizes: SizeHistory | None
+
+    def tracer(self) -> Tracer:
+        tracer = Tracer(self.depth_limit, self.tag, self.sizes)
+        tracer.fullgraph = self.fullgraph
+        return tracer
 
 
 def capture(
@@ -95,6 +104,7 @@ def capture(
     depth_limit: int = 100,
     tag: str = "0_",
     fullgraph: bool = False,
+    sizes: SizeHistory | None = None,
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names).
 
@@ -102,9 +112,9 @@ def capture(
     """
     if any(active() for active in MODES):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
-    request = Request(function, arguments, depth_limit, tag, fullgraph)
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
     try:
-        return _attempt(request, Tracer(depth_limit, tag))
+        return _attempt(request, request.tracer())
     except Interrupted as interrupted:
         found = interrupted
     if fullgraph:
@@ -114,7 +124,7 @@ def capture(
 
 def _until(request: Request, found: Interrupted) -> Capture:
     """Capture up to the instruction that cannot be captured; up to an earlier one, if the state there is beyond us."""
-    tracer = Tracer(request.depth_limit, request.tag)
+    tracer = request.tracer()
     try:
         return _attempt(request, tracer, found)
     except Unsupported as error:
@@ -127,7 +137,6 @@ def _until(request: Request, found: Interrupted) -> Capture:
 
 def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) -> Capture:
     """Look at the function, up to where it is to stop."""
-    tracer.fullgraph = request.fullgraph
     function, arguments, tag = request.function, request.arguments, request.tag
     ending: Ending | Break
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
@@ -156,12 +165,26 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     except RecursionError:
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
     graph = tracer.graph.finish(outputs) if tracer.graph.has_work else None
-    inputs: list[Any] = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
+    inputs += [value.obj for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
     return Capture(
         program, graph, tuple(tracer.guards), inputs, graph_key,
         broke=stop.break_ if stop else None, continuations=tuple(ending.continuations),
+        late_checks=_late_checks(tracer, list(arguments)),
     )  # fmt: skip
+
+
+def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Check, ...]]:
+    if not tracer.symbols.sources:
+        return tuple
+    late = tracer.symbols.finish()
+
+    def late_checks() -> tuple[Check, ...]:
+        tracer.symbols.settle()
+        return render_late(tracer, parameters, late)
+
+    return late_checks
 
 
 def _interpret(
@@ -262,7 +285,9 @@ def _possible_aliases(tracer: Tracer) -> Iterator[list[Source]]:
     for value in tracer.graph.inputs:
         if value.obj is not None and value.source is not None:
             tensor = value.obj
-            key = (type(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            # Sizes that differ now may be equal at another call, where they are symbols.
+            sizes = tensor.dim() if tracer.symbols.sources else (tensor.shape, tensor.stride())
+            key = (type(tensor), tensor.dtype, sizes, tensor.device, tensor.requires_grad)
             groups.setdefault(key, []).append(value.source)
     return (sources for sources in groups.values() if len(sources) > 1)
 

@@ -21,6 +21,7 @@ from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 from bothways.runtime.nodes import ApplyFunction, Watched
+from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -60,6 +61,7 @@ class GraphBuilder:
         self.statements: set[Any] = set()  # what it holds that sets modes
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
+        self._sizes = SizeNodes(self.graph)
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -160,9 +162,12 @@ class GraphBuilder:
             return value.node, None
         from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
         from bothways.capture.values.dicts import DictValue
+        from bothways.capture.values.sizes import SizeValue
         from bothways.capture.values.tensors import TensorValue
 
         value = value.realize()
+        if isinstance(value, SizeValue):
+            return self._sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
             tensors[id(value.fake)] = value
             return value.node, value.fake
@@ -227,6 +232,15 @@ class GraphBuilder:
             for index, item in enumerate(results)
         ]
 
+    def symbols(self) -> list[Symbol]:
+        """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
+        found = set(self._sizes.symbols)
+        for value in self.inputs:
+            if value.placeholder.users:
+                meta = value.placeholder.meta["example_value"]
+                found.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
+        return sorted(found, key=list(self.tracer.symbols.sources).index)
+
     def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
         self.graph.output(tuple(outputs))
@@ -237,6 +251,7 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
+        self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
         return torch.fx.GraphModule(torch.nn.Module(), self.graph)
 
     @staticmethod

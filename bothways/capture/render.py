@@ -125,7 +125,8 @@ def render(
     for effect in mutated:
         effect.emit_effects(emitter)
     last = ending.emit(emitter)
-    inputs = [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
+    inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
+    inputs += [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
     outputs = list(emitter.tensors)
     body = [*emitter.loads, *prepared]
     if tracer.graph.has_work:
@@ -186,6 +187,12 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     checks = _checks(tracer, parameter_names(parameters))
     return Program(program_name, checks, (), tracer.namespace)
+
+
+def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
+    """Guards that were found after the program was written: they read everything anew."""
+    writer = GuardWriter(tracer, parameter_names(parameters), [])
+    return tuple(writer.check(guard) for guard in dict.fromkeys(guards))
 
 
 def parameter_names(parameters: list[str]) -> Names:

@@ -16,8 +16,10 @@ from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
 from bothways.capture.saved_tensors import SavedTensors
 from bothways.capture.sources import Attr, Injected, Item, Source, WeakInjected
+from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
+from bothways.runtime.size_history import SizeHistory
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
@@ -42,9 +44,10 @@ class Observed(Exception):
 class Tracer:
     """One capture in progress."""
 
-    def __init__(self, depth_limit: int = 100, tag: str = "") -> None:
+    def __init__(self, depth_limit: int = 100, tag: str = "", history: SizeHistory | None = None) -> None:
         """``tag`` goes into the names of injected objects, so that several programs share one namespace."""
         self.tag = tag
+        self.symbols = Symbols(self, history or SizeHistory(dynamic=False))
         self.graph = GraphBuilder(self)
         self.guards = GuardSet()
         self.effects = Effects()
@@ -76,6 +79,7 @@ class Tracer:
         other.fullgraph = self.fullgraph
         other.frames = list(self.frames)
         other.namespace, other._injected = self.namespace, self._injected
+        other.symbols = self.symbols
         return other
 
     # Positions and stops.

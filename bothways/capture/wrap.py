@@ -43,6 +43,7 @@ from bothways.capture.values.namespaces import NamespaceValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.sizes import SizeValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
@@ -128,6 +129,11 @@ def _callable(obj: Any) -> Value:
 def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
     guard_constant(tracer, obj, source)
     return ConstantValue(obj, source)
+
+
+def _look_int(tracer: Tracer, obj: int, source: Source) -> Value:
+    symbol = tracer.symbols.number(obj, source)
+    return _look_constant(tracer, obj, source) if symbol is None else SizeValue(symbol, source)
 
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -271,6 +277,7 @@ def _look_named_tuple(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 BY_TYPE: dict[type, Wrapper] = {
     **dict.fromkeys(CONSTANT_TYPES, _look_constant),
+    int: _look_int,
     types.FunctionType: _look_function,
     types.MethodType: _look_method,
     types.ModuleType: _look_namespace,

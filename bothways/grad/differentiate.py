@@ -29,6 +29,7 @@ from bothways.grad.joint import (
 )
 from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
+from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
 from bothways.runtime.nodes import Reads
 
@@ -43,14 +44,16 @@ def differentiate(
     reads: Sequence[Reads] = (),
     expected: Sequence[torch.Tensor | None] = (),
     memo: Memo | None = None,
+    sizes: Sizes | None = None,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
+    With ``sizes`` it takes symbols before the tensors, as does what comes back.
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
     is not traced or compiled again. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
-    how = How(fw_compiler, bw_compiler, reads, memo)
+    how = How(fw_compiler, bw_compiler, reads, memo, sizes)
     known: dict[str, Any] = {} if memo is None else memo.recall() or {}
     if "groups" in known:
         return _side_by_side(function, inputs, known["groups"], how, expected)
@@ -59,7 +62,7 @@ def differentiate(
         return _joined(function, facts_from(known["facts"]), inputs, run, how)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad)
+        joint = trace_joint(function, inputs, grad, sizes=sizes)
     except IndependentResults as found:
         if memo is not None:
             memo.note({"groups": found.groups})
@@ -68,23 +71,26 @@ def differentiate(
     has_backward = grad and any(joint.differentiable)
     saved = saved_values(joint) if has_backward else ()
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes)
+    numbers = [] if sizes is None else sizes.now
     if not has_backward:
         # A compiler may write these results straight into the inputs they are for, and return those.
-        graph.meta["writes"] = {len(joint.results) + number: index for number, index in enumerate(joint.updates)}
+        updates = enumerate(joint.updates)
+        graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
     facts = facts_of(joint, graph, saved, has_backward)
-    compiled = fw_compiler(graph, list(inputs))
+    compiled = fw_compiler(graph, [*numbers, *inputs])
     _note(memo, facts.to_data(), compiled)
     return _joined(function, facts, inputs, compiled, how, joint)
 
 
 @dataclass(frozen=True)
 class How:
-    """What compiles a graph's halves, what its custom functions read, and what is remembered of it."""
+    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
     reads: Sequence[Reads]
     memo: Memo | None
+    sizes: Sizes | None
 
 
 def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
@@ -108,6 +114,11 @@ def _joined(
 ) -> Callable[..., Any]:
     """A compiled forward as a function like the original; ``joint`` is its trace, where there was one."""
     compiled = as_traced(compiled)
+    if how.sizes is not None:
+        from bothways.grad import sized
+
+        assert joint is not None
+        return sized.joined(function, facts, inputs, compiled, how, joint)
     if not facts.has_backward:
         return _inference(function, facts, inputs, compiled)
     return DifferentiatedGraph(function, facts, inputs, compiled, how, joint)
@@ -143,7 +154,9 @@ def _side_by_side(
     for group in groups:
         layouts = [expected[position] for position in group] if expected else ()
         memo = None if how.memo is None else how.memo.part("outputs", repr(group))
-        compiled = differentiate(only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo)
+        compiled = differentiate(
+            only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes
+        )
         parts.append((group, compiled))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
@@ -246,7 +259,7 @@ class DifferentiatedGraph:
         )
         self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
         self._autocast = torch_compat.autocast_now()
-        self._joints = {} if joint is None else {joint.moment: joint}
+        self._joints = [] if joint is None else [joint]
         self._graphs: dict[Moment, torch.fx.GraphModule] = {}
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.run_forward = with_arguments(compiled)
@@ -319,11 +332,14 @@ class DifferentiatedGraph:
     def _backward_graph(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
         if moment not in self._graphs:
             joint = self._joint(moment, inputs)
-            order = list(joint.recorder.graph.nodes)
-            saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
-            needed = [joint.primals[index] for index in self.needed_inputs]
-            self._graphs[moment] = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
+            self._graphs[moment] = extract(joint, self._backward_inputs(joint), joint.gradients)
         return self._graphs[moment]
+
+    def _backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
+        """What a backward takes: inputs, what was saved, gradients."""
+        order = list(joint.recorder.graph.nodes)
+        saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
+        return [*(joint.primals[index] for index in self.needed_inputs), *saved, *joint.tangents]
 
     @property
     def is_current(self) -> bool:
@@ -373,9 +389,10 @@ class DifferentiatedGraph:
         return backward
 
     def _joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
-        known = self._joints.pop(moment, None)
-        if known is not None:
-            return known
+        for known in self._joints:
+            if known.moment == moment:
+                self._joints.remove(known)
+                return known
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
             examples = [
                 tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)

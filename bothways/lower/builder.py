@@ -32,8 +32,11 @@ from bothways.lower.prims import (
     is_dense,
 )
 from bothways.lower.shapes import broadcast, normal_dim, reshaped_strides
+from bothways.lower.sizes import NotLowered, Real, Size, is_fake
 
-Operand = Node | int | float | bool
+__all__ = ["Builder", "NotLowered", "Operand"]
+
+Operand = Node | int | float | bool | Size | Real
 
 HALVES = (torch.bfloat16, torch.float16)
 # Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they
@@ -41,10 +44,6 @@ HALVES = (torch.bfloat16, torch.float16)
 DISCONTINUOUS = frozenset(
     "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide pow".split()
 )
-
-
-class NotLowered(Exception):
-    """The operation has no lowering for these arguments: ATen runs it."""
 
 
 class Builder:
@@ -153,6 +152,8 @@ class Builder:
             return Reshape(shape, node.dtype, node, name=node.name, origin=node.origin)
         strides = reshaped_strides(node.shape, node.strides, shape)
         if strides is None:
+            if node.strides == contiguous(node.shape):
+                raise NotLowered  # that the sizes agree is not known for all calls
             copied = Map(node.shape, node.dtype, "copy", (node,), name=node.name, origin=node.origin)
             return self.reshape(self.stored(copied), shape)
         return self.window(node, shape, strides)
@@ -291,7 +292,7 @@ class Builder:
         self.externs.append(call)
         buffers: list[Buffer | None] = []
         for fake in fakes:
-            if not isinstance(fake, torch.Tensor):
+            if not is_fake(fake):
                 call.results.append(None)
                 buffers.append(None)
                 continue

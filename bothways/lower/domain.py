@@ -119,7 +119,9 @@ def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
     """Take loops from the front until they cover a dimension of this size."""
     taken: list[int] = []
     covered = 1
-    while covered < size:
+    while covered != size:
+        if not flat:
+            raise NoMapping
         loop = flat.pop(0)
         length, wanted = domain.sizes[loop], size // covered
         if wanted % length == 0:
@@ -129,8 +131,6 @@ def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
             flat[:0] = domain.split(loop, wanted)
         else:
             raise NoMapping
-    if covered != size:
-        raise NoMapping
     return tuple(taken)
 
 

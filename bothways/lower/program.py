@@ -15,11 +15,11 @@ from bothways.lower.emit import Kernel
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
-from bothways.lower.prims import Extern, Memory
+from bothways.lower.prims import Extern
 from bothways.lower.spelling import NotSpelled, spelled
-from bothways.lower.text import Text, recall, store
+from bothways.lower.text import NUMBER, POINTER, Text, recall, store
 from bothways.lower.toolchain import Toolchain
-from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, PythonWriter
+from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
 
 
 def compile_graph(
@@ -49,6 +49,8 @@ class Place:
 
 
 def _place(cache: Cache, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str) -> Place | None:
+    if not all(isinstance(value, torch.Tensor) for value in inputs):
+        return None  # what the sizes stand for is known to this process alone
     tools = working_tools(cache)
     try:
         return Place(tools, cache, program_key(graph, inputs, kind, tools))
@@ -63,6 +65,7 @@ class Program:
         self, lowered: Lowered, name: str = "graph", *, takes_list: bool = False, place: Place | None = None
     ) -> None:
         self._runs = _runs(lowered)
+        self._sizes = lowered.sizes
         returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
         self._plan = plan(self._runs, [*lowered.inputs, *lowered.constants, *returned])
         kernels = self._write_c()
@@ -74,7 +77,7 @@ class Program:
         first = writer.write(takes_list=takes_list, checks_layout=True) if externs else ""
         self._text = Text(
             name, self.source, self.c_source,
-            {entry: self._pointers(number) for number, (entry, _) in self._entries.items()},
+            {name: self._arguments(number) for number, (name, *_) in self._entries.items()},
             takes_list, any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs),
         )  # fmt: skip
         self._names = dict(writer.namespace)
@@ -95,13 +98,14 @@ class Program:
         library = library_key(kernels, place.tools) if kernels.entries else ""
         store(place.cache, place.key, self._text, names, library)
 
-    def _pointers(self, number: int) -> int:
-        return len(self._entries[number][1]) + bool(self._plan.areas[number].size)
+    def _arguments(self, number: int) -> str:
+        _, memories, sizes = self._entries[number]
+        return POINTER * (len(memories) + bool(self._plan.areas[number].size)) + NUMBER * len(sizes)
 
     # C: kernels that follow each other are called together.
 
     def _write_c(self) -> Source:
-        self._entries: dict[int, tuple[str, list[Memory]]] = {}
+        self._entries: dict[int, Entry] = {}
         functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
         kernels: list[Function] = []
         entries: list[str] = []
@@ -122,13 +126,19 @@ class Program:
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         name = f"run_{number}"
-        self._entries[number] = (name, memories)
         parameters = [f"void *{memory.name}" for memory in memories]
+        if self._sizes is not None:
+            self._sizes.written.clear()
         lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
+        sizes = () if self._sizes is None else tuple(self._sizes.written)
+        sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
+        self._entries[number] = (name, memories, sizes)
         if area.size:
             parameters.append("char *area")
+        parameters += [f"int64_t {name}" for name in sizes]
         lines += [
-            f"    {function}({', '.join(memory.name for memory in kernel.memories)});" for function, kernel in kernels
+            f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
+            for function, kernel in kernels
         ]
         return "\n".join([f"void {name}({', '.join(parameters)}) {{", *lines, "}\n"])
 

@@ -18,6 +18,8 @@ from bothways.lower.wrapper import as_laid_out
 from bothways.runtime.generated import Generated, keep
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
+POINTER, NUMBER = "p", "n"
+_ARGUMENTS = {POINTER: ctypes.c_void_p, NUMBER: ctypes.c_int64}
 _numbers = itertools.count(1)
 
 
@@ -25,13 +27,13 @@ _numbers = itertools.count(1)
 class Text:
     """The Python and the C of one graph. ``name`` is for people.
 
-    ``functions`` are those of the library that Python calls, with the number of their arguments, all pointers.
+    ``functions`` are those of the library that Python calls, with a letter for each of their arguments.
     """
 
     name: str
     python: str
     c: str
-    functions: dict[str, int]
+    functions: dict[str, str]
     takes_list: bool
     looks_at_grad_mode: bool
 
@@ -52,9 +54,9 @@ class Text:
         ``first`` is the text of its first call, which looks whether ATen lays out its results as expected;
         ``settled`` is called when it does.
         """
-        for name, count in self.functions.items():
+        for name, arguments in self.functions.items():
             function = getattr(library, name)
-            function.argtypes, function.restype = [ctypes.c_void_p] * count, None
+            function.argtypes, function.restype = [_ARGUMENTS[letter] for letter in arguments], None
             namespace[name] = function
         label = f"<bothways native {self.name} {next(_numbers)}>"
         linecache.cache[label] = (len(self.python), None, self.python.splitlines(True), label)

@@ -28,6 +28,7 @@ from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
+from bothways.runtime.size_history import SizeHistory
 
 
 class Captured(Protocol):
@@ -40,6 +41,7 @@ class Captured(Protocol):
     escaped: Break | None
     broke: Break | None
     continuations: tuple[Continuation, ...]
+    late_checks: Callable[[], tuple[Check, ...]]
 
 
 Capturer = Callable[..., Captured]
@@ -96,6 +98,7 @@ class CompiledFunction:
         self.history = history or History()
         if self._is_part:
             self.history.parts.append(self)
+        self._sizes = SizeHistory(options.dynamic)
         self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here; a weak way back would let the state die first.
         self.dispatcher = Dispatcher(function, self._miss, rename)
@@ -155,6 +158,7 @@ class CompiledFunction:
                     depth_limit=config.inline_depth_limit,
                     tag=f"{self._serial}_",
                     fullgraph=self.options.fullgraph,
+                    sizes=self._sizes,
                 )
             except Unsupported:
                 raise
@@ -168,6 +172,7 @@ class CompiledFunction:
             graph = captured.graph
             with generated.kept_in(self.history.generated):
                 program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+                program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
             self.history.graphs.append(graph)
             counters["stats"]["unique_graphs"] += 1
@@ -277,6 +282,7 @@ class CompiledFunction:
             self._callees.forget()
             if not self._is_part:
                 self.history = History()
+            self._sizes.clear()
             self._breaks.clear()
 
 
