@@ -420,3 +420,12 @@ def adafactor_updates() -> tuple[Any, ...]:
     from torch.optim import _adafactor
 
     return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor
+
+
+def scripted_from(function: Any) -> Callable[..., Any] | None:
+    """The Python function that a TorchScript function was compiled from, which PyTorch notes for its compilers.
+
+    One that was traced knows a single way through its Python function, which may have others.
+    """
+    original: Callable[..., Any] | None = getattr(function, "_torchdynamo_inline", None)
+    return original if getattr(function, "__name__", None) == "ScriptFunction" else None
