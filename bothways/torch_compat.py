@@ -456,3 +456,12 @@ def operation_state() -> tuple[Any, ...]:
         backends.cuda.mem_efficient_sdp_enabled(), backends.nnpack.is_available(),
         backends.opt_einsum.enabled, backends.opt_einsum.strategy,
     )  # fmt: skip
+
+
+def scripted_from(function: Any) -> Callable[..., Any] | None:
+    """The Python function that a TorchScript function was compiled from, which PyTorch notes for its compilers.
+
+    One that was traced knows a single way through its Python function, which may have others.
+    """
+    original: Callable[..., Any] | None = getattr(function, "_torchdynamo_inline", None)
+    return original if getattr(function, "__name__", None) == "ScriptFunction" else None

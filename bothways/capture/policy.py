@@ -87,12 +87,8 @@ TREATMENTS: dict[str, Treatment] = {
 INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.nn.functional.triplet_margin_with_distance_loss,
-        inspect.Signature.parameters.fget,
-        inspect.Signature.return_annotation.fget,
-        inspect.Parameter.name.fget,
-        inspect.Parameter.kind.fget,
-        inspect.Parameter.default.fget,
-        inspect.Parameter.annotation.fget,
+        *(vars(inspect.Signature)[name].fget for name in ("parameters", "return_annotation")),
+        *(vars(inspect.Parameter)[name].fget for name in ("name", "kind", "default", "annotation")),
     }
 )
 

@@ -181,6 +181,15 @@ def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
     return TensorValue.external(tracer, obj, source)
 
 
+def _look_scripted(tracer: Tracer, obj: Any, source: Source) -> Value:
+    """A function that TorchScript compiled: the Python it was compiled from."""
+    original = torch_compat.scripted_from(obj)
+    if original is None:
+        tracer.stop("call_unknown", f"{source} is a ScriptFunction")
+    tracer.guard("{s0} is {c0}", source, obj)
+    return library_value(tracer, original)
+
+
 def _look_slice(tracer: Tracer, obj: Any, source: Source) -> Value:
     tracer.guard("type({s0}) is {c0}", source, slice)
     return SliceValue([tracer.wrap(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")])
@@ -310,6 +319,7 @@ BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
     (torch.Tensor, _look_tensor),
     (torch_compat.OP_TYPES, _look_callable),
     (torch.nn.Module, _look_module),
+    (torch.jit.ScriptFunction, _look_scripted),
     (logging.Logger, LoggerValue.external),
     (torch.autograd.function.BackwardCFunction, RealContext.external),
     (tuple, _look_named_tuple),

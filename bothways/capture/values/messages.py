@@ -134,9 +134,9 @@ def _warn(
 def _would_raise(text: str, kind: type[Warning], module: str, line: int) -> bool:
     """What the filters make of a warning: the first that fits says it."""
     for action, pattern, category, module_pattern, line_wanted in warnings.filters:
-        fits = pattern is None or pattern.match(text)
-        fits = fits and issubclass(kind, category) and (module_pattern is None or module_pattern.match(module))
-        if fits and line_wanted in (0, line):
+        named = pattern is None or pattern.match(text)
+        placed = (module_pattern is None or module_pattern.match(module)) and line_wanted in (0, line)
+        if named and placed and issubclass(kind, category):
             return action == "error"
     return False
 

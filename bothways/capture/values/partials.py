@@ -14,7 +14,8 @@ from bothways.capture import protocols
 from bothways.capture.sources import Attr, Item, Source, is_plain_name
 from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.errors import Unsupported
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -166,7 +167,14 @@ class CachedFunction(Value):
         assert self.source is not None
         wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
         effects, ops = len(tracer.effects.all()), tracer.graph.op_count
-        result = protocols.call(tracer, wrapped, args, kwargs).realize()
+        try:
+            result = protocols.call(tracer, wrapped, args, kwargs).realize()
+        except Unsupported:
+            # Python itself runs it once and remembers: to run it now is that one time, or the memory of it.
+            if len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+                raise
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            result = constant_value(tracer.run_const(self.obj, *positional, **keywords), tracer).realize()
         if not isinstance(result, ConstantValue) or len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
             tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
         return result
