@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame
 from bothways.capture.render import render, render_guards

@@ -19,6 +19,7 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Watched
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        return graph_module(self.graph)
 
     @property
     def last_node(self) -> torch.fx.Node:

@@ -44,6 +44,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.distributions": Treatment.INLINE,
     "torch.utils._contextlib": Treatment.INLINE,
     "torch.utils._pytree": Treatment.INLINE,
+    "torch.onnx": Treatment.INLINE,
     "torch.optim": Treatment.BREAK,
     # The standard library is inlined where it is plain Python; what touches the outside world is not.
     "asyncio": Treatment.BREAK,
