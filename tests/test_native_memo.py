@@ -62,7 +62,7 @@ def facts(root, wanted):
     return [path.parent for path in files if wanted in json.loads(path.read_text())]
 
 
-def train(function, inputs, given=None, dynamic=None):
+def train(function, inputs, given=None):
     """Outputs and gradients of a new compiled function, as another process would make it."""
     building._loaded.clear()
     inputs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
@@ -222,7 +222,6 @@ def test_views_that_only_their_trace_knows_are_traced_again(work):
     check_remembered(work, function, [x], traces=1)
 
 
-@pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_custom_functions_are_traced_again_and_not_lowered(work):
     class Scaled(torch.autograd.Function):
         factor = 2.0
@@ -417,7 +416,8 @@ def test_another_process_finds_what_this_one_left(root):
 SPELLED = [
     None, True, 3, -2.5, float("inf"), "text", (1, 2.0), [1, [2]], {"a": 1}, slice(1, None), range(3), ...,
     torch.float32, torch.strided, torch.channels_last, torch.device("cpu"), torch.device("cuda", 1), torch.Size([2, 3]),
-    torch.ops.aten.add.Tensor, torch.ops.aten.mm.default, torch.sin, F.gelu, F.cross_entropy, torch.linalg.norm, getattr,
+    torch.ops.aten.add.Tensor, torch.ops.aten.mm.default, torch.sin, F.gelu, F.cross_entropy, torch.linalg.norm,
+    getattr,
 ]  # fmt: skip
 
 
@@ -443,9 +443,10 @@ def own_function(x):
 
 
 @pytest.mark.parametrize(
-    "value", [own_function, lambda x: x, object(), torch.ones(100), torch.ones(2).t, nn.Linear(1, 1), own_function.__code__],
+    "value",
+    [own_function, lambda x: x, object(), torch.ones(100), torch.ones(2).t, nn.Linear(1, 1), own_function.__code__],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 def test_what_only_this_process_knows_is_not_spelled(value):
     with pytest.raises(NotSpelled):
         spelled(value)

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame, Stopped

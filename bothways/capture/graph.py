@@ -20,6 +20,7 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Watched
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
@@ -252,7 +253,7 @@ class GraphBuilder:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
         self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        return graph_module(self.graph)
 
     @staticmethod
     def is_untouched(tensor: TensorValue) -> bool:

@@ -47,6 +47,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.utils._contextlib": Treatment.INLINE,
     "torch.utils._foreach_utils": Treatment.INLINE,
     "torch.utils._pytree": Treatment.INLINE,
+    "torch.onnx": Treatment.INLINE,
     "torch.optim": Treatment.INLINE,
     # The standard library is inlined where it is plain Python; what touches the outside world is not.
     "asyncio": Treatment.BREAK,

@@ -18,6 +18,7 @@ from bothways.config import config
 from bothways.grad.joint import Joint
 from bothways.grad.mincut import UNLIMITED, Network
 from bothways.grad.sizes import SizeArguments
+from bothways.runtime.graph_module import graph_module
 from bothways.symbols import hint
 
 Node = torch.fx.Node
@@ -242,7 +243,7 @@ def extract(
     root = torch.nn.Module()
     for name, tensor in constants.items():
         root.register_buffer(name, tensor)
-    return torch.fx.GraphModule(root, graph)
+    return graph_module(graph, root)
 
 
 def _as_late_as_possible(order: Iterable[Node], needed: set[Node]) -> list[Node]:

@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.runtime import generated
+from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import Region, Watched
 
 CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -199,4 +200,4 @@ def _module(
     for node in stretch.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
+    return graph_module(graph)

@@ -61,7 +61,6 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.jit.is_tracing: False,
     torch_compat.is_scripting: False,
     torch_compat.log_api_usage_once: None,
-    torch.onnx.is_in_onnx_export: False,
     torch_compat.is_make_fx_tracing: False,
     torch_compat.get_tracing_state: None,
     torch.compiler.is_compiling: True,
