@@ -430,6 +430,35 @@ def views_across(x):
     return y, window
 
 
+class Base:
+    @classmethod
+    def made(cls, x):
+        y = x + 1
+        note("base", cls.__name__)
+        return y * 2
+
+    def doubled(self, x):
+        note("doubled")
+        return x * 2
+
+
+class Derived(Base):
+    @classmethod
+    def made(cls, x):
+        y = x * 3
+        note("derived")
+        return super().made(y) + 1
+
+    def doubled(self, x):
+        above = super()
+        note("above")
+        return super().doubled(x) + above.doubled(x)
+
+
+def with_super(x):
+    return Derived.made(x) + Derived().doubled(x)
+
+
 def many_variables(x):
     a, b, c, d, e = x + 1, x + 2, x + 3, x + 4, x + 5
     note("many")

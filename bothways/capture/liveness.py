@@ -28,7 +28,9 @@ def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
     slots = {name: 1 << index for index, name in enumerate(slots_of(code) + code.co_freevars)}
     if FRAME_READERS.intersection(code.co_names):
         return (frozenset(slots),) * len(decoded.instructions)
-    live = _solve(decoded, slots)
+    # ``super()`` reads the first argument, and the class, without an instruction that says so.
+    always = sum(slots.get(name, 0) for name in (*code.co_varnames[:1], "__class__")) if "super" in code.co_names else 0
+    live = [bits | always for bits in _solve(decoded, slots)]
     return tuple(frozenset(name for name, bit in slots.items() if bit & bits) for bits in live)
 
 

@@ -119,10 +119,10 @@ def treatment_of(function: types.FunctionType) -> Treatment:
 
 
 def is_users(globals_: dict[str, Any]) -> bool:
-    """Whether a function may lead to code of the user's that gains from being compiled: not in the standard library."""
+    """Whether a function gains from being compiled by itself: the user's, and modules that call the user's."""
     module = globals_.get("__name__") or ""
-    standard = module.partition(".")[0] in sys.stdlib_module_names and module != "__main__"
-    return treatment_of_module(module) is Treatment.INLINE and not standard
+    is_library = is_library_module(module) and not module.startswith("torch.nn.")
+    return treatment_of_module(module) is Treatment.INLINE and not is_library
 
 
 @functools.cache
