@@ -71,7 +71,7 @@ def inference(
 
 def examples(sizes: Sizes, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """The values of now of the symbols, and the tensors."""
-    return [*(sizes.environment.values[symbol] for symbol in sizes.symbols), *inputs]
+    return [*sizes.now, *inputs]
 
 
 def take_outputs(

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.symbols import Condition, Environment, Expression, SizeNodes, Symbol, expression_of, size, spelled
+from bothways.symbols import (
+    SYMBOLIC,
+    Condition,
+    Environment,
+    Expression,
+    SizeNodes,
+    Symbol,
+    expression_of,
+    size,
+    spelled,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +35,15 @@ class Sizes:
         """What the traced function is called with: symbols, numbers where they have become some."""
         return [size(self.environment, Expression.atom(symbol)) for symbol in self.symbols]
 
-    def specialise(self) -> list[int]:
+    @property
+    def now(self) -> list[Any]:
+        """The numbers of this call."""
+        return [self.environment.values[symbol] for symbol in self.symbols]
+
+    def specialise(self) -> None:
         """Give up on all symbols: from now on they are the numbers of this call."""
-        return [self.environment.specialise(Expression.atom(symbol)) for symbol in self.symbols]
+        for number in self.numbers:
+            float(number) if isinstance(number, torch.SymFloat) else int(number)
 
     def values(self, numbers: Sequence[int]) -> dict[Symbol, int]:
         return dict(zip(self.symbols, numbers, strict=True))
@@ -64,7 +80,7 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
         if isinstance(given, torch.Tensor) and isinstance(example, torch.Tensor):
             tensors.append(given)
             outlines.append(example)
-        elif isinstance(example, torch.SymInt) and not tensors:
+        elif isinstance(example, SYMBOLIC) and not tensors:
             [atom] = example.node.origin.atoms()
             symbols.append(atom)
             environment = example.node.environment
@@ -77,7 +93,7 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
 class Size:
     """A symbolic size among the arguments of a recorded operation; graphs made of parts of it compute it."""
 
-    number: torch.SymInt
+    number: torch.SymInt | torch.SymFloat
 
 
 class SizeArguments:

@@ -15,7 +15,8 @@ from bothways.lower.dump import dump
 from bothways.lower.emit import Kernel
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.memory import Run, memories_of, plan
-from bothways.lower.prims import Extern, Memory
+from bothways.lower.prims import Extern
+from bothways.lower.sizes import is_double
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter, as_laid_out
 from bothways.runtime.generated import Generated, keep
 
@@ -114,7 +115,7 @@ class Program:
         self._entries[number] = (name, memories, sizes)
         if area.size:
             parameters.append("char *area")
-        parameters += [f"int64_t {name}" for name in sizes]
+        parameters += [f"{'double' if is_double(name) else 'int64_t'} {name}" for name in sizes]
         lines += [
             f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
             for function, kernel in kernels
@@ -125,7 +126,8 @@ class Program:
         for number, (name, memories, sizes) in self._entries.items():
             function = getattr(library, name)
             count = len(memories) + bool(self._plan.areas[number].size)
-            function.argtypes = [ctypes.c_void_p] * count + [ctypes.c_int64] * len(sizes)
+            numbers = [ctypes.c_double if is_double(name) else ctypes.c_int64 for name in sizes]
+            function.argtypes = [*[ctypes.c_void_p] * count, *numbers]
             function.restype = None
             self._namespace[name] = function
 

@@ -12,6 +12,10 @@ import torch.fx
 from bothways.symbols.environment import Environment
 from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
 from bothways.symbols.node import size
+from bothways.symbols.reals import FUNCTIONS as REAL_FUNCTIONS
+from bothways.symbols.reals import Real
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": operator.floordiv,
@@ -30,13 +34,13 @@ class SizeNodes:
         self._last: torch.fx.Node | None = None
         self._known: dict[Expression, Any] = {}
         self._atoms: dict[Atom, torch.fx.Node] = {}
+        self._reals: dict[Real, torch.fx.Node] = {}
 
     def node(self, number: Any) -> Any:
         """The node that computes a size; plain numbers are themselves."""
-        if not isinstance(number, torch.SymInt):
+        if not isinstance(number, SYMBOLIC):
             return number
-        expression = number.node.expression
-        found = self._computed(expression)
+        found = self._computed(number.node.expression)
         if isinstance(found, torch.fx.Node) and "val" not in found.meta:
             found.meta["example_value"] = found.meta["val"] = number
         return found
@@ -62,7 +66,14 @@ class SizeNodes:
                 self.symbols[symbol] = self._graph.placeholder(symbol.key)
         return self.symbols[symbol]
 
-    def _computed(self, expression: Expression) -> Any:
+    def _computed(self, expression: Any) -> Any:
+        if isinstance(expression, (int, float)):
+            return expression
+        if isinstance(expression, Real):
+            if expression not in self._reals:
+                args = map(self._computed, expression.args)
+                self._reals[expression] = self._call(REAL_FUNCTIONS[expression.function], *args)
+            return self._reals[expression]
         if expression.constant is not None:
             return expression.constant
         if expression not in self._known:
