@@ -63,8 +63,11 @@ class Capture:
     inputs: list[Any]
     graph_key: str
     escaped: Break | None = None
-    # What the backend had to assume about sizes; asking says that the program is complete.
-    late_checks: Callable[[], tuple[Check, ...]] = tuple
+    late: Callable[[], tuple[Check, ...]] | None = None
+
+    def late_checks(self) -> tuple[Check, ...]:
+        """What the backend had to assume about sizes; asking says that the program is complete."""
+        return () if self.late is None else self.late()
 
 
 def capture(
@@ -109,13 +112,13 @@ def capture(
     inputs += [taken.example for taken in tracer.graph.objects]
     if not tracer.symbols.sources:
         return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
-    late = tracer.symbols.finish()
+    found = tracer.symbols.finish()
 
     def late_checks() -> tuple[Check, ...]:
         tracer.symbols.settle()
-        return render_late(tracer, list(arguments), late)
+        return render_late(tracer, list(arguments), found)
 
-    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key, late_checks=late_checks)
+    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key, late=late_checks)
 
 
 def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> Value:

@@ -38,10 +38,10 @@ from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
+from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
-from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue

@@ -96,6 +96,17 @@ class Size:
     number: torch.SymInt | torch.SymFloat
 
 
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether a node of a captured graph is a symbol, or computes a size from symbols."""
+    return "size" in node.meta
+
+
+def symbols_of(placeholders: Sequence[torch.fx.Node]) -> Sizes:
+    """The symbols that placeholders of a captured graph stand for."""
+    nodes = [placeholder.meta["example_value"].node for placeholder in placeholders]
+    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes), ())
+
+
 class SizeArguments:
     """Gives the nodes of a new graph nodes in the place of symbolic sizes; the graph takes all symbols first."""
 
@@ -108,8 +119,8 @@ class SizeArguments:
         torch.fx.node.map_aggregate((node.args, node.kwargs), self._node)
 
     def replace(self, copy: torch.fx.Node) -> None:
-        copy.args = torch.fx.node.map_aggregate(copy.args, self._node)  # type: ignore[assignment]
-        copy.kwargs = torch.fx.node.map_aggregate(copy.kwargs, self._node)  # type: ignore[assignment]
+        copy.args = torch.fx.node.map_aggregate(copy.args, self._node)
+        copy.kwargs = torch.fx.node.map_aggregate(copy.kwargs, self._node)
 
     def _node(self, argument: Any) -> Any:
         return self._nodes.node(argument.number) if isinstance(argument, Size) else argument

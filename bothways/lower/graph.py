@@ -41,6 +41,8 @@ SIZE_ARITHMETIC = frozenset({
     operator.neg, float, max, min,
 })  # fmt: skip
 Step = Kernel | Extern
+# Arguments that are looked up by what they are.
+KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
 # Where batch normalisation is told that it trains.
 TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
@@ -133,7 +135,8 @@ class _Lowering:
     def _number(self, node: torch.fx.Node, args: Any) -> Any:
         assert self.sizes is not None
         value = node.meta.get("val")
-        return node.target(*args) if value is None else self.sizes.size(value)
+        compute: Any = node.target
+        return compute(*args) if value is None else self.sizes.size(value)
 
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
         return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
@@ -229,7 +232,7 @@ def _key(tree: Any) -> Any:
     if isinstance(tree, Node):
         return tree
     # 1, 1.0 and True are equal and mean different things.
-    return (type(tree), tree) if isinstance(tree, (int, float, str, torch.dtype, type(None), Size, Fraction)) else _by_identity(tree)
+    return (type(tree), tree) if isinstance(tree, KEYS) else _by_identity(tree)
 
 
 def _by_identity(value: Any) -> Any:

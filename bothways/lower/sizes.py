@@ -207,6 +207,9 @@ class Fraction:
     def __ge__(self, other: Any) -> Any:
         return self._decided(">=", other)
 
+    def __abs__(self) -> Fraction:
+        return -self if self < 0 else self
+
     def __neg__(self) -> Fraction:
         return Fraction(self._names, Real("neg", self.real))
 

@@ -37,7 +37,8 @@ class Captured(Protocol):
     inputs: list[torch.Tensor]
     graph_key: str
     escaped: Break | None
-    late_checks: Callable[[], tuple[Check, ...]]
+
+    def late_checks(self) -> tuple[Check, ...]: ...
 
 
 Capturer = Callable[..., Captured]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,7 +67,9 @@ class Knowledge:
     negative: dict[Expression, bool] = field(default_factory=dict)
 
     def copy(self) -> Knowledge:
-        return Knowledge(*map(dict, (self.ranges, self.replaced, self.products, self.zero, self.negative)))
+        return Knowledge(
+            dict(self.ranges), dict(self.replaced), dict(self.products), dict(self.zero), dict(self.negative)
+        )
 
 
 class Environment:
@@ -78,6 +81,7 @@ class Environment:
         self.on_condition: Callable[[Condition], None] = self.conditions.append
         self.known = Knowledge()
         self.version = 0  # changes with what is known
+        self._lock = threading.RLock()
 
     def symbol(self, value: Any, least: float) -> Symbol:
         """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
@@ -89,6 +93,10 @@ class Environment:
     @contextmanager
     def later(self, values: Mapping[Symbol, int] | None = None) -> Iterator[list[Condition]]:
         """Inside of it the program is finished: what is assumed, by other values maybe, goes into the list."""
+        with self._lock:
+            yield from self._later(values)
+
+    def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
         before = self.values, self.on_condition, self.known
         found: list[Condition] = []
         self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()

@@ -11,7 +11,7 @@ import torch.fx
 
 from bothways.symbols.environment import Environment
 from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
-from bothways.symbols.node import size
+from bothways.symbols.node import symbol_number
 from bothways.symbols.reals import FUNCTIONS as REAL_FUNCTIONS
 from bothways.symbols.reals import Real
 
@@ -50,7 +50,8 @@ class SizeNodes:
         self._last = None
         for symbol in symbols:
             node = self._placeholder(symbol)
-            node.meta["example_value"] = node.meta["val"] = size(environment, Expression.atom(symbol))
+            node.meta["example_value"] = node.meta["val"] = symbol_number(environment, symbol)
+            node.meta["size"] = True
             if self._last is None:
                 first = next(iter(self._graph.nodes))
                 if first is not node:
@@ -95,4 +96,6 @@ class SizeNodes:
         return self._atoms[atom]
 
     def _call(self, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        return self._graph.call_function(function, args)
+        node = self._graph.call_function(function, args)
+        node.meta["size"] = True
+        return node

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from bothways.symbols.environment import NEGATIVE, ZERO, Environment
-from bothways.symbols.expressions import Expression, applied
+from bothways.symbols.expressions import Expression, Symbol, applied
 from bothways.symbols.reals import Real, value_of
+
+Text = str  # some nodes have a method of that name
 
 MODULO_BY_ZERO, DIVISION_BY_ZERO = "integer modulo by zero", "integer division or modulo by zero"
 
@@ -56,10 +58,10 @@ class _Node:
 
     environment: Environment
 
-    def str(self) -> str:
+    def str(self) -> Text:
         return f"{self}"
 
-    def _graph_repr(self) -> str:  # type: ignore[valid-type]
+    def _graph_repr(self) -> Text:
         return f"{self}"
 
 
@@ -85,8 +87,8 @@ class SizeNode(_Node):
         """The value of now, for decisions that do not matter for what is right."""
         return self.expression.value(self.environment.values)
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
-        return str(self.expression)  # type: ignore[operator]
+    def __repr__(self) -> Text:
+        return f"{self.expression}"
 
     # Arithmetic.
 
@@ -291,7 +293,7 @@ class TruthNode(_Node):
     def sym_ite(self, yes: _Node, no: _Node) -> _Node:
         return yes if self.guard_bool() else no
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
+    def __repr__(self) -> Text:
         return f"{self._question if self._value is None else self._value}"
 
 
@@ -371,8 +373,16 @@ class RealNode(_Node):
             return float(self.expression)
         return self.environment.specialise_real(self.expression)
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
+    def __repr__(self) -> Text:
         return f"{self.expression}"
+
+
+def symbol_number(environment: Environment, symbol: Symbol) -> Any:
+    """A symbol itself, whatever has become known about it."""
+    own = Expression.atom(symbol)
+    if type(environment.values[symbol]) is float:
+        return torch.SymFloat(RealNode(environment, own))
+    return torch.SymInt(SizeNode(environment, own))
 
 
 def size(environment: Environment, expression: Expression) -> Any:

@@ -76,7 +76,9 @@ class NumberValue(Value):
             result = real_result(op.symbol, *operands)
         return number_value(bool(result) if isinstance(result, torch.SymBool) else result)
 
-    def _plainly(self, tracer: Tracer, op: Operator, other: ConstantValue | NumberValue, reflected: bool) -> Value | None:
+    def _plainly(
+        self, tracer: Tracer, op: Operator, other: ConstantValue | NumberValue, reflected: bool
+    ) -> Value | None:
         """The operation on the numbers of this call."""
         from bothways.capture import protocols
 
