@@ -461,7 +461,7 @@ def test_reset_captures_again_what_has_broken():
 def test_several_threads_meet_the_first_call():
     counter = CompileCounter()
 
-    @bothways.compile(backend=counter)
+    @bothways.compile(backend=counter, dynamic=False)
     def program(x, n):
         return (x * n).sum() + n
 

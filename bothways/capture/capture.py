@@ -69,8 +69,11 @@ class Capture:
     escaped: Break | None = None
     broke: Break | None = None
     continuations: tuple[Continuation, ...] = ()
-    # What the backend had to assume about sizes; asking says that the program is complete.
-    late_checks: Callable[[], tuple[Check, ...]] = tuple
+    late: Callable[[], tuple[Check, ...]] | None = None
+
+    def late_checks(self) -> tuple[Check, ...]:
+        """What the backend had to assume about sizes; asking says that the program is complete."""
+        return () if self.late is None else self.late()
 
 
 class Interrupted(Exception):
@@ -172,13 +175,13 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     return Capture(
         program, graph, tuple(tracer.guards), inputs, graph_key,
         broke=stop.break_ if stop else None, continuations=tuple(ending.continuations),
-        late_checks=_late_checks(tracer, list(arguments)),
+        late=_late_checks(tracer, list(arguments)),
     )  # fmt: skip
 
 
-def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Check, ...]]:
+def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Check, ...]] | None:
     if not tracer.symbols.sources:
-        return tuple
+        return None
     late = tracer.symbols.finish()
 
     def late_checks() -> tuple[Check, ...]:

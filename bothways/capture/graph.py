@@ -163,11 +163,11 @@ class GraphBuilder:
             return value.node, None
         from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
         from bothways.capture.values.dicts import DictValue
-        from bothways.capture.values.sizes import SizeValue
+        from bothways.capture.values.numbers import NumberValue
         from bothways.capture.values.tensors import TensorValue
 
         value = value.realize()
-        if isinstance(value, SizeValue):
+        if isinstance(value, NumberValue):
             return self._sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
             tensors[id(value.fake)] = value

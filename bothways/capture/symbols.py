@@ -6,6 +6,7 @@ assume about symbols becomes a guard, in terms of the places where they are foun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import torch
 from bothways.capture.guards import Guard
 from bothways.capture.sources import Attr, Item, Local, Source
 from bothways.runtime.size_history import LARGEST, SizeHistory
-from bothways.symbols import Condition, Environment, Expression, Symbol, expression_of, size, spelled
+from bothways.symbols import Condition, Environment, Expression, Real, Symbol, expression_of, size, spelled
 from bothways.symbols.layouts import symbolic_strides
 
 if TYPE_CHECKING:
@@ -62,16 +63,18 @@ class Symbols:
             self._guard_strides(source, strides)
         return tuple(shape), strides
 
-    def number(self, value: int, source: Source) -> Any:
-        """A whole number from outside as a symbol, guarded; None where it is a constant."""
+    def number(self, value: int | float, source: Source) -> Any:
+        """A number from outside as a symbol, guarded; None where it is a constant."""
         if not self._history.moves(source.name, value, is_argument=is_argument(source)):
             return None
-        self._tracer.guard("type({s0}) is {c0}", source, int)
+        self._tracer.guard("type({s0}) is {c0}", source, type(value))
+        if type(value) is float:
+            return self._symbol(value, -math.inf, source)
         least = 2 if value > 1 else -LARGEST
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
-    def _symbol(self, value: int, least: int, source: Source) -> Any:
+    def _symbol(self, value: int | float, least: float, source: Source) -> Any:
         known = self._sizes.get(source)
         if known is None:
             symbol = self.environment.symbol(value, least)
@@ -91,7 +94,8 @@ class Symbols:
     def guard_of(self, condition: Condition) -> Guard:
         left, sources = _template(condition.left, self.sources, [])
         right, sources = _template(condition.right, self.sources, sources)
-        return Guard(f"{left} {condition.symbol} {right}", tuple(sources), (), self._tracer.where())
+        text = f"{left} {condition.symbol} {right}"
+        return Guard(text if condition.holds else f"not {text}", tuple(sources), (), self._tracer.where())
 
     def _note(self, condition: Condition) -> None:
         self._tracer.guards.add(self.guard_of(condition))
@@ -112,7 +116,7 @@ class Symbols:
 
     # How they are written.
 
-    def text(self, expression: Expression, emitter: Emitter) -> str:
+    def text(self, expression: Expression | Real, emitter: Emitter) -> str:
         """The Python that computes an expression in the body of the program."""
         return spelled(expression, lambda symbol: emitter.read(self.sources[symbol]))
 
@@ -126,7 +130,7 @@ def is_argument(source: Source) -> bool:
 
 
 def _template(
-    expression: Expression, places: dict[Symbol, Source], sources: Sequence[Source]
+    expression: Expression | Real, places: dict[Symbol, Source], sources: Sequence[Source]
 ) -> tuple[str, list[Source]]:
     """An expression as the text of a guard over sources, which go on from those given."""
     found = list(sources)

@@ -40,10 +40,10 @@ from bothways.capture.values.functions import FunctionValue, MethodValue, librar
 from bothways.capture.values.messages import LoggerValue
 from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
+from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
-from bothways.capture.values.sizes import SizeValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
@@ -131,9 +131,9 @@ def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
     return ConstantValue(obj, source)
 
 
-def _look_int(tracer: Tracer, obj: int, source: Source) -> Value:
+def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
     symbol = tracer.symbols.number(obj, source)
-    return _look_constant(tracer, obj, source) if symbol is None else SizeValue(symbol, source)
+    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
 
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -286,7 +286,8 @@ def _look_named_tuple(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 BY_TYPE: dict[type, Wrapper] = {
     **dict.fromkeys(CONSTANT_TYPES, _look_constant),
-    int: _look_int,
+    int: _look_number,
+    float: _look_number,
     types.FunctionType: _look_function,
     types.MethodType: _look_method,
     types.ModuleType: _look_namespace,

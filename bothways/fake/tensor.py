@@ -115,7 +115,8 @@ def thin_like(
     """The thin tensor that stands for a real one; ``memory`` keeps what shares storage sharing it."""
     if not torch_compat.is_plain_dense(tensor):
         raise NotThin(f"{type(tensor).__name__} is not a plain dense tensor")
-    begin, nbytes = offset(tensor), tensor.untyped_storage().nbytes()
+    begin = offset(tensor)
+    nbytes: int | None = tensor.untyped_storage().nbytes()
     spec = Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype)
     if outline is not None:  # whose memory is as large as its symbols say
         begin, nbytes = 0, None

@@ -158,10 +158,12 @@ def trace_joint(
         joint = _trace_joint(mode, recorder, fakes, partial(function, *sizes.numbers), inputs, grad, moment)
     except NotThin:
         if sizes is not None:
-            function = partial(function, *sizes.specialise())
+            function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+        if sizes is not None:
+            sizes.specialise()
     joint.sizes = sizes
     return joint
 

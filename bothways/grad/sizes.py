@@ -9,7 +9,17 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.symbols import Condition, Environment, Expression, SizeNodes, Symbol, expression_of, size, spelled
+from bothways.symbols import (
+    SYMBOLIC,
+    Condition,
+    Environment,
+    Expression,
+    SizeNodes,
+    Symbol,
+    expression_of,
+    size,
+    spelled,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +36,14 @@ class Sizes:
         return [size(self.environment, Expression.atom(symbol)) for symbol in self.symbols]
 
     @property
-    def now(self) -> list[int]:
-        """The values of the symbols at the call for which everything is compiled."""
+    def now(self) -> list[Any]:
+        """The numbers of this call."""
         return [self.environment.values[symbol] for symbol in self.symbols]
 
-    def specialise(self) -> list[int]:
+    def specialise(self) -> None:
         """Give up on all symbols: from now on they are the numbers of this call."""
-        return [self.environment.specialise(Expression.atom(symbol)) for symbol in self.symbols]
+        for number in self.numbers:
+            float(number) if isinstance(number, torch.SymFloat) else int(number)
 
     def values(self, numbers: Sequence[int]) -> dict[Symbol, int]:
         return dict(zip(self.symbols, numbers, strict=True))
@@ -69,7 +80,7 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
         if isinstance(given, torch.Tensor) and isinstance(example, torch.Tensor):
             tensors.append(given)
             outlines.append(example)
-        elif isinstance(example, torch.SymInt) and not tensors:
+        elif isinstance(example, SYMBOLIC) and not tensors:
             [atom] = example.node.origin.atoms()
             symbols.append(atom)
             environment = example.node.environment
@@ -82,7 +93,18 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
 class Size:
     """A symbolic size among the arguments of a recorded operation; graphs made of parts of it compute it."""
 
-    number: torch.SymInt
+    number: torch.SymInt | torch.SymFloat
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether a node of a captured graph is a symbol, or computes a size from symbols."""
+    return "size" in node.meta
+
+
+def symbols_of(placeholders: Sequence[torch.fx.Node]) -> Sizes:
+    """The symbols that placeholders of a captured graph stand for."""
+    nodes = [placeholder.meta["example_value"].node for placeholder in placeholders]
+    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes), ())
 
 
 class SizeArguments:
@@ -97,8 +119,8 @@ class SizeArguments:
         torch.fx.node.map_aggregate((node.args, node.kwargs), self._node)
 
     def replace(self, copy: torch.fx.Node) -> None:
-        copy.args = torch.fx.node.map_aggregate(copy.args, self._node)  # type: ignore[assignment]
-        copy.kwargs = torch.fx.node.map_aggregate(copy.kwargs, self._node)  # type: ignore[assignment]
+        copy.args = torch.fx.node.map_aggregate(copy.args, self._node)
+        copy.kwargs = torch.fx.node.map_aggregate(copy.kwargs, self._node)
 
     def _node(self, argument: Any) -> Any:
         return self._nodes.node(argument.number) if isinstance(argument, Size) else argument

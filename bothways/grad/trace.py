@@ -128,7 +128,7 @@ class Recorder(DispatchMode):
             return kind([self._with_nodes(item) for item in value])
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
-        if kind is torch.SymInt:
+        if kind is torch.SymInt or kind is torch.SymFloat:
             return Size(value)
         return value if kind in _LEAVES else tree_map_only(torch.Tensor, self.node_of, value)
 

@@ -32,11 +32,11 @@ from bothways.lower.prims import (
     is_dense,
 )
 from bothways.lower.shapes import broadcast, normal_dim, reshaped_strides
-from bothways.lower.sizes import NotLowered, Real, Size, is_fake
+from bothways.lower.sizes import Fraction, NotLowered, Size, is_fake
 
 __all__ = ["Builder", "NotLowered", "Operand"]
 
-Operand = Node | int | float | bool | Size | Real
+Operand = Node | int | float | bool | Size | Fraction
 
 HALVES = (torch.bfloat16, torch.float16)
 # Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they

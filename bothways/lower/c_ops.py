@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bothways.lower.sizes import Real, Size
+from bothways.lower.sizes import Fraction, Size
 
 # dtype -> the C type a value is computed in, and the one it has in memory. Half precision is computed in float.
 COMPUTED: dict[torch.dtype, str] = {
@@ -146,7 +146,7 @@ def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
 
 def literal(value: Any, dtype: torch.dtype) -> str:
     """A number of the program in C."""
-    if isinstance(value, (Size, Real)):
+    if isinstance(value, (Size, Fraction)):
         return f"(({COMPUTED[dtype]}){value})"
     if dtype == torch.bool:
         return "1" if value else "0"

@@ -17,7 +17,7 @@ from bothways.lower.domain import Mapping, downward
 from bothways.lower.fuse import Fusion, Group
 from bothways.lower.loops import Access, Loop, Nest, choose
 from bothways.lower.prims import Buffer, Map, Memory, Node, Position, Reduce, Scalar, Take, View
-from bothways.lower.sizes import Size, SizeNames, size_hint
+from bothways.lower.sizes import Size, SizeNames, is_double, size_hint
 
 PARALLEL_FROM = 32768  # operations, below which one thread is faster
 SHORT = 256  # elements, up to which the width of vectors has to fit the row
@@ -154,7 +154,7 @@ class KernelWriter:
             f"{'' if memory in self.writes else 'const '}{IN_MEMORY[memory.dtype]} *{self._pointers[memory]}"
             for memory in memories
         )
-        head += "".join(f", int64_t {name}" for name in sizes)
+        head += "".join(f", {'double' if is_double(name) else 'int64_t'} {name}" for name in sizes)
         hint = "_".join(dict.fromkeys(_plain(member.name) for member in self.group.members[-3:]))
         return Kernel(tuple(memories), head, "\n".join(body.lines), self._origins(), hint, sizes)
 

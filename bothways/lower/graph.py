@@ -31,12 +31,18 @@ from bothways.lower.prims import (
     nodes_in,
 )
 from bothways.lower.shapes import reshaped_strides
-from bothways.lower.sizes import Outline, Size, SizeNames, is_fake, outlined
+from bothways.lower.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
+from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
 # What computes sizes from sizes.
-SIZE_ARITHMETIC = frozenset({operator.add, operator.mul, operator.floordiv, operator.mod, max, min})
+SIZE_ARITHMETIC = frozenset({
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
+    operator.neg, float, max, min,
+})  # fmt: skip
 Step = Kernel | Extern
+# Arguments that are looked up by what they are.
+KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
 # Where batch normalisation is told that it trains.
 TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
@@ -100,7 +106,7 @@ class _Lowering:
         given = iter(inputs)
         for node in graph.graph.nodes:
             match node.op:
-                case "placeholder" if isinstance(node.meta.get("val"), torch.SymInt):
+                case "placeholder" if isinstance(node.meta.get("val"), SYMBOLIC):
                     self._values[node] = self._symbol(node, next(given))
                 case "placeholder":
                     memory = self._given(node.name, self._outline(node, next(given)))
@@ -126,6 +132,12 @@ class _Lowering:
         self.symbols.append(name)
         return self.sizes.size(number)
 
+    def _number(self, node: torch.fx.Node, args: Any) -> Any:
+        assert self.sizes is not None
+        value = node.meta.get("val")
+        compute: Any = node.target
+        return compute(*args) if value is None else self.sizes.size(value)
+
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
         return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
 
@@ -141,7 +153,7 @@ class _Lowering:
         value = node.meta.get("val")
         if self.sizes is not None:
             if node.target in SIZE_ARITHMETIC:
-                return node.target(*args)
+                return self._number(node, args)
             value = outlined(self.sizes, value)
         self.builder.labels = {"name": node.name, "origin": _origin(node)}
         lowering = LOWERINGS.get(node.target)
@@ -220,7 +232,7 @@ def _key(tree: Any) -> Any:
     if isinstance(tree, Node):
         return tree
     # 1, 1.0 and True are equal and mean different things.
-    return (type(tree), tree) if isinstance(tree, (int, float, str, torch.dtype, type(None), Size)) else _by_identity(tree)
+    return (type(tree), tree) if isinstance(tree, KEYS) else _by_identity(tree)
 
 
 def _by_identity(value: Any) -> Any:

@@ -16,8 +16,9 @@ from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
 from bothways.lower.prims import Extern
+from bothways.lower.sizes import is_double
 from bothways.lower.spelling import NotSpelled, spelled
-from bothways.lower.text import NUMBER, POINTER, Text, recall, store
+from bothways.lower.text import FRACTION, NUMBER, POINTER, Text, recall, store
 from bothways.lower.toolchain import Toolchain
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
 
@@ -100,7 +101,8 @@ class Program:
 
     def _arguments(self, number: int) -> str:
         _, memories, sizes = self._entries[number]
-        return POINTER * (len(memories) + bool(self._plan.areas[number].size)) + NUMBER * len(sizes)
+        numbers = (FRACTION if is_double(name) else NUMBER for name in sizes)
+        return POINTER * (len(memories) + bool(self._plan.areas[number].size)) + "".join(numbers)
 
     # C: kernels that follow each other are called together.
 
@@ -135,7 +137,7 @@ class Program:
         self._entries[number] = (name, memories, sizes)
         if area.size:
             parameters.append("char *area")
-        parameters += [f"int64_t {name}" for name in sizes]
+        parameters += [f"{'double' if is_double(name) else 'int64_t'} {name}" for name in sizes]
         lines += [
             f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
             for function, kernel in kernels

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bothways.symbols import Atom, Environment, Expression, expression_of, spelled
+from bothways.symbols import Atom, Environment, Expression, Real, expression_of, spelled
 from bothways.symbols.environment import NEGATIVE, ZERO
 from bothways.symbols.expressions import Applied, Symbol, applied
 
@@ -26,10 +26,13 @@ class SizeNames:
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.computed: dict[Atom, str] = {}
+        self._reals: dict[str, str] = {}
         self.written: dict[str, None] = {}  # the names that were written since somebody emptied this
 
     def size(self, number: Any) -> Any:
-        """A symbolic size as kernels take it; anything else as it is."""
+        """A symbolic number as kernels take it; anything else as it is."""
+        if isinstance(number, torch.SymFloat):
+            return Fraction(self, number.node.expression)
         return self.made(expression_of(number)) if isinstance(number, torch.SymInt) else number
 
     def made(self, expression: Expression) -> Any:
@@ -41,13 +44,20 @@ class SizeNames:
         self.written[name] = None
         return name
 
+    def name_of_real(self, real: Any) -> str:
+        """The name of a number with a fraction; that of a symbol is its own."""
+        text = str(real)
+        name = text if text.isidentifier() else self._reals.setdefault(text, f"v{len(self._reals)}")
+        self.written[name] = None
+        return name
+
     def definitions(self) -> list[str]:
         """The Python that computes what is no sum of products."""
         lines = []
         for atom, name in self.computed.items():
             assert isinstance(atom, Applied)
             lines.append(f"{name} = {atom.text([spelled(arg, lambda symbol: symbol.key) for arg in atom.args])}")
-        return lines
+        return [*lines, *(f"{name} = {text}" for text, name in self._reals.items())]
 
 
 class Size:
@@ -78,6 +88,8 @@ class Size:
     def _operand(self, other: Any) -> Expression | None:
         if isinstance(other, Size):
             return other.expression
+        if type(other) is float and other.is_integer():
+            other = int(other)
         return Expression.of(other) if type(other) is int else None
 
     def _decided(self, left: Expression | None, right: Expression | None, question: str) -> Any:
@@ -118,8 +130,8 @@ class Size:
         return -self + other
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, float):
-            return Real(f"(double){self}") * other
+        if isinstance(other, (float, Fraction)):
+            return Fraction(self._names, Real("*", self.expression, _real(other)))
         operand = self._operand(other)
         return NotImplemented if operand is None else self._names.made(self.expression * operand)
 
@@ -144,38 +156,110 @@ class Size:
     def __abs__(self) -> Any:
         return -self if self < 0 else self
 
-    def __truediv__(self, other: Any) -> Real:
-        return Real(f"(double){self}") / other
+    def __truediv__(self, other: Any) -> Any:
+        operand = _real(other)
+        return NotImplemented if operand is None else Fraction(self._names, Real("/", self.expression, operand))
 
-    def __rtruediv__(self, other: Any) -> Real:
-        return other / Real(f"(double){self}")
-
-
-class Real:
-    """A number with a fraction that follows from sizes, as C computes it."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __str__(self) -> str:
-        return f"({self._text})"
-
-    def __mul__(self, other: Any) -> Real:
-        return Real(f"{self} * {_c_number(other)}")
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Real:
-        return Real(f"{self} / {_c_number(other)}")
-
-    def __rtruediv__(self, other: Any) -> Real:
-        return Real(f"{_c_number(other)} / {self}")
+    def __rtruediv__(self, other: Any) -> Any:
+        operand = _real(other)
+        return NotImplemented if operand is None else Fraction(self._names, Real("/", operand, self.expression))
 
 
-def _c_number(number: Any) -> str:
-    return f"(double){number!r}" if isinstance(number, (int, float, Size)) else str(number)
+class Fraction:
+    """A number with a fraction that follows from symbols: Python computes it before kernels are called."""
+
+    __slots__ = ("_names", "real")
+
+    def __init__(self, names: SizeNames, real: Any) -> None:
+        self._names, self.real = names, real
+
+    def __repr__(self) -> str:
+        return self._names.name_of_real(self.real)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fraction) and self.real is other.real
+
+    def __hash__(self) -> int:
+        return id(self.real)
+
+    def __float__(self) -> float:
+        raise NotLowered(f"{self.real} would have to be a constant")
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def _decided(self, symbol: str, other: Any) -> Any:
+        operand = _real(other)
+        return NotImplemented if operand is None else self._names.environment.decide_real(self.real, operand, symbol)
+
+    def __ne__(self, other: object) -> Any:
+        return not self == other if isinstance(other, Fraction) else self._decided("!=", other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._decided("<", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._decided("<=", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._decided(">", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._decided(">=", other)
+
+    def __abs__(self) -> Fraction:
+        return -self if self < 0 else self
+
+    def __neg__(self) -> Fraction:
+        return Fraction(self._names, Real("neg", self.real))
+
+    def _with(self, function: str, other: Any, reflected: bool = False) -> Any:
+        operand = _real(other)
+        if operand is None:
+            return NotImplemented
+        pair = (operand, self.real) if reflected else (self.real, operand)
+        return Fraction(self._names, Real(function, *pair))
+
+    def __add__(self, other: Any) -> Any:
+        return self._with("+", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._with("+", other, True)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with("-", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with("-", other, True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with("*", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with("*", other, True)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with("/", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with("/", other, True)
+
+    def __pow__(self, other: Any) -> Any:
+        return self._with("**", other)
+
+
+def _real(number: Any) -> Any:
+    """What a number is in the computation of others; None when it is none."""
+    if isinstance(number, Size):
+        return number.expression
+    if isinstance(number, Fraction):
+        return number.real
+    return number if isinstance(number, (int, float)) else None
+
+
+def is_double(name: str) -> bool:
+    """Whether a name is that of a number with a fraction."""
+    return name[0] in "fv"
 
 
 def size_hint(number: Any) -> int:

@@ -18,8 +18,8 @@ from bothways.lower.wrapper import as_laid_out
 from bothways.runtime.generated import Generated, keep
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
-POINTER, NUMBER = "p", "n"
-_ARGUMENTS = {POINTER: ctypes.c_void_p, NUMBER: ctypes.c_int64}
+POINTER, NUMBER, FRACTION = "p", "n", "f"
+_ARGUMENTS = {POINTER: ctypes.c_void_p, NUMBER: ctypes.c_int64, FRACTION: ctypes.c_double}
 _numbers = itertools.count(1)
 
 

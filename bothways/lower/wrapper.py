@@ -10,7 +10,7 @@ import torch
 from bothways.lower.graph import Lowered
 from bothways.lower.memory import Plan, Run, memories_of
 from bothways.lower.prims import Buffer, Extern, Memory, contiguous
-from bothways.lower.sizes import Size
+from bothways.lower.sizes import Fraction, Size
 
 aten = torch.ops.aten
 
@@ -186,7 +186,7 @@ class PythonWriter:
         if isinstance(value, (list, tuple)):
             inside = ", ".join(self._argument(item) for item in value)
             return f"[{inside}]"
-        if value is None or isinstance(value, (bool, int, str, Size)):
+        if value is None or isinstance(value, (bool, int, str, Size, Fraction)):
             return repr(value)
         return self.constant(value)
 

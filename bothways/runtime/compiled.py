@@ -41,7 +41,8 @@ class Captured(Protocol):
     escaped: Break | None
     broke: Break | None
     continuations: tuple[Continuation, ...]
-    late_checks: Callable[[], tuple[Check, ...]]
+
+    def late_checks(self) -> tuple[Check, ...]: ...
 
 
 Capturer = Callable[..., Captured]

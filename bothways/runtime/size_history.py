@@ -50,7 +50,8 @@ class SizeHistory:
         if type(before) is type(number) and before != number:
             self._moving_numbers.add(name)
         self._numbers[name] = number
-        if type(number) is int and not (abs(number) < LARGEST and number not in (0, 1)):
+        # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number.
+        if number in (0, 1) or number != number or not abs(number) < LARGEST:
             return False
         return name in self._moving_numbers or (is_argument and self.dynamic is True)
 

@@ -7,6 +7,8 @@ noted as a condition: a guard of the program while it is made, a condition of a 
 from __future__ import annotations
 
 import itertools
+import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,40 +16,44 @@ from typing import Any
 
 from bothways.symbols.bounds import Range, range_of
 from bothways.symbols.expressions import Applied, Expression, Product, Symbol
+from bothways.symbols.reals import Real
 
 # What is asked of ``left - right``: whether it is zero, whether it is negative.
 ZERO, NEGATIVE = "==", "<"
 INVERSE = {"==": "!=", "<": ">="}
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 SWAPPED = {"==": "==", "!=": "!=", "<": ">", ">=": "<="}
 _versions = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """``left symbol right``, which was true when it was decided."""
+    """``left symbol right``, which was true when it was decided, or false where it says so."""
 
-    left: Expression
+    left: Expression | Real
     symbol: str
-    right: Expression
+    right: Expression | Real
+    holds: bool = True
 
     def text(self, name: Callable[[Symbol], str]) -> str:
         """As Python, with a name for each symbol."""
-        return f"{spelled(self.left, name)} {self.symbol} {spelled(self.right, name)}"
-
-    def symbols(self) -> set[Symbol]:
-        return self.left.symbols() | self.right.symbols()
+        comparison = f"{spelled(self.left, name)} {self.symbol} {spelled(self.right, name)}"
+        return comparison if self.holds else f"not {comparison}"
 
     def __str__(self) -> str:
         return self.text(lambda symbol: symbol.key)
 
 
-def spelled(expression: Expression, name: Callable[[Symbol], str]) -> str:
+def spelled(expression: Expression | Real, name: Callable[[Symbol], str]) -> str:
     """An expression as Python, with a name for each symbol."""
 
     def of_atom(atom: Any) -> str:
         return atom.text([spelled(arg, name) for arg in atom.args]) if isinstance(atom, Applied) else name(atom)
 
     return expression.text(of_atom)
+
 
 
 @dataclass
@@ -61,22 +67,25 @@ class Knowledge:
     negative: dict[Expression, bool] = field(default_factory=dict)
 
     def copy(self) -> Knowledge:
-        return Knowledge(*map(dict, (self.ranges, self.replaced, self.products, self.zero, self.negative)))
+        return Knowledge(
+            dict(self.ranges), dict(self.replaced), dict(self.products), dict(self.zero), dict(self.negative)
+        )
 
 
 class Environment:
     """The symbols of one program."""
 
     def __init__(self) -> None:
-        self.values: dict[Symbol, int] = {}
+        self.values: dict[Symbol, Any] = {}
         self.conditions: list[Condition] = []
         self.on_condition: Callable[[Condition], None] = self.conditions.append
         self.known = Knowledge()
         self.version = 0  # changes with what is known
+        self._lock = threading.RLock()
 
-    def symbol(self, value: int, least: float) -> Symbol:
-        """A new symbol that has this value now, and is never below ``least``."""
-        made = Symbol(f"s{len(self.values)}")
+    def symbol(self, value: Any, least: float) -> Symbol:
+        """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
+        made = Symbol(f"{'s' if type(value) is int else 'f'}{len(self.values)}")
         self.values[made] = value
         self.known.ranges[made] = Range(least)
         return made
@@ -84,6 +93,10 @@ class Environment:
     @contextmanager
     def later(self, values: Mapping[Symbol, int] | None = None) -> Iterator[list[Condition]]:
         """Inside of it the program is finished: what is assumed, by other values maybe, goes into the list."""
+        with self._lock:
+            yield from self._later(values)
+
+    def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
         before = self.values, self.on_condition, self.known
         found: list[Condition] = []
         self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()
@@ -131,6 +144,22 @@ class Environment:
         self.on_condition(_readable(difference, question if answer else INVERSE[question]))
         self._learn(difference, question, answer)
         return answer
+
+    def decide_real(self, left: Any, right: Any, symbol: str) -> bool:
+        """A comparison of numbers that may have fractions; nothing follows from it."""
+        left, right = (Real("value", side) if isinstance(side, (int, float)) else side for side in (left, right))
+        answer: bool = COMPARISONS[symbol](left.value(self.values), right.value(self.values))
+        self.on_condition(Condition(left, symbol, right, answer))
+        return answer
+
+    def specialise_real(self, real: Expression | Real) -> float:
+        """The value of now, which what it is computed from must have from now on."""
+        for symbol in sorted(real.symbols()):
+            if type(self.values[symbol]) is int:
+                self.specialise(Expression.atom(symbol))
+            else:
+                self.on_condition(Condition(Expression.atom(symbol), "==", Real("value", self.values[symbol])))
+        return float(real.value(self.values))
 
     def specialise(self, expression: Expression) -> int:
         """The value of now, which it must have from now on."""

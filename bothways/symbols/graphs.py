@@ -11,7 +11,11 @@ import torch.fx
 
 from bothways.symbols.environment import Environment
 from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
-from bothways.symbols.node import size
+from bothways.symbols.node import symbol_number
+from bothways.symbols.reals import FUNCTIONS as REAL_FUNCTIONS
+from bothways.symbols.reals import Real
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": operator.floordiv,
@@ -30,13 +34,13 @@ class SizeNodes:
         self._last: torch.fx.Node | None = None
         self._known: dict[Expression, Any] = {}
         self._atoms: dict[Atom, torch.fx.Node] = {}
+        self._reals: dict[Real, torch.fx.Node] = {}
 
     def node(self, number: Any) -> Any:
         """The node that computes a size; plain numbers are themselves."""
-        if not isinstance(number, torch.SymInt):
+        if not isinstance(number, SYMBOLIC):
             return number
-        expression = number.node.expression
-        found = self._computed(expression)
+        found = self._computed(number.node.expression)
         if isinstance(found, torch.fx.Node) and "val" not in found.meta:
             found.meta["example_value"] = found.meta["val"] = number
         return found
@@ -46,7 +50,8 @@ class SizeNodes:
         self._last = None
         for symbol in symbols:
             node = self._placeholder(symbol)
-            node.meta["example_value"] = node.meta["val"] = size(environment, Expression.atom(symbol))
+            node.meta["example_value"] = node.meta["val"] = symbol_number(environment, symbol)
+            node.meta["size"] = True
             if self._last is None:
                 first = next(iter(self._graph.nodes))
                 if first is not node:
@@ -62,7 +67,14 @@ class SizeNodes:
                 self.symbols[symbol] = self._graph.placeholder(symbol.key)
         return self.symbols[symbol]
 
-    def _computed(self, expression: Expression) -> Any:
+    def _computed(self, expression: Any) -> Any:
+        if isinstance(expression, (int, float)):
+            return expression
+        if isinstance(expression, Real):
+            if expression not in self._reals:
+                args = map(self._computed, expression.args)
+                self._reals[expression] = self._call(REAL_FUNCTIONS[expression.function], *args)
+            return self._reals[expression]
         if expression.constant is not None:
             return expression.constant
         if expression not in self._known:
@@ -84,4 +96,6 @@ class SizeNodes:
         return self._atoms[atom]
 
     def _call(self, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        return self._graph.call_function(function, args)
+        node = self._graph.call_function(function, args)
+        node.meta["size"] = True
+        return node

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 
 from bothways.symbols.environment import NEGATIVE, ZERO, Environment
-from bothways.symbols.expressions import Expression, applied
+from bothways.symbols.expressions import Expression, Symbol, applied
+from bothways.symbols.reals import Real, value_of
+
+Text = str  # some nodes have a method of that name
+
+MODULO_BY_ZERO, DIVISION_BY_ZERO = "integer modulo by zero", "integer division or modulo by zero"
 
 
 class _Node:
@@ -48,12 +53,15 @@ class _Node:
     def wrap_bool(self, value: bool) -> TruthNode:
         return TruthNode(self.environment, value=value)
 
+    def wrap_float(self, value: float) -> RealNode:
+        return RealNode(self.environment, value)
+
     environment: Environment
 
-    def str(self) -> str:
+    def str(self) -> Text:
         return f"{self}"
 
-    def _graph_repr(self) -> str:  # type: ignore[valid-type]
+    def _graph_repr(self) -> Text:
         return f"{self}"
 
 
@@ -79,8 +87,8 @@ class SizeNode(_Node):
         """The value of now, for decisions that do not matter for what is right."""
         return self.expression.value(self.environment.values)
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
-        return str(self.expression)  # type: ignore[operator]
+    def __repr__(self) -> Text:
+        return f"{self.expression}"
 
     # Arithmetic.
 
@@ -112,7 +120,7 @@ class SizeNode(_Node):
 
     def _quotient(self, function: Any, other: SizeNode) -> SizeNode:
         if other.eq(self.wrap_int(0)).guard_bool():
-            raise ZeroDivisionError("integer modulo by zero" if function == "mod" else "integer division or modulo by zero")
+            raise ZeroDivisionError(MODULO_BY_ZERO if function == "mod" else DIVISION_BY_ZERO)
         return self._with(applied(function, self.expression, other.expression))
 
     def sym_max(self, other: SizeNode) -> SizeNode:
@@ -177,8 +185,11 @@ class SizeNode(_Node):
     def guard_float(self, file: Any = "", line: int = 0) -> float:
         return float(self.guard_int())
 
-    def sym_float(self) -> Any:
-        return FloatConstant(self.environment, float(self.guard_int()))
+    def sym_float(self) -> RealNode:
+        return RealNode(self.environment, Real("value", self.expression))
+
+    def int_truediv(self, other: SizeNode) -> RealNode:
+        return RealNode(self.environment, Real("/", self.expression, other.expression))
 
     # Layouts, which C++ asks of the first node it finds.
 
@@ -282,31 +293,102 @@ class TruthNode(_Node):
     def sym_ite(self, yes: _Node, no: _Node) -> _Node:
         return yes if self.guard_bool() else no
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
+    def __repr__(self) -> Text:
         return f"{self._question if self._value is None else self._value}"
 
 
-class FloatConstant(_Node):
-    """A number that became a float, which is a constant of the program."""
+class RealNode(_Node):
+    """A number with a fraction: what is computed from symbols when the program runs."""
 
-    __slots__ = ("environment", "value")
+    __slots__ = ("environment", "expression")
     kind = float
 
-    def __init__(self, environment: Environment, value: float) -> None:
-        self.environment, self.value = environment, value
+    def __init__(self, environment: Environment, expression: Any) -> None:
+        self.environment, self.expression = environment, expression
+
+    @property
+    def origin(self) -> Any:
+        return self.expression
+
+    @property
+    def hint(self) -> float:
+        return float(value_of(self.expression, self.environment.values))
+
+    def _with(self, function: Any, other: Any) -> RealNode:
+        return RealNode(self.environment, Real(function, self.expression, other.expression))
+
+    def add(self, other: Any) -> RealNode:
+        return self._with("+", other)
+
+    def sub(self, other: Any) -> RealNode:
+        return self._with("-", other)
+
+    def mul(self, other: Any) -> RealNode:
+        return self._with("*", other)
+
+    def float_truediv(self, other: Any) -> RealNode:
+        return self._with("/", other)
+
+    truediv = float_truediv
+
+    def float_pow(self, other: Any) -> RealNode:
+        return self._with("**", other)
+
+    def neg(self) -> RealNode:
+        return RealNode(self.environment, Real("neg", self.expression))
+
+    def sym_float(self) -> RealNode:
+        return self
+
+    def _compared(self, symbol: Any, other: Any) -> TruthNode:
+        answer = self.environment.decide_real(self.expression, other.expression, symbol)
+        return TruthNode(self.environment, value=answer)
+
+    def eq(self, other: Any) -> TruthNode:
+        return self._compared("==", other)
+
+    def ne(self, other: Any) -> TruthNode:
+        return self._compared("!=", other)
+
+    def lt(self, other: Any) -> TruthNode:
+        return self._compared("<", other)
+
+    def le(self, other: Any) -> TruthNode:
+        return self._compared("<=", other)
+
+    def gt(self, other: Any) -> TruthNode:
+        return self._compared(">", other)
+
+    def ge(self, other: Any) -> TruthNode:
+        return self._compared(">=", other)
 
     def is_constant(self) -> bool:
-        return True
+        return False
+
+    def maybe_as_int(self) -> int | None:
+        return None
 
     def guard_float(self, file: Any = "", line: int = 0) -> float:
-        return self.value
+        if isinstance(self.expression, (int, float)):
+            return float(self.expression)
+        return self.environment.specialise_real(self.expression)
 
-    def __repr__(self) -> str:  # type: ignore[valid-type]
-        return f"{self.value}"
+    def __repr__(self) -> Text:
+        return f"{self.expression}"
+
+
+def symbol_number(environment: Environment, symbol: Symbol) -> Any:
+    """A symbol itself, whatever has become known about it."""
+    own = Expression.atom(symbol)
+    if type(environment.values[symbol]) is float:
+        return torch.SymFloat(RealNode(environment, own))
+    return torch.SymInt(SizeNode(environment, own))
 
 
 def size(environment: Environment, expression: Expression) -> Any:
-    """An expression as a size: a ``torch.SymInt``, a plain number where it is one."""
+    """An expression as a size: a ``torch.SymInt``, a plain number where it is one, a ``torch.SymFloat`` of floats."""
+    if any(type(environment.values[symbol]) is float for symbol in expression.symbols()):
+        return torch.SymFloat(RealNode(environment, expression))
     node = SizeNode(environment, expression)
     return torch.SymInt(node) if node.expression.constant is None else node.expression.constant
 

@@ -125,7 +125,7 @@ class ConstantValue(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         from bothways.capture.values.formatting import text_binary
 
-        if type(self.content) is int and not reflected:
+        if type(self.content) in (int, float) and not reflected:
             return self._with_size(tracer, op, other)
         if reflected or not isinstance(self.content, (str, bytes)):
             return None
@@ -135,10 +135,10 @@ class ConstantValue(Value):
         return text_binary(tracer, self.content, op, other)
 
     def _with_size(self, tracer: Tracer, op: Operator, other: Value) -> Value | None:
-        """A number and a symbol: Python does not ask the second of two ints."""
-        from bothways.capture.values.sizes import SizeValue
+        """A number and a symbol: Python does not ask the second of two numbers of one type."""
+        from bothways.capture.values.numbers import NumberValue
 
-        return other.binary(tracer, op, self, True) if isinstance(other, SizeValue) else None
+        return other.binary(tracer, op, self, True) if isinstance(other, NumberValue) else None
 
     def _with(self, tracer: Tracer, op: Operator, other: ConstantValue) -> Value:
         return constant_value(tracer.run_const(op.function, self.content, other.content), tracer)
@@ -215,10 +215,10 @@ def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
         return SetValue.of(tracer, [constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
     if kind is slice:
         return SliceValue([constant_value(part) for part in (obj.start, obj.stop, obj.step)])  # type: ignore[attr-defined]
-    if kind is torch.SymInt:
-        from bothways.capture.values.sizes import SizeValue
+    if kind is torch.SymInt or kind is torch.SymFloat:
+        from bothways.capture.values.numbers import NumberValue
 
-        return SizeValue(obj)  # type: ignore[arg-type]
+        return NumberValue(obj)
     if isinstance(obj, tuple) and hasattr(kind, "_fields"):
         return TupleValue([constant_value(item, tracer) for item in obj], kind)
     if tracer is not None:

@@ -18,6 +18,7 @@ from bothways.capture.fakes import Fake, fake_like
 from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -229,6 +230,9 @@ class TensorValue(Value):
         return tracer.graph.op("call_function", function, function, [self], {})
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, NumberValue) and key.python_type() is int:
+            # The same, said so that a symbol stays one.
+            return tracer.graph.op("call_method", "select", torch.Tensor.select, [self, ConstantValue(0), key], {})
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:

@@ -19,6 +19,8 @@ from bothways import torch_compat
 from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
@@ -263,6 +265,9 @@ def _numel(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Size)
 def _size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    sizes = protocols.unpack(tracer, args[0]) if len(args) == 1 and not kwargs else []
+    if any(isinstance(size.realize(), NumberValue) for size in sizes):
+        return TupleValue(sizes, torch.Size)
     positional, _ = constant_arguments(tracer, args, kwargs)
     return constant_value(tracer.run_const(torch.Size, *positional))
 
