@@ -69,6 +69,10 @@ class Config:
     """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
     False saves everything the backward reads. Holds for what is compiled from then on."""
 
+    exact_random: bool = True
+    """Draw dropout's numbers as eager draws them, one after the other. False lets kernels draw them side by side, from
+    a seed that PyTorch's generator gives: as random, reproducible by ``manual_seed``, faster, but others."""
+
     kernel_cache: bool = True
     """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""
 

@@ -25,6 +25,7 @@ def test_defaults():
         "inline_depth_limit": 100,
         "suppress_errors": False,
         "recompute": True,
+        "exact_random": True,
         "kernel_cache": True,
         "kernel_cache_megabytes": 256,
         "logs": "",

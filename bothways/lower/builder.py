@@ -55,6 +55,7 @@ class Builder:
         self.labels: dict[str, Any] = {}  # name and origin of the nodes that are being made
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
         self.current: dict[Node, Node] = {}  # what became of values that were updated
+        self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._names: set[str] = set()
 
@@ -114,6 +115,9 @@ class Builder:
         axes = [axis for axis in axes if node.shape[axis] != 1]
         if not axes:
             return self.cast(node, dtype or node.dtype)
+        known = self.known_sums.get((node, tuple(axes)))
+        if op == "sum" and known is not None:
+            return self.cast(known, dtype or node.dtype)
         shape = tuple(1 if dim in axes else size for dim, size in enumerate(node.shape))
         return Reduce(shape, dtype or node.dtype, op, node, tuple(axes), **self.labels)
 

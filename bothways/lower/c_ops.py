@@ -34,7 +34,7 @@ LIBRARY = frozenset(
 OF_TWO = frozenset(("pow", "atan2", "fmod", "hypot", "copysign", "nextafter"))
 # Those that cost much more than reading a value again.
 EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | frozenset(
-    "sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
+    "random sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
 )
 # Those of glibc's vector library, where it is there.
 VECTORIZED = tuple(
@@ -92,6 +92,7 @@ TEMPLATES: dict[str, str] = {
     "entr": "({0} != {0} ? {0} : {0} > 0 ? -{0} * log{F}({0}) : {0} == 0 ? 0 : -(T)INFINITY)",
     "xlogy": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log{F}({1}))",
     "xlog1py": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log1p{F}({1}))",
+    "random": "random_float({0}, {1})",
     "logaddexp": "logaddexp_{T}({0}, {1})",
     "logaddexp2": "logaddexp2_{T}({0}, {1})",
     **{name: f"{name}{{F}}({{0}})" for name in LIBRARY - OF_TWO},

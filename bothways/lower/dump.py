@@ -30,7 +30,8 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
     if kernels:
         c_file.write_text(whole_text(kernels, toolchain()), encoding="utf-8")
         header.append(f"# Functions named run_... are in {c_file.name}.")
-    python_file.write_text("\n".join(["import torch", "", *header, "", "", python]), encoding="utf-8")
+    imports = ["import torch", *["import bothways"] * any("= bothways." in line for line in header)]
+    python_file.write_text("\n".join([*imports, "", *header, "", "", python]), encoding="utf-8")
 
 
 def _next_file(folder: Path, name: str) -> Path:

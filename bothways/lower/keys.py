@@ -59,13 +59,14 @@ def inputs_text(inputs: Sequence[torch.Tensor]) -> str:
 
 def state_text() -> str:
     """PyTorch's state that decides what operations do, and what decides how they are compiled."""
-    return f"{torch_compat.operation_state()} recompute {config.recompute}"
+    return f"{torch_compat.operation_state()} {config.recompute} {config.exact_random}"
 
 
 def program_key(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str, tools: Toolchain) -> str:
     """The key of what a graph of ATen operations is compiled to."""
     writes = spelled(graph.meta.get("writes", {}))
     layouts = "\n".join(map(value_text, inputs))
+    kind = f"{kind} {config.exact_random}"
     return key_of("program", kind, graph_text(graph), writes, layouts, tools.identity, repr(tools), versions())
 
 
