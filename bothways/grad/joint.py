@@ -149,13 +149,11 @@ def trace_joint(
     With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes.
     """
     try:
+        if sizes is not None:
+            return _trace_with_sizes(function, inputs, grad, moment, sizes)
         mode = ThinMode()
-        recorder = Recorder(answer=answer)
-        if sizes is None:
-            fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-            return _trace_joint(mode, recorder, fakes, function, inputs, grad, moment)
-        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
-        joint = _trace_joint(mode, recorder, fakes, partial(function, *sizes.numbers), inputs, grad, moment)
+        fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
+        return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
     except NotThin:
         if sizes is not None:
             function = partial(function, *sizes.now)
@@ -166,6 +164,21 @@ def trace_joint(
             sizes.specialise()
     joint.sizes = sizes
     return joint
+
+
+def _trace_with_sizes(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment, sizes: Sizes
+) -> Joint:
+    """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
+    while True:
+        known = sizes.environment.version
+        mode = ThinMode()
+        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
+        bound = partial(function, *sizes.numbers)
+        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
+        if sizes.environment.version == known:
+            joint.sizes = sizes
+            return joint
 
 
 def _detached(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -119,6 +119,13 @@ class SizedBackward:
         return self.autocast == autocast and self.holds(*numbers) and self.layouts(*numbers) == strides
 
 
+def _forward_operations(joint: Joint) -> list[Any]:
+    """What the forward does, in order: saved values are known by their positions in it."""
+    return [
+        node.target for node in joint.recorder.graph.nodes if node in joint.forward_nodes and node.op == "call_function"
+    ]
+
+
 class SizedGraph(DifferentiatedGraph):
     """A graph whose backward is compiled, as a function of sizes and tensors."""
 
@@ -137,6 +144,7 @@ class SizedGraph(DifferentiatedGraph):
         self.sizes = how.sizes
         self._shapes = [tuple(node.meta["val"].shape) for node in joint.results]
         self._sized_backwards: list[SizedBackward] = []
+        self._operations = _forward_operations(joint)
         super().__init__(function, facts, inputs, compiled, how, joint)
 
     def __call__(self, *values: Any) -> Any:
@@ -211,9 +219,12 @@ class SizedGraph(DifferentiatedGraph):
             try:
                 # Of the graph itself: this one has the numbers of one call in the place of its symbols.
                 function = self.function.func  # type: ignore[attr-defined]
-                return trace_joint(function, given, True, Moment(symbolic, autocast), self.sizes)
+                joint = trace_joint(function, given, True, Moment(symbolic, autocast), self.sizes)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
+        if _forward_operations(joint) != self._operations:
+            raise NotRepeatable("for these sizes the forward has other operations")
+        return joint
 
     def run_differentiable_backward(
         self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
