@@ -429,3 +429,25 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
     """
     original: Callable[..., Any] | None = getattr(function, "_torchdynamo_inline", None)
     return original if getattr(function, "__name__", None) == "ScriptFunction" else None
+
+
+def device_constructors() -> set[Any]:
+    """The functions that make tensors on the default device."""
+    from torch.utils import _device
+
+    return _device._device_constructors()
+
+
+def caller_device() -> torch.device | None:
+    """The default device, where choosing it is all that the active torch function modes do."""
+    from torch.utils import _device
+
+    if function_mode_depth() != 1:
+        return None
+    mode = torch.overrides._get_current_function_mode()
+    return mode.device if isinstance(mode, _device.DeviceContext) else None
+
+
+def without_function_modes() -> Any:
+    """No torch function mode sees what is called."""
+    return _C.DisableTorchFunction()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,12 +76,17 @@ def capture(
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
     tracer = Tracer(depth_limit, tag)
     tracer.fullgraph = fullgraph
-    if any(active() for active in MODES):
+    device = torch_compat.caller_device()
+    if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
+    state = [(query, query()) for query in STATE]
+    if device is not None:
+        tracer.default_devices.append(device)
+        state.append((torch_compat.caller_device, device))
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
-        state = [(query, query()) for query in STATE]
         try:
-            output: Value | Break = _interpret(tracer, function, arguments)
+            with nullcontext() if device is None else torch_compat.without_function_modes():
+                output: Value | Break = _interpret(tracer, function, arguments)
         except Unsupported as unsupported:
             if unsupported.break_.code not in RAISED_BY_USER_CODE:
                 raise

@@ -127,6 +127,23 @@ class LooksAtData:
         return f"{self.__module__}.{self.__name__}"
 
 
+class SetsState:
+    """Changes a setting of PyTorch's while the graph runs; what comes after it is compiled for itself."""
+
+    opaque = stateful = has_effects = True
+
+    def __init__(self, setter: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.setter, self.args, self.kwargs = setter, args, kwargs
+        self.__name__ = self.__qualname__ = setter.__name__
+
+    def __call__(self) -> None:
+        refuse_stand_ins(self)
+        self.setter(*self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}({', '.join(map(repr, self.args))})"
+
+
 class LaunchKernel:
     """Launches a Triton kernel; it writes into tensors it is given, behind autograd's back."""
 
