@@ -79,7 +79,7 @@ def capture(
     device = torch_compat.caller_device()
     if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
-    state = [(query, query()) for query in STATE]
+    state: list[tuple[Any, Any]] = [(query, query()) for query in STATE]
     if device is not None:
         tracer.default_devices.append(device)
         state.append((torch_compat.caller_device, device))
