@@ -103,6 +103,11 @@ def fake_like(tensor: torch.Tensor) -> Fake:
     return Fake(_with_history(_outline(tensor), tensor), tensor.device)
 
 
+def with_data_of(fake: Fake, other: Fake) -> Fake:
+    """The leaf that ``fake`` is after it took over the data of another."""
+    return Fake(_with_history(other.outline(), fake.meta), other.device)
+
+
 def _outline(tensor: torch.Tensor) -> ThinTensor:
     return thin_outline(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
 

@@ -285,5 +285,5 @@ def _changes_something(node: torch.fx.Node) -> bool:
 
 
 IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor batch_norm".split()
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor batch_norm setattr".split()
 )
