@@ -66,6 +66,7 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 _keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+SDPAParams: type = torch.backends.cuda.SDPAParams
 foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 

@@ -102,6 +102,12 @@ class GraphBuilder:
         self._note_origin(node)
         return self._result(node, result, tensors)
 
+    def node_of(self, target: Any, args: Sequence[Value]) -> torch.fx.Node:
+        """Record a call whose result is no tensor."""
+        node = self.graph.create_node("call_function", target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        return node
+
     def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record one operation and give the Value of its result.
 
@@ -252,7 +258,7 @@ class GraphBuilder:
             if not node.users:
                 self.graph.erase_node(node)
             elif may_draw(node) or changes_something(node):
-                self.tracer.stop("escape", "a value leaves a function that runs as a graph of its own by a side road")
+                self.tracer.stop("escape", "a value leaves a function with a graph of its own by a side road")
 
     @property
     def last_node_or_none(self) -> torch.fx.Node | None:
@@ -319,5 +325,6 @@ def changes_something(node: torch.fx.Node) -> bool:
 
 
 IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor batch_norm setattr".split()
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr "
+    "batch_norm".split()
 )
