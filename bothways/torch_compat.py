@@ -66,6 +66,7 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 _keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+SDPAParams: type = torch.backends.cuda.SDPAParams
 foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 
@@ -465,3 +466,25 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
     """
     original: Callable[..., Any] | None = getattr(function, "_torchdynamo_inline", None)
     return original if getattr(function, "__name__", None) == "ScriptFunction" else None
+
+
+def device_constructors() -> set[Any]:
+    """The functions that make tensors on the default device."""
+    from torch.utils import _device
+
+    return _device._device_constructors()
+
+
+def caller_device() -> torch.device | None:
+    """The default device, where choosing it is all that the active torch function modes do."""
+    from torch.utils import _device
+
+    if function_mode_depth() != 1:
+        return None
+    mode = torch.overrides._get_current_function_mode()
+    return mode.device if isinstance(mode, _device.DeviceContext) else None
+
+
+def without_function_modes() -> Any:
+    """No torch function mode sees what is called."""
+    return _C.DisableTorchFunction()

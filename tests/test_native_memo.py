@@ -421,7 +421,7 @@ SPELLED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", SPELLED, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize("value", SPELLED, ids=lambda value: spelled(value))
 def test_an_expression_gives_the_value_back(value):
     assert eval(spelled(value), dict(SCOPE)) == value
 

@@ -223,3 +223,34 @@ def test_a_number_that_is_a_tensor_stays_one():
     compiled = bothways.compile(function, backend="eager", fullgraph=True)
     assert same(compiled(*arguments), function(*arguments))
     assert same(compiled(*arguments[:2], torch.tensor(2.0)), function(*arguments[:2], torch.tensor(2.0)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_data_is_replaced(backend):
+    def function(x, y):
+        before = x.sum()
+        x.data = y * 2
+        return before, x * y, x.shape
+
+    for make in (torch.ones, lambda *shape: torch.ones(*shape).requires_grad_()):
+        plain, other = make(2), make(2)
+        compiled = bothways.compile(function, backend=backend, fullgraph=True)
+        for size in (3, 3, 4):
+            expected, result = function(plain, torch.ones(size)), compiled(other, torch.ones(size))
+            assert same(result, expected) and same(other, plain)
+            assert [t.requires_grad for t in result[:2]] == [t.requires_grad for t in expected[:2]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_data_that_is_shared_stays_shared(backend):
+    def function(x, y):
+        x.data = y
+        y.add_(1)
+        return x * 2
+
+    plain, other = torch.zeros(2), torch.zeros(2)
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    y, z = torch.ones(2), torch.ones(2)
+    assert same(compiled(other, z), function(plain, y))
+    z.add_(1), y.add_(1)
+    assert same(other, plain) and same(z, y)

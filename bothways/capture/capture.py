@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,7 +114,8 @@ def capture(
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
     """
-    if any(active() for active in MODES):
+    device = torch_compat.caller_device()
+    if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
     try:
@@ -143,11 +144,16 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     """Look at the function, up to where it is to stop."""
     function, arguments, tag = request.function, request.arguments, request.tag
     ending: Ending | Break
+    device = torch_compat.caller_device()
+    state: list[tuple[Any, Any]] = [(query, query()) for query in STATE]
+    if device is not None:
+        tracer.default_devices.append(device)
+        state.append((torch_compat.caller_device, device))
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
-        state = [(query, query()) for query in STATE]
         grad_before = torch.is_grad_enabled()
         try:
-            ending = _interpret(tracer, function, arguments, stop)
+            with nullcontext() if device is None else torch_compat.without_function_modes():
+                ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
             if unsupported.break_.code not in RAISED_BY_USER_CODE:
                 raise

@@ -155,9 +155,13 @@ class Emitter:
 
     def tensor(self, value: TensorValue) -> str:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""
-        if value.node not in self.tensors:
-            self.tensors[value.node] = self.names.fresh(value.node.name)
-        return self.tensors[value.node]
+        return self.result(value.node)
+
+    def result(self, node: torch.fx.Node) -> str:
+        """The same for whatever a node gives."""
+        if node not in self.tensors:
+            self.tensors[node] = self.names.fresh(node.name)
+        return self.tensors[node]
 
     def inject(self, obj: object, label: str) -> str:
         return self.tracer.inject(obj, label).key

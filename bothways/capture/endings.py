@@ -276,6 +276,8 @@ def leave_modes(tracer: Tracer, grad_before: bool) -> None:
     """Close in the graph what is open where it ends; the program opens it again behind it."""
     if tracer.saved_tensors.pushed or tracer.saved_tensors.disabled:
         tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
+    if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
+        tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
     for context in reversed(tracer.open_contexts):
         context.leave_in_graph(tracer)
     if grad_before != torch.is_grad_enabled():

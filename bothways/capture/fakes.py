@@ -104,6 +104,11 @@ def fake_like(tensor: torch.Tensor, outline: tuple[Any, Any] | None = None) -> F
     return Fake(_with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
 
 
+def with_data_of(fake: Fake, other: Fake) -> Fake:
+    """The leaf that ``fake`` is after it took over the data of another."""
+    return Fake(_with_history(other.outline(), fake.meta), other.device)
+
+
 def _with_history(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
         return made

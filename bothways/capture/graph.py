@@ -6,6 +6,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ class GraphBuilder:
         self.inputs: list[TensorValue] = []
         self.objects: list[ObjectInput] = []
         self.statements: set[Any] = set()  # what it holds that sets modes
+        self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)
@@ -109,6 +111,12 @@ class GraphBuilder:
         self._note_origin(node)
         return self._result(node, result, tensors)
 
+    def node_of(self, target: Any, args: Sequence[Value]) -> torch.fx.Node:
+        """Record a call whose result is no tensor."""
+        node = self.graph.create_node("call_function", target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        return node
+
     def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record one operation and give the Value of its result.
 
@@ -143,6 +151,18 @@ class GraphBuilder:
         self._note_origin(node)
         self.statements.add(function)
         return node
+
+    def call(self, target: Any, args: tuple[torch.fx.Node, ...]) -> torch.fx.Node:
+        """A call of something that stands for a graph of its own."""
+        node = self.graph.create_node("call_function", target, args)
+        self._note_origin(node)
+        return node
+
+    def item(self, node: torch.fx.Node, index: int, fake: Fake) -> torch.fx.Node:
+        """One of several results of a node."""
+        taken = self.graph.create_node("call_function", operator.getitem, (node, index))
+        taken.meta["example_value"] = fake.outline()
+        return taken
 
     def _note_origin(self, node: torch.fx.Node) -> None:
         """Say where in the user's source the node comes from, in the form fx prints."""
@@ -226,8 +246,6 @@ class GraphBuilder:
         self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")
 
     def _items(self, node: torch.fx.Node, results: Any, tensors: dict[int, TensorValue]) -> list[Value]:
-        import operator
-
         return [
             self._result(self.graph.create_node("call_function", operator.getitem, (node, index)), item, tensors)
             for index, item in enumerate(results)
@@ -245,6 +263,7 @@ class GraphBuilder:
     def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
         self.graph.output(tuple(outputs))
+        self._drop_left_behind()
         used = []
         for value in self.inputs:
             if value.placeholder.users:
@@ -254,6 +273,27 @@ class GraphBuilder:
         self.inputs = used
         self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
         return graph_module(self.graph)
+
+    def _drop_left_behind(self) -> None:
+        """Erase what only nodes with graphs of their own compute; the rest is computed twice, if that is the same."""
+        for node in reversed(self.left_behind):
+            if not node.users:
+                self.graph.erase_node(node)
+            elif may_draw(node) or changes_something(node):
+                self.tracer.stop("escape", "a value leaves a function with a graph of its own by a side road")
+
+    @property
+    def last_node_or_none(self) -> torch.fx.Node | None:
+        return next(iter(reversed(self.graph.nodes)), None)
+
+    def nodes_after(self, node: torch.fx.Node | None) -> list[torch.fx.Node]:
+        """The nodes, inputs aside, that were recorded after one of them."""
+        found: list[torch.fx.Node] = []
+        for later in reversed(self.graph.nodes):
+            if later is node or later.op == "placeholder":
+                break
+            found.append(later)
+        return found[::-1]
 
     @staticmethod
     def is_untouched(tensor: TensorValue) -> bool:
@@ -269,14 +309,14 @@ class GraphBuilder:
         for later in reversed(self.graph.nodes):
             if later is node:
                 return False
-            if _changes_something(later):
+            if changes_something(later):
                 return True
         return False
 
     @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
-        return any(_changes_something(node) for node in self.graph.nodes)
+        return any(changes_something(node) for node in self.graph.nodes)
 
     @property
     def may_fail(self) -> bool:
@@ -300,7 +340,7 @@ class GraphBuilder:
         return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
 
 
-def _changes_something(node: torch.fx.Node) -> bool:
+def changes_something(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     return node.op not in ("placeholder", "output") and (
@@ -314,5 +354,6 @@ def _changes_something(node: torch.fx.Node) -> bool:
 
 
 IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor batch_norm".split()
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr "
+    "batch_norm".split()
 )

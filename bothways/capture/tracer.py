@@ -60,6 +60,7 @@ class Tracer:
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
+        self.default_devices: list[Any] = []  # where tensors are made, the caller's default device first
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
         # Questions about tensors and modes whose answer may be another one when the same code runs later.
         self.asked: set[str] = set()
@@ -77,7 +78,7 @@ class Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
         other = Tracer(self.depth_limit, self.tag)
         other.fullgraph = self.fullgraph
-        other.frames = list(self.frames)
+        other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
         other.symbols = self.symbols
         return other

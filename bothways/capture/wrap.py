@@ -20,6 +20,7 @@ from bothways import torch_compat
 from bothways.capture import policy
 from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values import triton_kernels
+from bothways.capture.values.attention_params import AttentionParams
 from bothways.capture.values.autograd_contexts import RealContext
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
@@ -312,6 +313,7 @@ BY_TYPE: dict[type, Wrapper] = {
     functools.partial: _look_partial,
     type(functools.lru_cache(len)): _look_cached,
     torch.autocast: external_autocast,
+    torch_compat.SDPAParams: AttentionParams.external,
 }
 
 BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (

@@ -26,9 +26,9 @@ from bothways.runtime.nodes import Region, Watched
 CONTEXTS: dict[Any, int] = {
     torch_compat.enter_autocast: 1,
     torch_compat.exit_autocast: -1,
-    torch_compat.enter_inference_mode: 1,
-    torch_compat.exit_inference_mode: -1,
 }
+# Calls that decide what kind of tensors the operations after them make: those are compiled in that very mode.
+MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
 
 
 @dataclass
@@ -116,6 +116,8 @@ def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
     return (
         node.meta.get("watched") is Watched.NODE
         or getattr(node.target, "opaque", False)
+        or node.target in MODES
+        or node.target in (setattr, torch_compat.SDPAParams)
         or (node.target is getattr and node.args[1] == "data")
         or makes_leaf(node)
     )

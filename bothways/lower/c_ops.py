@@ -158,7 +158,7 @@ def literal(value: Any, dtype: torch.dtype) -> str:
     suffix = library_suffix(dtype)
     number = float(value)
     if suffix:
-        number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
+        number = float(torch.tensor(number, dtype=torch.float64, device="cpu").to(torch.float32))
     if math.isnan(number):
         return f"({COMPUTED[dtype]})NAN"
     if math.isinf(number):

@@ -39,6 +39,9 @@ GRAD_MODE_DOES_NOT_MATTER = frozenset(FUNCTIONS) | {
 }
 
 
+CPU = torch.device("cpu")
+
+
 def as_laid_out(
     tensor: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
 ) -> torch.Tensor:
@@ -152,7 +155,7 @@ class PythonWriter:
         pointers = [f"{memory.name}.data_ptr()" for memory in memories]
         area = self._plan.areas[number]
         if area.size:
-            lines.append(f"    area = empty({area.size}, dtype={self.constant(torch.uint8)})")
+            lines.append(f"    area = empty({area.size}, {self._kind_of_tensor(torch.uint8)})")
             pointers.append("area.data_ptr()")
         lines.append(f"    {name}({', '.join([*pointers, *sizes])})")
         if area.size:
@@ -160,10 +163,14 @@ class PythonWriter:
         return lines
 
     def _allocation(self, memory: Memory) -> str:
-        dtype = self.constant(memory.dtype)
+        kind = self._kind_of_tensor(memory.dtype)
         if memory.strides == contiguous(memory.shape):
-            return f"empty({memory.shape}, dtype={dtype})"
-        return f"empty_strided({memory.shape}, {memory.strides}, dtype={dtype})"
+            return f"empty({memory.shape}, {kind})"
+        return f"empty_strided({memory.shape}, {memory.strides}, {kind})"
+
+    def _kind_of_tensor(self, dtype: torch.dtype) -> str:
+        """Arguments that make memory where kernels write, whatever the caller's default device is."""
+        return f"dtype={self.constant(dtype)}, device={self.constant(CPU)}"
 
     def _call(self, extern: Extern, checks_layout: bool) -> list[str]:
         args = [self._argument(arg) for arg in extern.args]

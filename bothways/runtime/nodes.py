@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
+from torch.utils.checkpoint import checkpoint
 
 from bothways import torch_compat
 
@@ -125,6 +127,65 @@ class LooksAtData:
 
     def __repr__(self) -> str:
         return f"{self.__module__}.{self.__name__}"
+
+
+class Checkpointed:
+    """Runs a graph whose intermediates are computed again for the backward instead of being kept.
+
+    Its last inputs, as many as ``changed`` says, are changed in place.
+    """
+
+    opaque = True
+
+    def __init__(self, module: torch.fx.GraphModule, options: dict[str, Any], changed: int) -> None:
+        self.module, self.options, self.changed = module, options, changed
+        self.has_effects = changed > 0
+        self.__name__ = self.__qualname__ = "checkpoint"
+
+    def __call__(self, *values: Any) -> Any:
+        split = len(values) - self.changed
+        changed = values[split:]
+
+        def run(*unchanged: Any) -> Any:
+            return self.module.forward(*unchanged, *changed)
+
+        return checkpoint(run, *values[:split], use_reentrant=False, **self.options)
+
+    def __repr__(self) -> str:
+        return "checkpoint(...)"
+
+
+class Choice:
+    """Runs one of two graphs, by the value of a tensor."""
+
+    opaque = True
+
+    def __init__(self, if_true: torch.fx.GraphModule, if_false: torch.fx.GraphModule) -> None:
+        self.if_true, self.if_false = if_true, if_false
+        self.__name__ = self.__qualname__ = "cond"
+
+    def __call__(self, condition: torch.Tensor, *values: Any) -> Any:
+        return self.if_true.forward(*values) if condition else self.if_false.forward(*values)
+
+    def __repr__(self) -> str:
+        return "cond(...)"
+
+
+class SetsState:
+    """Changes a setting of PyTorch's while the graph runs; what comes after it is compiled for itself."""
+
+    opaque = stateful = has_effects = True
+
+    def __init__(self, setter: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.setter, self.args, self.kwargs = setter, args, kwargs
+        self.__name__ = self.__qualname__ = setter.__name__
+
+    def __call__(self) -> None:
+        refuse_stand_ins(self)
+        self.setter(*self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}({', '.join(map(repr, self.args))})"
 
 
 class LaunchKernel:

@@ -14,7 +14,7 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class TorchState:
-    """Grad mode, autocast, anomaly mode and saved-tensor hooks at one moment."""
+    """Grad mode, autocast, anomaly mode, saved-tensor hooks and settings at one moment."""
 
     grad: bool
     autocast: tuple[tuple[bool, torch.dtype], ...]
@@ -23,6 +23,9 @@ class TorchState:
     anomaly: tuple[bool, bool]
     saved_tensors_hooks: Any
     saved_tensors_message: str | None
+    default_dtype: torch.dtype
+    precision: str
+    deterministic: tuple[bool, bool]
 
 
 def torch_state() -> TorchState:
@@ -36,6 +39,9 @@ def torch_state() -> TorchState:
         (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         torch_compat.top_saved_tensors_hooks(),
         torch_compat.saved_tensors_hooks_disabled(),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
     )
 
 
@@ -50,6 +56,9 @@ def restore(before: TorchState) -> None:
             torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(before.autocast_cache)
     torch.set_anomaly_enabled(*before.anomaly)
+    torch.set_default_dtype(before.default_dtype)
+    torch.set_float32_matmul_precision(before.precision)
+    torch.use_deterministic_algorithms(before.deterministic[0], warn_only=before.deterministic[1])
     while torch_compat.top_saved_tensors_hooks() not in (None, before.saved_tensors_hooks):
         torch_compat.pop_saved_tensors_hooks()
     if now.saved_tensors_message != before.saved_tensors_message:

@@ -90,6 +90,10 @@ class ConstantValue(Value):
             from bothways.capture.values.formatting import format_text
 
             return format_text(tracer, self.content, name, args, kwargs)
+        if isinstance(self.content, torch.device) and name in ("__enter__", "__exit__"):
+            from bothways.capture.values.settings import call_device
+
+            return call_device(tracer, self, name)
         method = tracer.run_const(getattr, self.content, name)
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return constant_value(tracer.run_const(method, *positional, **keywords), tracer)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
-from bothways.capture.sources import Attr, Item, Source, is_plain_name
+from bothways.capture.sources import Attr, Injected, Item, Source, is_plain_name
 from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.constants import ConstantValue
 from bothways.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -161,23 +161,35 @@ class CachedFunction(Value):
         return f"the cached function {self.obj.__name__}"
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        for arg in [*args, *kwargs.values()]:
-            if not arg.is_constant:
-                tracer.stop("call_unknown", f"{self.describe()} is called with {arg.describe()}")
+        from bothways.capture.wrap import library_value
+
+        positional = [self._argument(tracer, arg) for arg in args]
+        keywords = {name: self._argument(tracer, arg) for name, arg in kwargs.items()}
         assert self.source is not None
         wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
         effects, ops = len(tracer.effects.all()), tracer.graph.op_count
         try:
             result = protocols.call(tracer, wrapped, args, kwargs).realize()
-        except Unsupported:
-            # Python itself runs it once and remembers: to run it now is that one time, or the memory of it.
-            if len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
-                raise
-            positional, keywords = constant_arguments(tracer, args, kwargs)
-            result = constant_value(tracer.run_const(self.obj, *positional, **keywords), tracer).realize()
-        if not isinstance(result, ConstantValue) or len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+            if isinstance(result, ConstantValue) and len(tracer.effects.all()) == effects:
+                return result
+            failure = None
+        except Unsupported as unsupported:
+            failure = unsupported
+        if len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+            if failure is not None:
+                raise failure
             tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
-        return result
+        # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
+        return library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
+
+    def _argument(self, tracer: Tracer, arg: Value) -> Any:
+        """A constant, or an object that is a fact of the program: what another cached function has given."""
+        arg = arg.realize()
+        if arg.is_constant:
+            return arg.constant()
+        if not isinstance(arg.source, Injected) or arg.mutated:
+            tracer.stop("call_unknown", f"{self.describe()} is called with {arg.describe()}")
+        return tracer.object_of(arg)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name == "__wrapped__" or name not in self.obj.__dict__:

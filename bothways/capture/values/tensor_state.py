@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.fakes import with_data_of
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.tensors import SETTERS, SPECIAL_METHODS, TensorValue
@@ -51,7 +52,19 @@ def _set_requires_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> Non
     _require_grad(tracer, tensor, [value], {})
 
 
-SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad)
+def _set_data(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    """``tensor.data = value``: the tensor takes over the other's memory, sizes and strides."""
+    content = value.realize()
+    if not isinstance(content, TensorValue) or not tensor.fake.meta.is_leaf:
+        tracer.stop("mutation_unknown", f"the data of a tensor is set to {content.describe()}")
+    mine, other = tensor.fake, content.fake
+    if (mine.dtype, mine.device) != (other.dtype, other.device) or mine.meta.grad is not None:
+        tracer.stop("mutation_unknown", "the data of a tensor is set to data of another kind")
+    tracer.graph.statement(setattr, (tensor.node, "data", content.node))
+    tensor.fake = with_data_of(mine, other)
+
+
+SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
 SPECIAL_METHODS["requires_grad_"] = _require_grad
 
 

@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways.capture import protocols
 from bothways.capture.fakes import Fake, fake_like
+from bothways.capture.guards import WeakIdentity
 from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -96,6 +97,9 @@ LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad outpu
 # Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
 FACTORS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
 
+# The mark of a tensor that stays where it is, "guarded" when a program may rely on that.
+STATIC_ADDRESS = "_dynamo_static_input_type"
+
 HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 
 
@@ -125,6 +129,9 @@ class TensorValue(Value):
         value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor, outline), type(tensor), source)
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
+        value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
+        if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
+            tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
         tracer.graph.inputs.append(value)
         tracer.remember(tensor, value)
         return value

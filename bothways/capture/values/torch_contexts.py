@@ -15,7 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.sources import Source
-from bothways.capture.values import anomaly, data_checks, hooks, saved_tensors, tensor_state  # noqa: F401  they fill the table of handlers
+from bothways.capture.values import anomaly, data_checks, hooks, saved_tensors, settings, stretches, tensor_state  # noqa: F401  they fill the table of handlers
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import handles
@@ -97,6 +97,27 @@ class ContextValue(Value):
         if not isinstance(function, FunctionValue) or function.code.co_flags & inspect.CO_GENERATOR:
             tracer.stop("call_unknown", f"a context manager decorates {function.describe()}")
         return tracer.inline(decorate, [self, function], {})
+
+
+@handles(torch.autocast.__enter__, torch.inference_mode.__enter__)
+def _enter(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """The method called through its class, as ``ExitStack`` does."""
+    return args[0].realize().call_method(tracer, "__enter__", [], {})
+
+
+@handles(torch.autocast.__exit__, torch.inference_mode.__exit__)
+def _exit(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].realize().call_method(tracer, "__exit__", args[1:], kwargs)
+
+
+@handles(torch.autograd.profiler.record_function.__enter__)
+def _enter_range(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return args[0]  # one that a decorator keeps; see ``UnnamedRange``
+
+
+@handles(torch.autograd.profiler.record_function.__exit__)
+def _exit_range(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(None)
 
 
 @handles(torch.autocast)

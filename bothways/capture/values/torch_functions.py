@@ -88,7 +88,16 @@ def call_in_graph(tracer: Tracer, function: Any, args: Args, kwargs: Kwargs) -> 
     out = kwargs.get("out")
     if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
         tracer.stop("call_unknown", "several out= tensors are given")
-    return tracer.graph.op("call_function", function, function, args, kwargs)
+    return tracer.graph.op("call_function", function, function, args, on_default_device(tracer, function, kwargs))
+
+
+def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
+    """The keywords of a call, with the device that a surrounding ``with torch.device(…)`` says."""
+    given = kwargs.get("device")
+    if not tracer.default_devices or function not in torch_compat.device_constructors():
+        return kwargs
+    on_default = {**kwargs, "device": ConstantValue(tracer.default_devices[-1])}
+    return kwargs if given is not None and not _is_none(given) else on_default
 
 
 def _is_none(value: Value) -> bool:
@@ -279,7 +288,7 @@ def _from_data(function: Any) -> Handler:
         data = args[0].realize() if args else kwargs["data"].realize()
         if not isinstance(data, TensorValue) and not data.is_constant:
             tracer.stop("tensor_value", f"torch.{function.__name__} reads the data of the tensors it is given")
-        return tracer.graph.op("call_function", function, function, args, kwargs)
+        return call_in_graph(tracer, function, args, kwargs)
 
     return handler
 

@@ -1,0 +1,178 @@
+"""Settings that captured code changes or finds changed: default device and dtype, deterministic algorithms, modes."""
+
+import contextlib
+
+import pytest
+import torch
+
+import bothways
+from bothways.errors import Unsupported
+from bothways.testing import CompileCounter, same
+
+X = torch.ones(3)
+BACKENDS = ["eager", "aot_eager", "native"]
+META = torch.device("meta")
+
+
+@pytest.fixture(autouse=True)
+def settings_are_kept():
+    yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+def kind(tensor):
+    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
+
+
+def makes_tensors(x):
+    return torch.zeros(2), torch.tensor([1.0, 2.0]), torch.rand(2, device="cpu"), torch.arange(3), x + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_a_device(backend):
+    def function(x):
+        with META:
+            inside = makes_tensors(x), torch.get_default_device()
+            with torch.device("cpu"):
+                inner = makes_tensors(x)
+        return inside, inner, makes_tensors(x), torch.get_default_device()
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    expected = function(X)
+    for _ in range(2):
+        result = compiled(X)
+        assert [*map(kind, result[0][0])] == [*map(kind, expected[0][0])] and result[0][1] == META
+        assert [*map(kind, result[1])] == [*map(kind, expected[1])]
+        assert [*map(kind, result[2])] == [*map(kind, expected[2])] and result[3] == torch.device("cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_callers_default_device(backend):
+    counter = CompileCounter()
+    counted = bothways.compile(makes_tensors, backend=counter, fullgraph=True)
+    compiled = bothways.compile(makes_tensors, backend=backend, fullgraph=True)
+    for device in (META, torch.device("cpu"), None, META):
+        torch.set_default_device(device)
+        expected = [kind(tensor) for tensor in makes_tensors(X)]
+        assert [kind(tensor) for tensor in compiled(X)] == expected
+        assert [kind(tensor) for tensor in counted(X)] == expected
+    assert counter.frame_count == 3
+    torch.set_default_device(None)
+    with META:
+        compiled(X), counted(X)
+    assert counter.frame_count == 3
+
+
+def test_a_backward_under_another_default_device():
+    x = torch.ones(64, requires_grad=True)
+    y = bothways.compile(lambda x: (x.sin() * x).exp(), backend="native", fullgraph=True)(x)
+    with META:
+        y.backward(torch.ones(64, device="cpu"))
+    assert x.grad.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_default_dtype_is_changed(backend):
+    def function(x):
+        before = torch.zeros(2)
+        torch.set_default_dtype(torch.float64)
+        return before, torch.zeros(2), torch.get_default_dtype(), x * torch.tensor(2.0)
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    expected = function(X)
+    for _ in range(2):
+        torch.set_default_dtype(torch.float32)
+        result = compiled(X)
+        assert same(result, expected) and result[1].dtype == torch.float64
+        assert torch.get_default_dtype() == torch.float64  # it stays, as in eager
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_deterministic_algorithms(backend):
+    def function(x):
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        inside = torch.are_deterministic_algorithms_enabled()
+        y = x.cumsum(0)
+        torch.use_deterministic_algorithms(before)
+        return y, before, inside
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for enabled in (False, True, False):
+        torch.use_deterministic_algorithms(enabled)
+        assert same(compiled(X), (X.cumsum(0), enabled, True))
+        assert torch.are_deterministic_algorithms_enabled() == enabled
+
+
+def test_a_capture_that_stops_leaves_settings_alone():
+    def function(x):
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        return x.tolist()
+
+    with pytest.raises(Unsupported):
+        bothways.compile(function, fullgraph=True)(X)
+    assert torch.get_default_dtype() == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_graph_that_fails_leaves_settings_as_eager_does():
+    def function(x, index):
+        torch.set_default_dtype(torch.float64)
+        try:
+            return x[index]
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    assert same(compiled(X, torch.tensor([0])), X[:1])
+    with pytest.raises(IndexError):
+        compiled(X, torch.tensor([9]))
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_mode_makes_inference_tensors(backend):
+    def function(x):
+        with torch.inference_mode():
+            y = (x * 2).sin() + 1
+        return y, x + 1
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for x in (X, torch.ones(3, requires_grad=True)):
+        for _ in range(2):
+            y, z = compiled(x)
+            assert same((y, z), function(x))
+            assert y.is_inference() and not z.is_inference() and z.requires_grad == x.requires_grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ranges_for_profilers_change_nothing(backend):
+    @torch.profiler.record_function("decorated")
+    def helper(x):
+        return x * 2
+
+    def function(x):
+        with torch.profiler.record_function("a"), torch.autograd.profiler.record_function("b", "c"):
+            return helper(x) + 1
+
+    assert same(bothways.compile(function, backend=backend, fullgraph=True)(X), X * 2 + 1)
+
+
+def test_several_contexts_at_once():
+    def function(x, contexts):
+        with contextlib.ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            y = x * torch.ones(3)
+        return y, torch.is_grad_enabled()
+
+    x = torch.ones(3, requires_grad=True)
+    compiled = bothways.compile(lambda x: function(x, [torch.no_grad(), META]), backend="eager")
+    assert kind(compiled(torch.ones(3, device="meta"))[0])[2] == META
+    compiled = bothways.compile(
+        lambda x: function(x, [torch.no_grad(), torch.autocast("cpu")]), backend="eager", fullgraph=True
+    )
+    assert not compiled(x)[0].requires_grad and compiled(x)[1]
