@@ -121,7 +121,7 @@ def capture(
     try:
         return _attempt(request, request.tracer())
     except Interrupted as interrupted:
-        found = interrupted
+        found = interrupted.with_traceback(None)  # its frames hold the user's objects
     if fullgraph:
         raise Unsupported(found.break_)
     return _until(request, found)
@@ -178,10 +178,12 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
     inputs += [value.obj for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
+    late = _late_checks(tracer, list(arguments))
+    tracer.release()
     return Capture(
         program, graph, tuple(tracer.guards), inputs, graph_key,
         broke=stop.break_ if stop else None, continuations=tuple(ending.continuations),
-        late=_late_checks(tracer, list(arguments)),
+        late=late,
     )  # fmt: skip
 
 

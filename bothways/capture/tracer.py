@@ -83,6 +83,13 @@ class Tracer:
         other.symbols = self.symbols
         return other
 
+    def release(self) -> None:
+        """Let go of the user's objects; what is left refers to itself, and lives until Python looks for such."""
+        self._known.clear()
+        self.graph.inputs, self.graph.objects = [], []
+        self.effects = Effects()
+        self.generators, self.registrations, self.left_to_python, self.final_checks = [], [], [], []
+
     # Positions and stops.
 
     def where(self) -> Position:
