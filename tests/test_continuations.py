@@ -605,3 +605,45 @@ def test_explain_tells_of_every_part():
     assert explanation.graph_break_count == 2
     assert [found.code for found in explanation.breaks] == ["call_disabled", "call_disabled"]
     assert len(explanation.programs) == 3
+
+
+def test_texts_that_change_need_no_program_each():
+    def step(x, number):
+        loss = (x * number).sum()
+        note(f"step {number} loss {loss.item():.3f}")
+        return loss * 2
+
+    counter = CompileCounter()
+    compiled = bothways.compile(step, backend=counter)
+    for number in range(2, 30):
+        x = torch.ones(3) * number
+        assert torch.equal(compiled(x, number), step(x, number))
+    assert counter.frame_count <= 3
+    assert LOG[-1] == LOG[-2] == ("step 29 loss 2523.000",)
+
+
+def test_a_list_that_grows_around_breaks_needs_no_program_each():
+    def collect(x):
+        seen = []
+        for index in range(30):
+            seen.append(x + index)
+            note(index)
+        return sum(seen)
+
+    counter = CompileCounter()
+    compiled = bothways.compile(collect, backend=counter)
+    assert torch.equal(compiled(torch.ones(2)), collect(torch.ones(2)))
+    assert counter.frame_count <= 4
+
+
+def test_a_long_loop_of_plain_python_is_left_to_python():
+    def count(x):
+        total = 0
+        for number in range(1_000_000):
+            total += number
+        return x + total
+
+    compiled = bothways.compile(count, backend="eager")
+    assert torch.equal(compiled(torch.zeros(1)), count(torch.zeros(1)))
+    assert compiled.__bothways__.history.breaks[0].code == "too_long"
+    assert compiled.__bothways__.dispatcher.forwards

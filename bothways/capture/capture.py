@@ -98,6 +98,7 @@ class Request:
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
         tracer.fullgraph = self.fullgraph
+        tracer.is_continuation = origin_of(self.function).shift > 0
         return tracer
 
 
@@ -232,7 +233,7 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        if unsupported.break_.code in RAISED_BY_USER_CODE:
+        if unsupported.break_.code in RAISED_BY_USER_CODE or unsupported.break_.code == "too_long":
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
 

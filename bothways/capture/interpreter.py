@@ -38,6 +38,9 @@ class Null:
 
 NULL = Null()
 
+# Capture is a thousand times slower than Python: a loop that goes on and on is none of tensors.
+MOST_STEPS = 500_000
+
 
 @dataclass(frozen=True)
 class Handled:
@@ -105,6 +108,8 @@ class Frame:
                 instruction = instructions[self.index]
                 self.index += 1
                 self.steps += 1
+                if self.steps > MOST_STEPS:
+                    self.tracer.stop("too_long", f"{self.code.co_qualname} runs more than {MOST_STEPS} instructions")
                 try:
                     signal = instruction.handler(self, instruction)
                 except Observed as observed:

@@ -74,6 +74,10 @@ class Symbols:
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
+    def text_changes(self, value: str, source: Source) -> bool:
+        """Whether a text that the call is given was another one before."""
+        return is_argument(source) and self._history.changes(source.name, value)
+
     def _symbol(self, value: int | float, least: float, source: Source) -> Any:
         known = self._sizes.get(source)
         if known is None:

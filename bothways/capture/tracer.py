@@ -57,6 +57,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []  # all that were made
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
+        self.is_continuation = False
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one

@@ -132,6 +132,12 @@ def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
     return ConstantValue(obj, source)
 
 
+def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
+    if tracer.is_continuation and tracer.symbols.text_changes(obj, source):
+        tracer.stop("value_changes", f"{source} is another text at each call")
+    return _look_constant(tracer, obj, source)
+
+
 def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
     symbol = tracer.symbols.number(obj, source)
     return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
@@ -287,6 +293,7 @@ def _look_named_tuple(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 BY_TYPE: dict[type, Wrapper] = {
     **dict.fromkeys(CONSTANT_TYPES, _look_constant),
+    str: _look_text,
     int: _look_number,
     float: _look_number,
     types.FunctionType: _look_function,

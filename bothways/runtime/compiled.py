@@ -234,7 +234,7 @@ class CompiledFunction:
     def _count_break(self, found: Break) -> None:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._breaks[found.code, found.where] += 1
-        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN:
+        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code == "too_long":
             self.dispatcher.stop_capturing()
 
     def _plain(self, values: tuple[Any, ...]) -> Any:

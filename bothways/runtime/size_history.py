@@ -26,6 +26,8 @@ class SizeHistory:
         self._moving_dims: dict[str, set[int]] = {}
         self._numbers: dict[str, Number] = {}
         self._moving_numbers: set[str] = set()
+        self._texts: dict[str, str] = {}
+        self._changing_texts: set[str] = set()
 
     def dims(self, name: str, tensor: torch.Tensor) -> set[int]:
         """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast."""
@@ -54,6 +56,13 @@ class SizeHistory:
         if number in (0, 1) or number != number or not abs(number) < LARGEST:
             return False
         return name in self._moving_numbers or (is_argument and self.dynamic is True)
+
+    def changes(self, name: str, text: str) -> bool:
+        """Whether a text is, or ever was, another one than before."""
+        before = self._texts.setdefault(name, text)
+        if before != text:
+            self._changing_texts.add(name)
+        return name in self._changing_texts
 
     def clear(self) -> None:
         self.__init__(self.dynamic)  # type: ignore[misc]

@@ -71,8 +71,8 @@ def converted(frame: Frame, value: Value, conversion: int) -> Value:
 
 def growing(frame: Frame, inst: Instruction) -> Any:
     """The container on the stack that a display or a comprehension fills."""
-    container = frame.stack[-inst.arg]
-    if container.source is not None:
+    container = frame.stack[-inst.arg].realize()
+    if container.source is not None and not isinstance(container, ListValue):
         frame.tracer.stop("loop_state", "what a comprehension has collected before a break is not looked at")
     return container
 

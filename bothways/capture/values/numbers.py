@@ -97,9 +97,11 @@ class NumberValue(Value):
         return number_value(function(self.content) if method == "__neg__" else self.content)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        return str(self.constant())
+        return self.format(tracer, "")
 
-    def format(self, tracer: Tracer, spec: str) -> str | None:
+    def format(self, tracer: Tracer, spec: str) -> str:
+        if not tracer.fullgraph:  # a program for each number would be the price of a constant text
+            tracer.stop("value_changes", "a number that is another one at each call is made a text")
         return format(self.constant(), spec)
 
     # After the call.
