@@ -6,6 +6,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 from __future__ import annotations
 
 import enum
+import keyword
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -122,6 +123,8 @@ class GraphBuilder:
 
         ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
         """
+        if any(map(keyword.iskeyword, kwargs)):
+            self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}

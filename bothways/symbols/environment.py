@@ -197,11 +197,12 @@ class Environment:
                     }
                     self.version = next(_versions)
                     return
-        product, factor = next(reversed(difference.terms.items()))
-        if len(product) > 1 and abs(factor) == 1:
-            own = Expression({product: factor})
-            self.known.products[product] = (own - difference) if factor == 1 else (difference - own)
-            self.version = next(_versions)
+        for product, factor in reversed(difference.terms.items()):
+            if abs(factor) == 1 and (len(product) > 1 or isinstance(next(iter(product), None), Applied)):
+                own = Expression({product: factor})
+                self.known.products[product] = (own - difference) if factor == 1 else (difference - own)
+                self.version = next(_versions)
+                return
 
     def _narrow(self, difference: Expression, negative: bool) -> None:
         """``s0 * a - b < 0`` or its opposite says where ``s0`` lies."""
