@@ -72,8 +72,8 @@ def test_no_program_is_hit_by_sizes_that_it_is_wrong_for(backend):
         return y[: n // 2] - x[: n // 2] if m >= n // 2 else x
 
     compiled = bothways.compile(program, backend=backend, fullgraph=True)
-    sizes = [(2, 2), (3, 3), (2, 4), (5, 10), (6, 7), (9, 4), (8, 7), (8, 3), (10, 4), (4, 4), (7, 14), (20, 10), (1, 2)]
-    for n, m in sizes + sizes[::-1]:
+    sizes = [(2, 2), (3, 3), (2, 4), (5, 10), (6, 7), (9, 4), (8, 7), (8, 3), (10, 4), (4, 4), (7, 14), (20, 10)]
+    for n, m in [*sizes, (1, 2), *sizes[::-1]]:
         agree_once(program, compiled, (torch.randn(n, 2, requires_grad=True), torch.randn(m, 2, requires_grad=True)))
 
 
@@ -111,6 +111,35 @@ def test_marked_static():
         bothways.mark_static(x, 0)
         assert torch.equal(compiled(x), doubled(x))
     assert captures(compiled) == 3
+
+
+def test_marked_static_inside():
+    def program(x):
+        bothways.mark_static(x, 0)
+        return x * x.shape[0]
+
+    compiled = agree(program, batches(None, 4, sizes=(2, 3, 5)), "eager", programs=3)
+    assert captures(compiled) == 3
+    assert "L['x'].shape[0] == 5" in guards(compiled)
+
+
+def test_what_is_checked_is_known():
+    def program(x):
+        torch._check(x.shape[0] < 10)
+        if x.shape[0] < 10:
+            return x * 2
+        return x
+
+    compiled = agree(program, batches(None, 4, sizes=(2, 3, 5)), "eager")
+    with pytest.raises(bothways.errors.Unsupported):
+        compiled(torch.randn(11, 4))
+
+
+def test_the_configuration_decides_for_whoever_says_nothing():
+    with bothways.config.patch(automatic_dynamic=False):
+        assert captures(agree(doubled, batches(None, 4), "eager", programs=5)) == 5
+    with bothways.config.patch(assume_static=False):
+        assert captures(agree(doubled, batches(None, 4), "eager")) == 1
 
 
 def test_parameters_are_static():
