@@ -49,7 +49,8 @@ class SizeHistory:
         if self.dynamic is False:
             return False
         before = self._numbers.setdefault(name, number)
-        if type(before) is type(number) and before != number and config.automatic_dynamic:
+        changed = name in self._sizes or (type(before) is type(number) and before != number)
+        if changed and config.automatic_dynamic:  # it was a tensor, or another number
             self._moving_numbers.add(name)
         self._numbers[name] = number
         # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number.
