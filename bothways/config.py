@@ -59,6 +59,15 @@ class Config:
     error_on_recompile: bool = False
     """Raise ``errors.RecompileError`` when a guard fails, instead of capturing the function again."""
 
+    automatic_dynamic: bool = True
+    """Make a size or number that changed since the last program a symbol of the next one."""
+
+    assume_static: bool = True
+    """Make the first program for the sizes it meets. False is ``dynamic=True`` for whoever says nothing."""
+
+    static_parameters: bool = True
+    """Never make sizes of an ``nn.Parameter`` symbols."""
+
     inline_depth_limit: int = 100
     """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
 

@@ -71,6 +71,9 @@ def mark_static(tensor: torch.Tensor, dims: int | Sequence[int] | None = None) -
     _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, STATIC_MARK)
 
 
+mark(mark_static, Mark.STATIC_SIZES)
+
+
 def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int], attribute: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidTarget(f"a tensor is expected, not {tensor!r}")

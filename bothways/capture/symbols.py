@@ -14,6 +14,7 @@ import torch
 
 from bothways.capture.guards import Guard
 from bothways.capture.sources import Attr, Item, Local, Source
+from bothways.config import config
 from bothways.runtime.size_history import LARGEST, SizeHistory
 from bothways.symbols import Condition, Environment, Expression, Real, Symbol, expression_of, size, spelled
 from bothways.symbols.layouts import symbolic_strides
@@ -40,7 +41,7 @@ class Symbols:
     def outline(self, tensor: torch.Tensor, source: Source) -> tuple[Sizes, Sizes] | None:
         """Sizes and strides of a tensor from outside, guarded, where some are symbols; None where none is."""
         # Parameters change their sizes with the module they belong to, which is another program anyway.
-        if type(tensor) is torch.nn.Parameter:
+        if type(tensor) is torch.nn.Parameter and config.static_parameters:
             return None
         dims = self._history.dims(source.name, tensor)
         if not dims:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bothways.lower.domain import can_regroup
 from bothways.lower.prims import (
     Buffer,
     Expand,
@@ -152,6 +153,8 @@ class Builder:
             node = node.arg
         if node.shape == shape:
             return node
+        if not isinstance(node, Buffer) and not can_regroup(node.shape, shape):
+            node = self.stored(node)  # (3, 4) as (4, 3): no loop of the one is a part of one of the other
         if not isinstance(node, Buffer):
             return Reshape(shape, node.dtype, node, name=node.name, origin=node.origin)
         strides = reshaped_strides(node.shape, node.strides, shape)

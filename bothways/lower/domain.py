@@ -102,6 +102,16 @@ def downward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
     return _regrouped(mapping, view.shape, view.arg.shape, domain)
 
 
+def can_regroup(shape: Shape, new: Shape) -> bool:
+    """Whether one kernel can go over the same elements in both shapes."""
+    domain = Domain()
+    try:
+        _regrouped(domain.identity(shape), shape, new, domain)
+    except NoMapping:
+        return False
+    return True
+
+
 def _regrouped(mapping: Mapping, shape: Shape, new: Shape, domain: Domain) -> Mapping:
     entries = [(size, loops) for size, loops in zip(shape, mapping, strict=True) if size != 1]
     if [size for size, _ in entries] == [size for size in new if size != 1]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from bothways.config import config
+
 Number = int | float
 
 # What the marks of ``mark_dynamic`` and ``mark_static`` are called on a tensor.
@@ -37,9 +39,9 @@ class SizeHistory:
         before = self._sizes.get(name)
         self._sizes[name] = sizes
         moving = self._moving_dims.setdefault(name, set())
-        if before is not None and len(before) == len(sizes):
+        if before is not None and len(before) == len(sizes) and config.automatic_dynamic:
             moving |= {dim for dim, (one, other) in enumerate(zip(before, sizes, strict=True)) if one != other}
-        found = set(range(len(sizes))) if self.dynamic else moving
+        found = set(range(len(sizes))) if self._wants_all else moving
         found = found | getattr(tensor, DYNAMIC_MARK, set()) if tensor.__dict__ else found
         static: set[int] = getattr(tensor, STATIC_MARK, set()) if tensor.__dict__ else set()
         return {dim for dim in found - static if dim < len(sizes) and sizes[dim] > 1}
@@ -49,13 +51,18 @@ class SizeHistory:
         if self.dynamic is False:
             return False
         before = self._numbers.setdefault(name, number)
-        if type(before) is type(number) and before != number:
+        changed = name in self._sizes or (type(before) is type(number) and before != number)
+        if changed and config.automatic_dynamic:  # it was a tensor, or another number
             self._moving_numbers.add(name)
         self._numbers[name] = number
         # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number.
         if number in (0, 1) or number != number or not abs(number) < LARGEST:
             return False
-        return name in self._moving_numbers or (is_argument and self.dynamic is True)
+        return name in self._moving_numbers or (is_argument and self._wants_all)
+
+    @property
+    def _wants_all(self) -> bool:
+        return self.dynamic is True or (self.dynamic is None and not config.assume_static)
 
     def changes(self, name: str, text: str) -> bool:
         """Whether a text is, or ever was, another one than before."""

@@ -216,7 +216,7 @@ class Environment:
             if factor > 0:
                 greatest = min(greatest, (-rest - 1) // factor)
             else:
-                least = max(least, -((rest * -1 - 1) // -factor) if factor == -1 else (rest // -factor) + 1)
+                least = max(least, rest // -factor + 1)
         elif factor > 0:  # factor * s >= -rest
             least = max(least, -(rest // factor))
         else:  # -factor * s <= rest
@@ -250,4 +250,6 @@ def _readable(difference: Expression, symbol: str) -> Condition:
     rest = Expression.of(difference.terms.get((), 0))
     if not left.terms:
         return Condition(right, SWAPPED[symbol], rest)
+    if right.terms and difference.terms.get((), 0) > 0:
+        return Condition(left + rest, symbol, right)
     return Condition(left, symbol, right - rest)

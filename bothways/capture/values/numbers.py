@@ -134,3 +134,19 @@ def _is_safe(symbol: str, left: Any, right: Any) -> bool:
     if symbol == "/":
         return bool(right != 0)
     return isinstance(right, (float, torch.SymFloat)) and bool(left > 0)
+
+
+def specialise_sizes(tracer: Tracer, tensor: Value, dims: Value | None = None) -> Value:
+    """``mark_static`` inside of a compiled function: the sizes are those of this call from here on."""
+    from bothways.capture import protocols
+    from bothways.capture.values.tensors import TensorValue
+
+    tensor = tensor.realize()
+    if not isinstance(tensor, TensorValue):
+        tracer.stop("call_unknown", f"{tensor.describe()} has no sizes to be static")
+    chosen = None if dims is None else protocols.as_constant(tracer, dims)
+    shape = tensor.fake.shape
+    every = range(len(shape)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    for dim in every:
+        int(tracer.run_const(shape.__getitem__, dim))
+    return ConstantValue(None)

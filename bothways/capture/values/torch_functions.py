@@ -252,6 +252,13 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return protocols.call(tracer, others.pop("fn"), list(args), others)
 
 
+@handles(torch_compat.check)
+def _check(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0].realize(), ConstantValue) or not protocols.truth(tracer, args[0]):
+        tracer.stop("call_unknown", "torch._check of what is not known to hold")
+    return ConstantValue(None)
+
+
 @handles(torch.jit.annotate, typing.cast)
 def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
