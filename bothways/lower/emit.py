@@ -176,7 +176,7 @@ class KernelWriter:
             self.vector_loop(body, nest.lanes, self.parallel(nest.lanes.size), lambda block: self.values(block, 0))
 
     def parallel(self, work: int) -> str:
-        work *= 8 if any(self.is_expensive(member) for member in self.group.members) else 1
+        work *= 4 if any(self.is_expensive(member) for member in self.group.members) else 1
         return "parallel for" if work >= PARALLEL_FROM else ""
 
     @contextmanager
