@@ -185,7 +185,7 @@ class KernelWriter:
 
     def parallel(self, work: int) -> str:
         """How a loop is shared out to threads; for sizes that are not known yet the kernel decides when it runs."""
-        work *= 8 if any(self.is_expensive(member) for member in self.group.members) else 1
+        work *= 4 if any(self.is_expensive(member) for member in self.group.members) else 1
         if isinstance(work, Size):
             return f"parallel for if(parallel : {work} >= {PARALLEL_FROM})"
         return "parallel for" if work >= PARALLEL_FROM else ""
