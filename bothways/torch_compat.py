@@ -67,6 +67,24 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 _keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
+LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
+is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
+is_checkpoint_valid: Callable[[], bool] = torch.autograd._is_checkpoint_valid
+is_fx_tracing: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
+unwrap_optional: Callable[[Any], Any] = torch.jit._unwrap_optional
+foreach_pow: Callable[..., Any] = torch._foreach_pow
+foreach_lerp_: Callable[..., Any] = torch._foreach_lerp_
+get_cublas_allow_tf32: Callable[[], bool] = _C._get_cublas_allow_tf32
+
+# Which implementations of attention may be used: what sets each switch, and what reads it.
+SDP_SWITCHES: dict[Any, Any] = {
+    getattr(_C, f"_set_sdp_use_{name}"): getattr(_C, f"_get_{name}_sdp_enabled")
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(_C, f"_set_sdp_use_{name}")
+}
+set_sdp_priority: Callable[[list[int]], None] = _C._set_sdp_priority_order
+get_sdp_priority: Callable[[], list[int]] = _C._get_sdp_priority_order
 SDPAParams: type = torch.backends.cuda.SDPAParams
 foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name

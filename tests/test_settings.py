@@ -176,3 +176,58 @@ def test_several_contexts_at_once():
         lambda x: function(x, [torch.no_grad(), torch.autocast("cpu")]), backend="eager", fullgraph=True
     )
     assert not compiled(x)[0].requires_grad and compiled(x)[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_implementations_of_attention_are_chosen(backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def function(q):
+        before = torch.backends.cuda.flash_sdp_enabled()
+        with sdpa_kernel([SDPBackend.MATH], set_priority=True):
+            y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+            inside = torch.backends.cuda.flash_sdp_enabled()
+        return y, before, inside, torch.backends.cuda.flash_sdp_enabled()
+
+    q = torch.arange(24.0).reshape(1, 2, 3, 4) / 10
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for _ in range(2):
+        assert same(compiled(q), function(q))
+
+
+def test_a_context_that_forbids_hooks_decorates_a_function():
+    def function(x):
+        @torch.autograd.graph.disable_saved_tensors_hooks("not here")
+        def inner(x):
+            return x * x
+
+        return inner(x) + 1
+
+    x = torch.ones(3, requires_grad=True)
+    assert same(bothways.compile(function, backend="eager", fullgraph=True)(x), function(x))
+
+
+def test_a_grad_mode_set_by_the_users_own_context():
+    class Grad:
+        def __init__(self, mode):
+            self.before, self.mode = torch.is_grad_enabled(), mode
+
+        def __enter__(self):
+            torch._C._set_grad_enabled(self.mode)
+
+        def __exit__(self, *exception):
+            torch._C._set_grad_enabled(self.before)
+
+    def function(x):
+        with Grad(True):
+            y = x * 2
+            with Grad(False):
+                z = x * 3
+        return y, z, torch.is_grad_enabled()
+
+    compiled = bothways.compile(function, backend="native", fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            y, z, now = compiled(x)
+            assert y.requires_grad and not z.requires_grad and now == enabled

@@ -24,6 +24,7 @@ LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
     "install_generation_tagging_init.<locals>.patched_init": ("init", None),
     "install_generation_tagging_init.<locals>.patched_setstate": ("setstate", None),
     "_disable_dynamo.<locals>.inner": ("fn", None),
+    "_script_if_tracing.<locals>.wrapper": ("fn", None),
     "_use_grad_for_differentiable.<locals>._use_grad": ("func", step_with_its_grad_mode),
 }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+import torch.nn.functional as F
 
 from bothways import torch_compat
 from bothways.capture import fakes
@@ -319,7 +320,7 @@ class GraphBuilder:
     @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
-        return any(changes_something(node) for node in self.graph.nodes)
+        return any(changes_something(node) and not _changes_only_its_own(node) for node in self.graph.nodes)
 
     @property
     def may_fail(self) -> bool:
@@ -345,7 +346,7 @@ class GraphBuilder:
 
 def changes_something(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
+    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
     return node.op not in ("placeholder", "output") and (
         in_place
         or "in_place" in node.meta
@@ -356,6 +357,16 @@ def changes_something(node: torch.fx.Node) -> bool:
     )
 
 
+def _changes_only_its_own(node: torch.fx.Node) -> bool:
+    """Whether what a node changes was made in the graph, from nothing that came into it."""
+    if getattr(node.target, "has_effects", False) or "out" in node.kwargs or node.target is F.batch_norm:
+        return False
+    while node.args and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return not node.all_input_nodes and node.op == "call_function"
+
+
+OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
 IN_PLACE_OPERATORS = frozenset(
     "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr "
     "batch_norm".split()

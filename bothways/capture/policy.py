@@ -43,6 +43,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.nn.functional": Treatment.GRAPH,
     "torch.nn.parallel": Treatment.BREAK,
     "torch.nn.parameter": Treatment.BREAK,
+    "torch.backends.cuda": Treatment.INLINE,
     "torch.distributions": Treatment.INLINE,
     "torch.utils._contextlib": Treatment.INLINE,
     "torch.utils._foreach_utils": Treatment.INLINE,

@@ -209,6 +209,19 @@ class LaunchKernel:
         return f"{self.__name__}[{self.grid}]"
 
 
+class Otherwise(Exception):
+    """Data is not what a graph was captured for."""
+
+
+def require_true(condition: torch.Tensor) -> None:
+    """Fail unless all elements are true."""
+    if not condition.all():
+        raise Otherwise
+
+
+require_true.opaque = True  # type: ignore[attr-defined]
+
+
 def refuse_stand_ins(what: object) -> None:
     """Raise when somebody traces: what reads or changes the world may only run where the program does."""
     if torch_compat.dispatch_mode_depth():

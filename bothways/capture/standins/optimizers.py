@@ -88,4 +88,16 @@ def addcdiv_by_tensors(tensors: Tensors, numerators: Tensors, denominators: Tens
         tensor.addcdiv_(numerator * value.to(numerator.dtype), denominator)
 
 
+def lerp_by_tensor(tensors: Tensors, ends: Tensors, weight: torch.Tensor) -> Tensors:
+    """``torch._foreach_lerp_`` by a weight that is a tensor; PyTorch's reads the number out of it."""
+    for tensor, end in zip(tensors, ends, strict=True):
+        tensor.lerp_(end, weight.to(tensor.dtype))
+    return tensors
+
+
+def powers_of_tensor(base: torch.Tensor, exponents: Tensors) -> Tensors:
+    """``torch._foreach_pow`` of a base that is a tensor."""
+    return [torch.pow(base.to(exponent.dtype), exponent) for exponent in exponents]
+
+
 STANDINS: dict[Any, Any] = dict.fromkeys(torch_compat.adafactor_updates(), adafactor)

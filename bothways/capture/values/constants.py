@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.attention
 
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 
@@ -32,6 +33,7 @@ TORCH_LITERALS: tuple[type, ...] = (
     torch.memory_format,
     torch.finfo,
     torch.iinfo,
+    torch.nn.attention.SDPBackend,
 )
 OTHERS: tuple[type, ...] = (range, types.CodeType, types.GenericAlias, types.UnionType)
 CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
@@ -39,7 +41,8 @@ SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplem
 
 
 def is_constant_type(kind: type) -> bool:
-    return kind in CONSTANT_TYPES or issubclass(kind, enum.Enum) or kind.__module__ == "typing"
+    general = issubclass(kind, (enum.Enum, types.GenericAlias))
+    return kind in CONSTANT_TYPES or general or kind.__module__ == "typing"
 
 
 class ConstantValue(Value):
@@ -90,6 +93,11 @@ class ConstantValue(Value):
             from bothways.capture.values.formatting import format_text
 
             return format_text(tracer, self.content, name, args, kwargs)
+        if isinstance(self.content, (str, bytes)) and name == "join" and len(args) == 1:
+            from bothways.capture import protocols
+
+            parts = [protocols.as_constant(tracer, part) for part in protocols.unpack(tracer, args[0])]
+            return ConstantValue(tracer.run_const(self.content.join, parts))
         if isinstance(self.content, torch.device) and name in ("__enter__", "__exit__"):
             from bothways.capture.values.settings import call_device
 

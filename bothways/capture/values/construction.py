@@ -208,9 +208,9 @@ def _mro(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value
 def _fromkeys(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     from bothways.capture.values.dicts import DictValue
 
-    if owner.cls not in (dict, collections.OrderedDict):
+    if owner.cls not in (dict, collections.OrderedDict, collections.defaultdict):
         tracer.stop("call_unknown", f"{owner.cls.__name__}.fromkeys is not supported")
-    default = args[1] if len(args) > 1 else ConstantValue(None)
+    default = args[1] if len(args) > 1 else kwargs.get("value", ConstantValue(None))
     return DictValue.from_pairs(tracer, [(key, default) for key in protocols.unpack(tracer, args[0])], owner.cls)
 
 

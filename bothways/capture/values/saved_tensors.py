@@ -157,7 +157,7 @@ class DisabledHooks(Value):
 
     def __init__(self, message: str) -> None:
         self.message = message
-        self._node: torch.fx.Node | None = None
+        self._entered: list[torch.fx.Node] = []
 
     def python_type(self) -> type:
         return contextlib._GeneratorContextManager
@@ -174,13 +174,18 @@ class DisabledHooks(Value):
         if name == "__enter__":
             if state.pushed:
                 tracer.throw(RuntimeError, self.message)
-            self._node = tracer.graph.statement(runtime.disable_saved_tensors_hooks, (self.message,))
+            self._entered.append(tracer.graph.statement(runtime.disable_saved_tensors_hooks, (self.message,)))
             state.disabled.append(self.message)
             return ConstantValue(None)
         state.disabled.pop()
-        assert self._node is not None
-        tracer.graph.statement(runtime.restore_saved_tensors_hooks, (self._node,))
+        tracer.graph.statement(runtime.restore_saved_tensors_hooks, (self._entered.pop(),))
         return ConstantValue(False)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """Used as a decorator."""
+        from bothways.capture.standins.contexts import decorate
+
+        return tracer.inline(decorate, [self, *args], kwargs)
 
 
 @handles(torch.autograd.graph.disable_saved_tensors_hooks)

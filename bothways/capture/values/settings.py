@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import HANDLERS, Handler, handles
@@ -34,6 +35,8 @@ SETTINGS: dict[Callable[..., Any], Callable[[], Call]] = {
     torch.set_float32_matmul_precision: lambda: ((torch.get_float32_matmul_precision(),), {}),
     torch.use_deterministic_algorithms: _deterministic,
     torch.backends.mha.set_fastpath_enabled: lambda: ((torch.backends.mha.get_fastpath_enabled(),), {}),
+    torch_compat.set_sdp_priority: lambda: ((torch_compat.get_sdp_priority(),), {}),
+    **{setter: lambda read=read: ((read(),), {}) for setter, read in torch_compat.SDP_SWITCHES.items()},  # type: ignore[misc]
 }
 
 

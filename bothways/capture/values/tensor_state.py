@@ -6,7 +6,7 @@ autograd sees where it stands, because what follows is differentiated with respe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -64,8 +64,34 @@ def _set_data(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
     tensor.fake = with_data_of(mine, other)
 
 
+def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.type()``, the name of its old-fashioned type, and ``tensor.type(wanted)``, a conversion."""
+    if tensor.fake.device.type != "cpu":
+        tracer.stop("call_unknown", "Tensor.type is asked of a tensor that is not on the CPU")
+    if not args and not kwargs:
+        return ConstantValue(torch.empty(0, dtype=tensor.fake.dtype, device="cpu").type())
+    wanted = protocols.as_constant(tracer, args[0] if args else kwargs["dtype"])
+    dtype = wanted if isinstance(wanted, torch.dtype) else tracer.run_const(_dtype_of_type, wanted)
+    return protocols.call_attr(tracer, tensor, "to", ConstantValue(dtype))
+
+
+def _dtype_of_type(wanted: Any) -> torch.dtype:
+    made = torch.empty(0, device="cpu").type(wanted)
+    if made.device.type != "cpu":
+        raise NotImplementedError(f"{wanted} is not on the CPU")
+    return made.dtype
+
+
+def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.new(*sizes)``: a tensor of the same kind without content."""
+    values = [arg.realize() for arg in args]
+    if kwargs or any(isinstance(value, TensorValue) or value.python_type() is list for value in values):
+        tracer.stop("call_unknown", "Tensor.new is given something else than sizes")
+    return protocols.call_attr(tracer, tensor, "new_empty", *(values or [ConstantValue(0)]))
+
+
 SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
-SPECIAL_METHODS["requires_grad_"] = _require_grad
+SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type, new=_new)
 
 
 @handles(torch.nn.Parameter)

@@ -84,8 +84,6 @@ STOPS: dict[str, tuple[str, str]] = {
     "backward": ("backward", "Tensor.backward runs the autograd engine"),
     "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
     "__format__": ("tensor_value", "a tensor is formatted as text"),
-    "type": ("call_unknown", "Tensor.type is not supported"),
-    "new": ("call_unknown", "Tensor.new is not supported"),
     "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),
     "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
 }

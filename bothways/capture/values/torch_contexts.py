@@ -15,7 +15,16 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.sources import Source
-from bothways.capture.values import anomaly, data_checks, hooks, saved_tensors, settings, stretches, tensor_state  # noqa: F401  they fill the table of handlers
+from bothways.capture.values import (  # noqa: F401  they fill the table of handlers
+    anomaly,
+    assumptions,
+    data_checks,
+    hooks,
+    saved_tensors,
+    settings,
+    stretches,
+    tensor_state,
+)
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import handles

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways import torch_compat
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import TupleValue
@@ -56,6 +56,14 @@ GUARDED: tuple[Any, ...] = (
     torch.is_deterministic_algorithms_warn_only_enabled,
     torch.distributed.is_available,
     torch.backends.mha.get_fastpath_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.distributed.is_initialized,
+    torch_compat.get_cublas_allow_tf32,
+    torch_compat.is_checkpoint_valid,
+    torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch_compat.get_sdp_priority,
+    *torch_compat.SDP_SWITCHES.values(),
 )
 # Answers that are the same in every capture.
 CONSTANT_ANSWERS: dict[Any, Any] = {
@@ -68,6 +76,8 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: True,
     torch.compiler.is_exporting: False,
+    torch_compat.is_fx_tracing: False,
+    torch_compat.are_transforms_active: False,  # a program is only used outside of them
     torch.overrides.has_torch_function: False,
     torch.overrides.has_torch_function_unary: False,
     torch.overrides.has_torch_function_variadic: False,
@@ -231,7 +241,8 @@ def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch_compat.set_grad_enabled)
 def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     enabled = bool(protocols.as_constant(tracer, args[0]))
-    if enabled != torch.is_grad_enabled():
+    by_library = policy.is_library_module(tracer.frames[-1].globals.get("__name__") or "")
+    if enabled != torch.is_grad_enabled() or not by_library:  # the library's contexts often change nothing
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
     return ConstantValue(None)
@@ -272,6 +283,37 @@ def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if by_tensors:
         return tracer.inline(addcdiv_by_tensors, args, kwargs)
     return call_in_graph(tracer, torch_compat.foreach_addcdiv_, args, kwargs)
+
+
+@handles(torch_compat.foreach_lerp_)
+def _foreach_lerp_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.standins.optimizers import lerp_by_tensor
+
+    if len(args) == 3 and isinstance(args[2].realize(), TensorValue):
+        return tracer.inline(lerp_by_tensor, args, kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_lerp_, args, kwargs)
+
+
+@handles(torch_compat.foreach_pow)
+def _foreach_pow(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.standins.optimizers import powers_of_tensor
+
+    if len(args) == 2 and isinstance(args[0].realize(), TensorValue):
+        return tracer.inline(powers_of_tensor, args, kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_pow, args, kwargs)
+
+
+@handles(torch.overrides.is_tensor_like)
+def _is_tensor_like(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    kind = args[0].realize().python_type()
+    return ConstantValue(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
+
+
+@handles(torch_compat.unwrap_optional)
+def _unwrap_optional(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if _is_none(args[0]):
+        tracer.throw(AssertionError, "Unwrapping null optional")
+    return args[0]
 
 
 @handles(torch.numel)

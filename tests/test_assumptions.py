@@ -1,0 +1,110 @@
+"""Data that code makes sure of, as distributions do of their parameters: taken for granted, checked by the graph."""
+
+import pytest
+import torch
+from torch import distributions as D
+
+import bothways
+from bothways.errors import Unsupported
+from bothways.testing import CompileCounterWithBackend, same
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+def log_probability(mean, scale, x):
+    distribution = D.Normal(mean, scale)
+    return distribution.log_prob(x).sum() + distribution.entropy().sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_are_validated(backend):
+    counter = CompileCounterWithBackend(backend)
+    compiled = bothways.compile(log_probability, backend=counter, fullgraph=True)
+    ones = torch.ones(3)
+    for scale in (ones * 1, -ones, ones * 2, -ones):
+        plain, other = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+        if scale[0] < 0:
+            with pytest.raises(ValueError) as expected:
+                log_probability(plain, scale, ones)
+            with pytest.raises(ValueError) as caught:
+                compiled(other, scale, ones)
+            assert str(caught.value) == str(expected.value)
+            continue
+        expected, result = log_probability(plain, scale, ones), compiled(other, scale, ones)
+        expected.backward(), result.backward()
+        assert same(result, expected) and same(other.grad, plain.grad)
+    assert counter.frame_count == 1
+
+
+def test_what_the_user_does_about_it_happens():
+    def function(x, scale, log):
+        try:
+            distribution = D.Normal(x, scale)
+        except ValueError:
+            log.append("refused")
+            return x
+        log.append("made")
+        return distribution.log_prob(x)
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for scale in (1.0, -1.0, 1.0):
+        plain, other = [], []
+        x, scale = torch.ones(2), torch.full((2,), scale)
+        assert same(compiled(x, scale, other), function(x, scale, plain)) and other == plain
+
+
+def test_random_numbers_are_drawn_once():
+    def function(x, scale):
+        noise = torch.rand(2)
+        try:
+            return D.Normal(x, scale).mean + noise
+        except ValueError:
+            return noise
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for scale in (1.0, -1.0):
+        arguments = torch.ones(2), torch.full((2,), scale)
+        torch.manual_seed(0)
+        expected = function(*arguments), torch.rand(1)
+        torch.manual_seed(0)
+        assert same((compiled(*arguments), torch.rand(1)), expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: D.Categorical(logits=x).log_prob(torch.tensor(1)),
+        lambda x: D.Bernoulli(probs=x.sigmoid()).entropy(),
+        lambda x: D.Gamma(x.exp(), x.exp()).entropy(),
+        lambda x: D.Independent(D.Normal(x, 1.0), 1).log_prob(x),
+        lambda x: D.kl_divergence(D.Normal(x, 1.0), D.Normal(0.0, x.exp())),
+        lambda x: D.Uniform(x, x + 1).log_prob(x + 0.5),
+    ],
+)
+def test_distributions(make):
+    x = torch.tensor([0.5, -0.2, 0.1])
+    assert same(bothways.compile(make, backend="eager", fullgraph=True)(x), make(x))
+
+
+def test_inputs_that_are_changed_cannot_be_changed_twice():
+    def function(x, scale):
+        x.add_(1)
+        return D.Normal(x, scale).mean
+
+    with pytest.raises(Unsupported, match="changes its inputs"):
+        bothways.compile(function, backend="eager", fullgraph=True)(torch.ones(2), torch.ones(2))
+    x = torch.ones(2)
+    assert same(bothways.compile(function, backend="eager")(x, torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_tensors_made_inside_may_be_changed():
+    def function(x, scale):
+        y = torch.zeros(2)
+        y.add_(1)
+        return D.Normal(x + y, scale).mean
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    assert same(compiled(x, x), x * 2)
+    with pytest.raises(ValueError):
+        compiled(x, -x)
