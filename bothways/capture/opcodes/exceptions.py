@@ -61,7 +61,7 @@ def _as_cause(tracer: Tracer, cause: Value) -> Value:
 
 @opcode
 def RERAISE(frame: Frame, inst: Instruction) -> None:
-    raise Observed(frame.pop())
+    raise Observed(frame.pop().realize())
 
 
 @opcode
