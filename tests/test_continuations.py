@@ -1,6 +1,7 @@
 """Functions that break go on: what comes before and after runs as graphs, and everything is as in plain Python."""
 
 import contextlib
+import re
 import traceback
 import types
 import warnings
@@ -647,3 +648,43 @@ def test_a_long_loop_of_plain_python_is_left_to_python():
     assert torch.equal(compiled(torch.zeros(1)), count(torch.zeros(1)))
     assert compiled.__bothways__.history.breaks[0].code == "too_long"
     assert compiled.__bothways__.dispatcher.forwards
+
+
+def test_an_exception_that_was_caught_before_a_break_has_its_traceback():
+    def inner():
+        try:
+            {}["key"]  # the cause
+        except KeyError:
+            raise ValueError("no")  # the raise
+
+    def outer(x):
+        try:
+            y = x + 1
+            inner()  # the call
+        except ValueError as error:
+            seen.append(traceback.format_exception(error))
+            y = x * 2
+        return y
+
+    seen = []
+    compiled = bothways.compile(outer, backend="eager")
+    for function in (outer, compiled, compiled):
+        function(torch.ones(2))
+    texts = [re.sub(r"\n +[~^]+(?=\n)", "", "".join(each)) for each in seen]
+    assert texts[0] == texts[1] == texts[2]
+    assert all(line in texts[0] for line in ("# the cause", "# the raise", "# the call"))
+
+
+def test_an_exception_passes_a_finally_that_breaks():
+    def program(x):
+        try:
+            y = x + 1
+            [][3]
+        finally:
+            note("finally", x * 2)
+            y = x * 3
+        return y
+
+    compiled = bothways.compile(program, backend="eager")
+    for make in (inputs(0), inputs(0), inputs(1)):
+        assert difference(observed(program, make), observed(compiled, make)) is None

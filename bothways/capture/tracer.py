@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 class Observed(Exception):
     """An exception of the captured program, on its way to the handler that catches it."""
 
-    def __init__(self, value: ExceptionValue) -> None:
+    def __init__(self, value: ExceptionValue, *, again: bool = False) -> None:
+        """``again``: it goes on from a handler, which leaves no trace of its own."""
         super().__init__()
-        self.value = value
+        self.value, self._again = value, again
 
     def remember(self, position: Position) -> None:
-        """Keep the innermost place the exception passed, however often it is raised again."""
-        self.value.raised_at = self.value.raised_at or position
-        self.value.note_raised()
+        """The exception passes a frame."""
+        if not self._again:
+            self.value.note_raised(position)
+        self._again = False
 
 
 class Tracer:

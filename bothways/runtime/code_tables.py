@@ -56,7 +56,17 @@ def _six_bits(number: int) -> Iterator[int]:
         yield number >> shift & 63 | (64 if shift else 0)
 
 
-NO_LOCATION = 15
+NO_LOCATION, NO_COLUMNS = 15, 13
+
+
+def one_line(units: int) -> bytes:
+    """Rows of the line table for so many code units, all of the first line, without columns."""
+    rows = bytearray()
+    while units:
+        length = min(units, 8)
+        rows += bytes((0x80 | NO_COLUMNS << 3 | length - 1, 0))
+        units -= length
+    return bytes(rows)
 
 
 def lines_of_nothing(units: int) -> bytes:

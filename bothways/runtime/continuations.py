@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bothways.errors import Position
+from bothways.runtime.code_tables import one_line
 
 # What a loop that asks an iterator for one more gets at its end.
 END = type("End", (), {"__repr__": lambda self: "END"})()
@@ -40,7 +42,9 @@ def step_function(
     module = compile(text, where.filename, "exec", dont_inherit=True)
     code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
     name = where.function.rpartition(".")[2]
-    code = code.replace(co_firstlineno=where.line, co_name=name, co_qualname=where.function)
+    # The columns would be those of the generated line.
+    lines = one_line(len(code.co_code) // 2)
+    code = code.replace(co_firstlineno=where.line, co_linetable=lines, co_name=name, co_qualname=where.function)
     return types.FunctionType(code, globals_, name)
 
 
@@ -52,6 +56,15 @@ def while_handling(error: BaseException, step: Callable[..., Any], *operands: An
     except BaseException:
         error.__traceback__, error.__context__ = traceback, context
         return step(*operands)
+
+
+def made_traceback(passed: Sequence[Position]) -> types.TracebackType | None:
+    """The traceback of an exception that a captured program raised and caught: the user's places, innermost first."""
+    traceback: types.TracebackType | None = None
+    for where in passed:
+        frame = step_function("return {0}()", 1, where, {})(sys._getframe)
+        traceback = types.TracebackType(traceback, frame, frame.f_lasti, where.line)
+    return traceback
 
 
 def enter_context(manager: Any) -> tuple[Any, Any]:

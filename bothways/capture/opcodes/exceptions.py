@@ -44,7 +44,7 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     if inst.arg == 0:
         if tracer.handled is None:
             tracer.throw(RuntimeError, "No active exception to reraise")
-        raise Observed(tracer.handled)
+        raise Observed(tracer.handled, again=True)
     cause = frame.pop().realize() if inst.arg == 2 else None
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):
@@ -61,7 +61,7 @@ def _as_cause(tracer: Tracer, cause: Value) -> Value:
 
 @opcode
 def RERAISE(frame: Frame, inst: Instruction) -> None:
-    raise Observed(frame.pop())
+    raise Observed(frame.pop().realize(), again=True)
 
 
 @opcode
