@@ -130,6 +130,7 @@ def leaf(*shape):
 PROGRAMS = {
     "matrix product, normalisation, softmax": (linear_block, lambda: [leaf(4, 6), leaf(8, 6), leaf(8)]),
     "random numbers": (with_dropout, lambda: [leaf(50, 50)]),
+    "random numbers of another layout": (with_dropout, lambda: [torch.randn(50, 40).t().requires_grad_()]),
     "results that share nothing": (independent, lambda: [leaf(5), leaf(5)]),
     "changed inputs": (updates, lambda: [torch.randn(5), torch.randn(5)]),
     "a constant": (with_constant, lambda: [leaf(4)]),

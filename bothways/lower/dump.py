@@ -11,7 +11,7 @@ import torch
 
 from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
-from bothways.lower.spelling import NotSpelled, spelled
+from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
@@ -30,7 +30,8 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
     if kernels:
         c_file.write_text(whole_text(kernels, toolchain()), encoding="utf-8")
         header.append(f"# Functions named run_... are in {c_file.name}.")
-    imports = ["import torch", *["import bothways"] * any("= bothways." in line for line in header)]
+    roots = [root for root in SCOPE if root != "torch" and any(f" = {root}." in line for line in header)]
+    imports = [f"import {root}" for root in ("torch", *roots)]
     python_file.write_text("\n".join([*imports, "", *header, "", "", python]), encoding="utf-8")
 
 

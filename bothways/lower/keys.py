@@ -66,8 +66,9 @@ def program_key(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kin
     """The key of what a graph of ATen operations is compiled to."""
     writes = spelled(graph.meta.get("writes", {}))
     layouts = "\n".join(map(value_text, inputs))
-    kind = f"{kind} {config.exact_random}"
-    return key_of("program", kind, graph_text(graph), writes, layouts, tools.identity, repr(tools), versions())
+    # How ATen lays out results, which is looked at once and then taken for granted, may depend on the state.
+    texts = state_text(), graph_text(graph), writes, layouts
+    return key_of("program", kind, *texts, tools.identity, repr(tools), versions())
 
 
 def captured_key(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import math
 import operator
 import os
@@ -111,7 +112,8 @@ def function_name(function: Any) -> str:
             return f"bothways.torch_compat.{label}.{name}"
     module = getattr(function, "__module__", None) or ""
     if module.split(".")[0] in SCOPE and getattr(sys.modules.get(module), name, None) is function:
-        return f"{module}.{name}"
+        # A package may have a function of the module's name.
+        return f"importlib.import_module({module!r}).{name}"
     raise NotSpelled(f"{function!r} is not found under its name")
 
 
@@ -129,4 +131,5 @@ SCOPE: dict[str, Any] = {
     "operator": operator,
     "_operator": operator,
     "builtins": builtins,
+    "importlib": importlib,
 }
