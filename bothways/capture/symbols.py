@@ -7,6 +7,7 @@ assume about symbols becomes a guard, in terms of the places where they are foun
 from __future__ import annotations
 
 import math
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,12 @@ class Symbols:
         self.environment.on_condition = self._note
         self.sources: dict[Symbol, Source] = {}
         self._sizes: dict[Source, Any] = {}
+
+    def closed(self) -> Symbols:
+        """The same symbols, and no new ones: for code that Python runs later, with what it reads then."""
+        made = copy.copy(self)
+        made._history = SizeHistory(dynamic=False)
+        return made
 
     # What becomes a symbol.
 
