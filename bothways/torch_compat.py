@@ -429,6 +429,11 @@ def tracing() -> Iterator[None]:
         torch.set_anomaly_enabled(*anomaly)
 
 
+def wants_numbers(error: Exception) -> bool:
+    """Whether C++ stumbled over symbolic sizes where it can take plain ones only."""
+    return "with symbolic sizes/strides" in str(error)
+
+
 def fake_tensor_errors() -> tuple[type[Exception], ...]:
     """What PyTorch's fake tensors raise when an operation needs data or has no shape rule."""
     from torch._subclasses import fake_tensor

@@ -1,5 +1,8 @@
 """Which sizes become symbols, what is guarded, and that no program is used for sizes it was not made for."""
 
+import random
+import threading
+
 import pytest
 import torch
 from sizing import agree, agree_once, batches, guards
@@ -164,6 +167,30 @@ def test_two_tensors_may_become_one():
         agree_once(program, compiled, (torch.randn(n), torch.randn(m)))
     x, y = torch.zeros(4), torch.zeros(4)
     assert torch.equal(compiled(x, x), program(y, y))
+
+
+def test_several_threads_with_several_sizes():
+    def program(x):
+        return (x.softmax(0) * x.shape[0]).tanh().sum()
+
+    compiled = bothways.compile(program)
+    wrong = []
+
+    def work(seed):
+        for size in random.Random(seed).choices(range(2, 40), k=20):
+            x = torch.randn(size, 4, requires_grad=True)
+            y = x.detach().clone().requires_grad_()
+            program(x).backward()
+            compiled(y).backward()
+            if not torch.allclose(x.grad, y.grad, atol=1e-5):
+                wrong.append(size)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_what_a_backend_is_given():

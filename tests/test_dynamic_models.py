@@ -120,3 +120,29 @@ def test_a_model_trains_on_changing_sizes(case, backend, monkeypatch):
         for expected, found in zip(plain.buffers(), module.buffers(), strict=True):
             torch.testing.assert_close(found, expected)
     assert sum(function.history.captures for function in functions) == 2
+
+
+@everywhere
+def test_an_operation_that_takes_no_symbols_has_a_program_for_each_size(backend):
+    plain = nn.LSTM(4, 6, batch_first=True)
+    compiled = bothways.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
+    for size in ((2, 5), (3, 6), (4, 9), (3, 6)):
+        x = torch.randn(*size, 4, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        expected, found = plain(x)[0], compiled(y)[0]
+        torch.testing.assert_close(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+
+
+@everywhere
+def test_channels_last(backend):
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    plain = plain.to(memory_format=torch.channels_last)
+    compiled = bothways.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
+    for batch in (2, 3, 5, 7):
+        x = torch.randn(batch, 3, 10, 10).to(memory_format=torch.channels_last)
+        expected, found = plain(x), compiled(x)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()

@@ -142,6 +142,8 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
     except Exception as error:
+        if torch_compat.wants_numbers(error):
+            return _run_on_torch_fakes(function, args, kwargs, fakes)
         raise FakeFailure(error) from error
     return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_result(tensor))
 

@@ -272,6 +272,8 @@ def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]
             raise NotDifferentiable("the function leaves another grad mode behind")
     except RuntimeError as error:
         restore(before)
+        if torch_compat.wants_numbers(error):
+            raise NotThin("an operation that takes no symbolic sizes") from error
         # The stand-ins are leaves where the inputs may have a history: what is legal on those may not be here.
         raise NotDifferentiable(str(error)) from error
     except BaseException:
@@ -390,6 +392,8 @@ def _add_backward(
     try:
         found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
     except RuntimeError as error:  # what the backward needs was changed in place, for one
+        if torch_compat.wants_numbers(error):
+            raise NotThin("a formula that takes no symbolic sizes") from error
         raise NotDifferentiable(str(error)) from error
     changed = zip([*wrapped, *tangents], [*before, *given], strict=True)
     if any(_unwrapped(value) is not inner for value, inner in changed):
