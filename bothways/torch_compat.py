@@ -117,6 +117,8 @@ OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket
 
 APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
 
+LAZY_MODULE_WAITING = "_initialize_hook"  # what a lazy module has until its first call
+
 GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
 GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
