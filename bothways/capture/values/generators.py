@@ -206,9 +206,10 @@ class GeneratorValue(Value):
 
 def _where_exit_passes(frame: Frame, handler: int) -> int | None:
     """Where GeneratorExit leaves an ``except`` that names one built-in exception, which it is none of."""
-    push, load, match, jump = frame.decoded.instructions[handler : handler + 4]
-    if (push.name, load.name, match.name) != ("PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"):
+    start = frame.decoded.instructions[handler : handler + 4]
+    if [instruction.name for instruction in start[:3]] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"]:
         return None
+    _, load, _, jump = start
     caught = None if load.argval in frame.globals else getattr(builtins, load.argval, None)
     if not isinstance(caught, type) or issubclass(GeneratorExit, caught) or "IF_FALSE" not in jump.name:
         return None
