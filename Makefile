@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo      train a small model plainly and compiled, and compare"
+	@echo "make demo      train a small model plainly, with torch.compile and with bothways, and compare"
 	@echo "make test      lint, type check, tests"
 	@echo "make lint      ruff alone"
 	@echo "make typecheck mypy alone"

@@ -59,6 +59,15 @@ class Config:
     error_on_recompile: bool = False
     """Raise ``errors.RecompileError`` when a guard fails, instead of capturing the function again."""
 
+    automatic_dynamic: bool = True
+    """Make a size or number that changed since the last program a symbol of the next one."""
+
+    assume_static: bool = True
+    """Make the first program for the sizes it meets. False is ``dynamic=True`` for whoever says nothing."""
+
+    static_parameters: bool = True
+    """Never make sizes of an ``nn.Parameter`` symbols."""
+
     inline_depth_limit: int = 100
     """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
 
@@ -68,6 +77,10 @@ class Config:
     recompute: bool = True
     """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
     False saves everything the backward reads. Holds for what is compiled from then on."""
+
+    exact_random: bool = True
+    """Draw dropout's numbers as eager draws them, one after the other. False lets kernels draw them side by side, from
+    a seed that PyTorch's generator gives: as random, reproducible by ``manual_seed``, faster, but others."""
 
     kernel_cache: bool = True
     """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""

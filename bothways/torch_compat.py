@@ -55,6 +55,7 @@ get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 
 # Attention asks whether PyTorch's own tracer runs; it never does inside a capture. Newer versions have dropped it.
 is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
+check: Callable[..., None] = torch._check
 log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 
 # Autocast as two calls, the form a graph can hold.
@@ -120,6 +121,22 @@ APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"]._
 LAZY_MODULE_WAITING = "_initialize_hook"  # what a lazy module has until its first call
 
 GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
+call_module: Any = torch.nn.Module._call_impl
+_MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether calling the module does nothing but to call its class's ``forward``."""
+    state = module.__dict__
+    return (
+        type(module).__call__ is torch.nn.Module.__call__
+        and "forward" not in state
+        and not state.get("_compiled_call_impl")
+        and not any(state.get(name) for name in _MODULE_HOOKS)
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
+
+
 GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 
@@ -250,9 +267,14 @@ def release_saved_tensors(context: Any) -> None:
     context.maybe_clear_saved_tensors()
 
 
-def view_again(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``."""
-    return view._view_func_unsafe(base)
+def view_again(
+    view: torch.Tensor, base: torch.Tensor, size: Callable[[Any], int] | None = None
+) -> torch.Tensor:
+    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``.
+
+    ``size`` gives the numbers that symbolic sizes stand for now.
+    """
+    return view._view_func_unsafe(base) if size is None else view._view_func_unsafe(base, size)
 
 
 def has_saved_tensors(node: Any) -> bool:
@@ -441,6 +463,21 @@ def adafactor_updates() -> tuple[Any, ...]:
     from torch.optim import _adafactor
 
     return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor
+
+
+def operation_state() -> tuple[Any, ...]:
+    """The interpreter-wide state that decides which operations run for a program, and what they give."""
+    backends = torch.backends
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_now(), torch.get_default_dtype(),
+        torch.get_default_device(), torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        _C._get_deterministic_fill_uninitialized_memory(),
+        torch.get_float32_matmul_precision(), backends.mkldnn.enabled, backends.mkldnn.deterministic,
+        backends.mha.get_fastpath_enabled(), backends.cuda.flash_sdp_enabled(), backends.cuda.math_sdp_enabled(),
+        backends.cuda.mem_efficient_sdp_enabled(), backends.nnpack.is_available(),
+        backends.opt_einsum.enabled, backends.opt_einsum.strategy,
+    )  # fmt: skip
 
 
 def scripted_from(function: Any) -> Callable[..., Any] | None:

@@ -1,16 +1,18 @@
-"""Train a small model twice, plainly and compiled, and compare: losses, times, and where capture stopped.
+"""Train a small model plainly, with torch.compile and with bothways, and compare: losses, times, breaks.
 
 The model has what training code has: a custom autograd.Function, a tensor hook with a side effect, and an
 optimizer. Its parts and the whole training step are compiled; what bothways does not capture runs as plain
-Python, and the table says so.
+Python, and the table says so. Where torch.compile does not work, it says that.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +87,7 @@ class Head(nn.Module):
 
 @dataclass
 class Training:
-    """Everything one run needs; the functions are replaced by compiled ones for the compiled run."""
+    """Everything one run needs; the functions are replaced by compiled ones for the compiled runs."""
 
     features: Callable[..., Tensor]
     encoder: Callable[..., Tensor]
@@ -111,26 +113,56 @@ def training_step(training: Training, x: Tensor, y: Tensor) -> Tensor:
     return loss.detach()
 
 
-def compiled(training: Training) -> Training:
+def compiled(training: Training, compile: Callable[..., Any]) -> Training:
     """The same run with every part compiled."""
     parts = (training.features, training.encoder, training.head, training.loss)
-    return Training(*map(bothways.compile, parts), training.optimizer, training.gradient_norms)
+    return Training(*map(compile, parts), training.optimizer, training.gradient_norms)
 
 
 @dataclass
 class Run:
-    """One way to train, and what it saw."""
+    """One way to train, and what it saw; ``failure`` says why it stopped, if it did."""
 
     name: str
     training: Training
     step: Callable[..., Tensor]
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    failure: str = ""
 
     def take(self, x: Tensor, y: Tensor) -> None:
         start = time.perf_counter()
         self.losses.append(self.step(self.training, x, y).item())
         self.seconds.append(time.perf_counter() - start)
+
+
+class PeerRun(Run):
+    """A run with torch.compile, which does not work with every Python and needs a C++ compiler."""
+
+    def take(self, x: Tensor, y: Tensor) -> None:
+        if self.failure:
+            return
+        logging.disable(logging.WARNING)  # what it says of this program is for those who tune it
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                super().take(x, y)
+        except Exception as error:
+            self.failure = said(error)
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:100]
+
+
+def peer_run() -> Run:
+    try:
+        # Its parts alone: with the whole step, its optimizer and its hook, the first step takes a minute.
+        return PeerRun("torch.compile", compiled(build(), torch.compile), training_step)
+    except Exception as error:  # of a Python that it does not support
+        return PeerRun("torch.compile", build(), training_step, failure=said(error))
 
 
 def train(runs: list[Run], batches: list[tuple[Tensor, Tensor]]) -> None:
@@ -139,7 +171,7 @@ def train(runs: list[Run], batches: list[tuple[Tensor, Tensor]]) -> None:
         for run in runs:
             run.take(x, y)
         if number == 1 or number % (len(batches) // 5) == 0:
-            losses = "   ".join(f"{run.name} loss {run.losses[-1]:.5f}" for run in runs)
+            losses = "   ".join(f"{run.name} loss {run.losses[-1]:.5f}" for run in runs if not run.failure)
             print(f"  step {number:>4} of {len(batches)}   {losses}", flush=True)
 
 
@@ -165,9 +197,11 @@ def explain_parts(x: Tensor, y: Tensor) -> dict[str, Any]:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    """Rows under a header; a row that is shorter than the header ends in a remark of any length."""
+    whole = [row for row in [header, *rows] if len(row) > 2]
+    widths = [max(len(row[column]) for row in whole if column < len(row)) for column in range(len(header))]
     for row in [header, ["-" * width for width in widths], *rows]:
-        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
 
 
 COMPARED = 20
@@ -181,31 +215,25 @@ def agree(plain: Sequence[float], ours: Sequence[float]) -> bool:
     )
 
 
-def report(plain: Run, ours: Run, explanations: dict[str, Any]) -> None:
-    equal = "yes" if agree(plain.losses, ours.losses) else "NO"
-    gap = max(abs(a - b) for a, b in zip(plain.losses[:COMPARED], ours.losses[:COMPARED], strict=True))
-    hooks = "yes" if agree(plain.training.gradient_norms, ours.training.gradient_norms) else "NO"
+def row_of(run: Run, plain: Run, breaks: str) -> list[str]:
+    """What the table says of a run."""
+    if run.failure:
+        return [run.name, f"does not work here ({run.failure})"]
+    later = statistics.median(run.seconds[1:]) * 1e3
+    row = [run.name, f"{run.seconds[0]:.2f} s", f"{later:.2f} ms", f"{run.losses[-1]:.6f}"]
+    if run is plain:
+        return row
+    gap = max(abs(a - b) for a, b in zip(plain.losses[:COMPARED], run.losses[:COMPARED], strict=True))
+    equal = "yes" if agree(plain.losses, run.losses) else "NO"
+    hooks = "yes" if agree(plain.training.gradient_norms, run.training.gradient_norms) else "NO"
+    return [*row, f"{equal} (gap {gap:.1e})", hooks, breaks]
+
+
+def report(plain: Run, peer: Run, ours: Run, explanations: dict[str, Any]) -> None:
     breaks = sum(len(explanation.breaks) for explanation in explanations.values())
-
-    def row(name: str, run: Run, *rest: str) -> list[str]:
-        later = statistics.median(run.seconds[1:]) * 1e3
-        return [name, f"{run.losses[-1]:.6f}", f"{later:.2f} ms", f"{run.seconds[0] * 1e3:.1f} ms", *rest]
-
-    print("\nThe two runs")
-    header = [
-        "run",
-        "last loss",
-        "time per step",
-        "first step",
-        "losses agree",
-        "hook saw the same",
-        "breaks",
-    ]
-    rows = [
-        row("plain", plain, "", "", ""),
-        row("compiled", ours, f"{equal} (gap {gap:.1e})", hooks, str(breaks)),
-    ]
-    print_table(header, rows)
+    print("\nThe runs")
+    header = ["run", "first step", "time per step", "last loss", "losses agree", "hook saw the same", "breaks"]
+    print_table(header, [row_of(plain, plain, ""), row_of(peer, plain, ""), row_of(ours, plain, str(breaks))])
 
     print("\nWhat was captured of each function")
     rows = []
@@ -226,13 +254,14 @@ def main() -> None:
     torch.set_num_threads(1)  # the tensors are small; more threads only add noise
     batches = make_batches(max(options.steps, 5))
 
-    print("Training, plainly and compiled")
-    training_step(build(), *batches[0])  # PyTorch's own first-use costs should burden neither run
+    print("Training plainly, with torch.compile and with bothways")
+    training_step(build(), *batches[0])  # PyTorch's own first-use costs should burden no run
     plain = Run("plain", build(), training_step)
-    ours = Run("compiled", compiled(build()), bothways.compile(training_step))
-    train([plain, ours], batches)
+    ours = Run("bothways", compiled(build(), bothways.compile), bothways.compile(training_step))
+    peer = peer_run()
+    train([plain, ours, peer], batches)
     explanations = explain_parts(*batches[0])
-    report(plain, ours, explanations)
+    report(plain, peer, ours, explanations)
 
     print("\nThe program generated for fourier_features")
     for program in explanations["fourier_features"].programs:

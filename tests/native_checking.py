@@ -204,7 +204,7 @@ def differences(case, got):
             exact = reference(case) or [None] * len(got)
         true = exact[index]
         if true is None or not eager.dtype.is_floating_point or not as_accurate(own, eager, true):
-            found.append(f"result {index}:\n{describe(own, eager, true)}")
+            found.append(f"result {index} of {operations(case)}:\n{describe(case, own, eager, true)}")
     return found
 
 
@@ -240,13 +240,20 @@ def as_accurate(own, eager, true):
     return bool((equal | (of_own <= allowed)).all())
 
 
-def describe(own, eager, true):
+def operations(case):
+    return " ".join(str(node.target) for node in case.graph.graph.nodes if node.op == "call_function")
+
+
+def describe(case, own, eager, true):
+    """Some of the elements that differ, with the elements of inputs of that shape they come from."""
+    differ = ~((own == eager) | ((own != own) & (eager != eager))).flatten()
     named = {"own": own, "eager": eager, "true": true}
-    return "\n".join(f"{name} {sample_of(tensor)}" for name, tensor in named.items() if tensor is not None)
-
-
-def sample_of(tensor):
-    return str(tensor.flatten()[:8].tolist())
+    named |= {f"input {at}": tensor for at, tensor in enumerate(case.given) if tensor.shape == own.shape}
+    return "\n".join(
+        f"{name} {tensor.detach().flatten()[differ][:8].tolist()}"
+        for name, tensor in named.items()
+        if tensor is not None
+    )
 
 
 def quietly(function, *args):

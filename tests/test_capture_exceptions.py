@@ -392,7 +392,7 @@ def test_a_function_that_raised_is_compiled_once_it_does_not():
     compiled = bothways.compile(program, backend=counter, fullgraph=True)
     for n in (-1, 2, -1, 2, 3):
         compare(program, compiled, (X, n))
-    assert counter.frame_count == 2
+    assert counter.frame_count == 1, "the number that changed is a symbol"
 
 
 def test_effects_before_an_exception_happen_once():

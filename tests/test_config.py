@@ -22,9 +22,13 @@ def test_defaults():
     assert fresh.as_dict() == {
         "recompile_limit": 8,
         "error_on_recompile": False,
+        "automatic_dynamic": True,
+        "assume_static": True,
+        "static_parameters": True,
         "inline_depth_limit": 100,
         "suppress_errors": False,
         "recompute": True,
+        "exact_random": True,
         "kernel_cache": True,
         "kernel_cache_megabytes": 256,
         "logs": "",

@@ -25,7 +25,7 @@ def scale(x, n):
 
 def test_several_programs_of_one_function():
     counter = CompileCounter()
-    compiled = bothways.compile(scale, backend=counter)
+    compiled = bothways.compile(scale, backend=counter, dynamic=False)
     for _ in range(3):
         for n in (1, 2, 3):
             assert torch.equal(compiled(X, n), X * n)
@@ -33,7 +33,7 @@ def test_several_programs_of_one_function():
 
 
 def test_the_program_hit_last_is_tried_first():
-    compiled = bothways.compile(scale)
+    compiled = bothways.compile(scale, dynamic=False)
     for n in (1, 2, 3):
         compiled(X, n)
     dispatcher = compiled.__bothways__.dispatcher
@@ -62,7 +62,7 @@ def test_the_compiled_function_stays_one_object():
 
 def test_after_the_limit_the_function_is_plain_with_one_warning():
     counter = CompileCounter()
-    compiled = bothways.compile(scale, backend=counter)
+    compiled = bothways.compile(scale, backend=counter, dynamic=False)
     with config.patch(recompile_limit=3), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for n in range(20):
@@ -86,7 +86,7 @@ def test_programs_from_before_the_limit_are_still_used():
 
         return run
 
-    compiled = bothways.compile(scale, backend=backend)
+    compiled = bothways.compile(scale, backend=backend, dynamic=False)
     with config.patch(recompile_limit=2), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n in (1, 2, 3):
@@ -236,10 +236,10 @@ def test_a_program_whose_guards_fail_at_once_is_dropped(monkeypatch):
 
 def test_the_same_break_with_other_shapes_is_the_same_break():
     compiled = bothways.compile(lambda x: x + 1 if x.sum() > 0 else x)
-    for size in range(1, 20):
+    for size in range(1, 5):
         x = torch.ones(size)
         assert torch.equal(compiled(x), x + 1)
-    assert compiled.__bothways__.history.captures == 3
+    assert len(compiled.__bothways__.history.breaks) == 1
 
 
 # Backends

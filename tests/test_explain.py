@@ -60,7 +60,7 @@ def test_breaks_say_where_why_and_what_to_do():
     assert explanation.graph_break_count == 1
     assert explanation.break_reasons[0].code == "tensor_branch"
     text = str(explanation)
-    assert "0 programs" in text and "1 break" in text
+    assert "2 programs" in text and "1 break" in text
     assert "return x + 1 if x.sum() > 0 else x" in text
     assert "hint:" in text
 

@@ -11,6 +11,7 @@ import torch
 from bothways.errors import InvalidTarget
 from bothways.runtime import logs
 from bothways.runtime.marks import Mark, mark
+from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,12 +63,15 @@ mark(is_compiling, Mark.IS_COMPILING)
 
 def mark_dynamic(tensor: torch.Tensor, dims: int | Sequence[int]) -> None:
     """Say that these sizes of the tensor will change between calls."""
-    _mark_dims(tensor, dims, "_bothways_dynamic")
+    _mark_dims(tensor, dims, DYNAMIC_MARK)
 
 
 def mark_static(tensor: torch.Tensor, dims: int | Sequence[int] | None = None) -> None:
     """Say that these sizes of the tensor (all by default) never change between calls."""
-    _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, "_bothways_static")
+    _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, STATIC_MARK)
+
+
+mark(mark_static, Mark.STATIC_SIZES)
 
 
 def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int], attribute: str) -> None:

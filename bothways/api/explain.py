@@ -30,7 +30,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         history = state.history
         return Explanation(
             name=state.original.__qualname__,
-            programs=list(state.dispatcher.programs),
+            programs=state.programs,
             graphs=list(history.graphs),
             breaks=list(history.breaks),
             recompilations=list(history.recompilations),

@@ -17,29 +17,42 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad import differentiate
+from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins
+from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
 
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+# What is remembered of a captured graph, given inputs and outlines of its outputs.
+Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], Memo | None]
 
 
 def aot(
-    *, fw_compiler: GraphCompiler, bw_compiler: GraphCompiler | None = None
+    *, fw_compiler: GraphCompiler, bw_compiler: GraphCompiler | None = None, remember: Remember | None = None
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
-    """A backend from compilers of forward and backward graphs; one compiler serves for both by default."""
+    """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
+
+    ``remember`` finds what other processes have compiled a captured graph to.
+    """
 
     def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        sizes = None
         if not all(isinstance(value, torch.Tensor) for value in inputs):
-            return graph.forward
+            found = sizes_of(graph, inputs)
+            if found is None:
+                return graph.forward
+            sizes, inputs = found
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
-            return differentiate(noting_origins(graph), inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts)
+            memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
+            function = noting_origins(graph)
+            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
         except refusals:
             return graph.forward
 

@@ -12,6 +12,7 @@ import torch.fx
 from bothways.backends.aot import aot, run_and_forget, run_as_is
 from bothways.errors import NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
+from bothways.lower.memo import memo_of
 
 # Below so many elements one operation is faster as the ATen call it is: a kernel has to be called, too.
 SMALL = 16384
@@ -21,7 +22,8 @@ def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
     """The graph as kernels where its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    if all(tensor.device.type == "cpu" for tensor in inputs) and not _has_complex_values(graph):
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if all(tensor.device.type == "cpu" for tensor in tensors) and not _has_complex_values(graph):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
         except NotLowered:
@@ -41,6 +43,7 @@ def _has_complex_values(graph: torch.fx.GraphModule) -> bool:
 _differentiated = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
+    remember=memo_of,
 )
 
 

@@ -79,6 +79,7 @@ def _call_behind(
 def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Args, kwargs: Kwargs) -> Value:
     from bothways.capture.values import torch_functions
     from bothways.capture.values.constants import constant_arguments
+    from bothways.capture.values.numbers import specialise_sizes
     from bothways.capture.wrap import library_value
 
     real = function.function
@@ -90,6 +91,8 @@ def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Ar
     if marked is Mark.CONSTANT_RESULT:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return library_value(tracer, tracer.run_const(real, *positional, **keywords))
+    if marked is Mark.STATIC_SIZES:
+        return specialise_sizes(tracer, *args, **kwargs)
     if marked is Mark.GRAPH_BREAK:
         tracer.stop("graph_break", "bothways.graph_break() was called")
     tracer.stop("call_disabled", f"{real.__qualname__} is marked with bothways.disable")

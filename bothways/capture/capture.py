@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
+from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.guards import Guard
-from bothways.capture.interpreter import Frame
-from bothways.capture.render import render, render_guards
-from bothways.capture.sources import Local, Source
+from bothways.capture.interpreter import Frame, Stopped
+from bothways.capture.render import render, render_guards, render_late
+from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
-from bothways.capture.values.functions import FunctionValue
+from bothways.capture.values.functions import FunctionValue, external_cell
 from bothways.capture.values.generators import check_abandoned
 from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Break, Unsupported
-from bothways.runtime.program import Program
+from bothways.runtime.program import Check, Program
+from bothways.runtime.resume import Continuation, origin_of
+from bothways.runtime.size_history import SizeHistory
 
 # Up to here comparing every pair costs less than collecting ids.
 PAIRWISE_LIMIT = 10
@@ -64,6 +68,39 @@ class Capture:
     inputs: list[Any]
     graph_key: str
     escaped: Break | None = None
+    broke: Break | None = None
+    continuations: tuple[Continuation, ...] = ()
+    late: Callable[[], tuple[Check, ...]] | None = None
+
+    def late_checks(self) -> tuple[Check, ...]:
+        """What the backend had to assume about sizes; asking says that the program is complete."""
+        return () if self.late is None else self.late()
+
+
+class Interrupted(Exception):
+    """The function does something that cannot be captured, at one of its own instructions."""
+
+    def __init__(self, break_: Break, step: int) -> None:
+        super().__init__(str(break_))
+        self.break_, self.step = break_, step
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be captured, and how."""
+
+    function: types.FunctionType
+    arguments: Mapping[str, object]
+    depth_limit: int
+    tag: str
+    fullgraph: bool
+    sizes: SizeHistory | None
+
+    def tracer(self) -> Tracer:
+        tracer = Tracer(self.depth_limit, self.tag, self.sizes)
+        tracer.fullgraph = self.fullgraph
+        tracer.is_continuation = origin_of(self.function).shift > 0
+        return tracer
 
 
 def capture(
@@ -73,25 +110,58 @@ def capture(
     depth_limit: int = 100,
     tag: str = "0_",
     fullgraph: bool = False,
+    sizes: SizeHistory | None = None,
 ) -> Capture:
-    """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names)."""
-    tracer = Tracer(depth_limit, tag)
-    tracer.fullgraph = fullgraph
+    """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names).
+
+    What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
+    """
     device = torch_compat.caller_device()
     if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
+    try:
+        return _attempt(request, request.tracer())
+    except Interrupted as interrupted:
+        found = interrupted.with_traceback(None)  # its frames hold the user's objects
+    if fullgraph:
+        raise Unsupported(found.break_)
+    return _until(request, found)
+
+
+def _until(request: Request, found: Interrupted) -> Capture:
+    """Capture up to the instruction that cannot be captured; up to an earlier one, if the state there is beyond us."""
+    tracer = request.tracer()
+    try:
+        return _attempt(request, tracer, found)
+    except Unsupported as error:
+        begun = [generator.made_at for generator in tracer.generators if generator.frame is not None]
+        if not begun or min(begun) >= found.step:
+            raise Unsupported(replace(found.break_, reason=f"{found.break_.reason}; {error.break_.reason}")) from None
+    # A generator that is under way cannot be handed over; made by plain Python it can.
+    return _until(request, Interrupted(found.break_, min(begun)))
+
+
+def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) -> Capture:
+    """Look at the function, up to where it is to stop."""
+    function, arguments, tag = request.function, request.arguments, request.tag
+    ending: Ending | Break
+    device = torch_compat.caller_device()
     state: list[tuple[Any, Any]] = [(query, query()) for query in STATE]
     if device is not None:
         tracer.default_devices.append(device)
         state.append((torch_compat.caller_device, device))
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
+        grad_before = torch.is_grad_enabled()
         try:
             with nullcontext() if device is None else torch_compat.without_function_modes():
-                output: Value | Break = _interpret(tracer, function, arguments)
+                ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
             if unsupported.break_.code not in RAISED_BY_USER_CODE:
                 raise
-            output = unsupported.break_
+            ending = unsupported.break_
+        else:
+            leave_modes(tracer, grad_before)
     for query, answer in state:
         _guard_state(tracer, query, answer)
     if torch_compat.is_any_autocast_enabled():
@@ -99,31 +169,58 @@ def capture(
     _guard_aliasing(tracer)
     tracer.guard_expected()
     graph_key = f"_graph_{tag}".rstrip("_")
-    if isinstance(output, Break):
+    if isinstance(ending, Break):
         program = render_guards(tracer, list(arguments), function.__name__)
-        return Capture(program, None, tuple(tracer.guards), [], graph_key, output)
+        return Capture(program, None, tuple(tracer.guards), [], graph_key, ending)
     try:
-        program, outputs = render(tracer, list(arguments), output, graph_key, function.__name__)
+        program, outputs = render(tracer, list(arguments), ending, graph_key, function.__name__)
     except RecursionError:
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
-    graph = tracer.graph.finish(outputs) if tracer.graph.op_count else None
-    inputs: list[Any] = [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    graph = tracer.graph.finish(outputs) if tracer.graph.has_work else None
+    inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
+    inputs += [value.obj for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
-    return Capture(program, graph, tuple(tracer.guards), inputs, graph_key)
+    late = _late_checks(tracer, list(arguments))
+    tracer.release()
+    return Capture(
+        program, graph, tuple(tracer.guards), inputs, graph_key,
+        broke=stop.break_ if stop else None, continuations=tuple(ending.continuations),
+        late=late,
+    )  # fmt: skip
 
 
-def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> Value:
+def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Check, ...]] | None:
+    if not tracer.symbols.sources:
+        return None
+    late = tracer.symbols.finish()
+
+    def late_checks() -> tuple[Check, ...]:
+        tracer.symbols.settle()
+        return render_late(tracer, parameters, late)
+
+    return late_checks
+
+
+def _interpret(
+    tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object], stop: Interrupted | None
+) -> Ending:
     source = tracer.inject(function, function.__qualname__)
     value = FunctionValue.external(tracer, function, source, guarded=False)
-    frame = Frame(tracer, value, _bind(tracer, function.__code__, arguments))
+    frame = Frame(tracer, value, _bind(tracer, function, arguments))
+    if stop is not None:
+        frame.stop_before = stop.step
     try:
         if function.__code__.co_flags & 0x20:
             raise Unsupported(Break("generator_escapes", "the function is a generator", frame.position()))
         if function.__code__.co_flags & 0x280:
             raise Unsupported(Break("async", "the function is a coroutine", frame.position()))
-        output = frame.run_to_return()
+        output = _run(frame)
         check_abandoned(tracer)
-        return output
+        return Return(output)
+    except Stopped:
+        assert stop is not None
+        check_abandoned(tracer)
+        return Stop(tracer, frame, origin_of(function))
     except Observed as observed:
         kind = observed.value.python_type().__name__
         where = observed.value.raised_at or frame.position()
@@ -132,8 +229,27 @@ def _interpret(tracer: Tracer, function: types.FunctionType, arguments: Mapping[
         raise Unsupported(Break("too_deep", "the capture ran out of stack", frame.position())) from None
 
 
-def _bind(tracer: Tracer, code: types.CodeType, arguments: Mapping[str, object]) -> dict[str, Value]:
+def _run(frame: Frame) -> Value:
+    """Interpret the function; a break is one of the instruction of its own that led to it."""
+    try:
+        return frame.run_to_return()
+    except Unsupported as unsupported:
+        if unsupported.break_.code in RAISED_BY_USER_CODE or unsupported.break_.code == "too_long":
+            raise
+        raise Interrupted(unsupported.break_, frame.steps - 1) from None
+
+
+def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:
+    code = function.__code__
     bound: dict[str, Value] = {name: tracer.wrap(obj, Local(name)) for name, obj in arguments.items()}
+    if origin_of(function).shift:
+        # A continuation is given the cells themselves.
+        cells = {name: arguments[name] for name in code.co_cellvars}
+        bound.update({
+            name: external_cell(tracer, cell, Local(name), Attr(Local(name), "cell_contents"))
+            for name, cell in cells.items() if isinstance(cell, types.CellType)
+        })  # fmt: skip
+        return bound
     cursor = code.co_argcount + code.co_kwonlyargcount
     if code.co_flags & _CO_VARARGS:
         # The tuple and the dictionary are made by the call itself, so nobody else can hold them.
@@ -183,7 +299,9 @@ def _possible_aliases(tracer: Tracer) -> Iterator[list[Source]]:
     for value in tracer.graph.inputs:
         if value.obj is not None and value.source is not None:
             tensor = value.obj
-            key = (type(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            # Sizes that differ now may be equal at another call, where they are symbols.
+            sizes = tensor.dim() if tracer.symbols.sources else (tensor.shape, tensor.stride())
+            key = (type(tensor), tensor.dtype, sizes, tensor.device, tensor.requires_grad)
             groups.setdefault(key, []).append(value.source)
     return (sources for sources in groups.values() if len(sources) > 1)
 

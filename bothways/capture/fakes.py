@@ -98,18 +98,15 @@ class _NonLeaf(torch.autograd.Function):
         return torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 
 
-def fake_like(tensor: torch.Tensor) -> Fake:
-    """A fake with the tensor's sizes, strides, dtype and place in the autograd graph."""
-    return Fake(_with_history(_outline(tensor), tensor), tensor.device)
+def fake_like(tensor: torch.Tensor, outline: tuple[Any, Any] | None = None) -> Fake:
+    """A fake with the tensor's sizes and strides, or those given, its dtype and place in the autograd graph."""
+    shape, stride = outline or (tuple(tensor.shape), tensor.stride())
+    return Fake(_with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
 
 
 def with_data_of(fake: Fake, other: Fake) -> Fake:
     """The leaf that ``fake`` is after it took over the data of another."""
     return Fake(_with_history(other.outline(), fake.meta), other.device)
-
-
-def _outline(tensor: torch.Tensor) -> ThinTensor:
-    return thin_outline(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
 
 
 def _with_history(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -167,7 +164,7 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
 
     try:
         with mode:
-            result = function(*_replace(args, stand_in), **_replace(kwargs, stand_in))
+            result = function(*_replace(args, stand_in, int), **_replace(kwargs, stand_in, int))
     except Exception as error:
         raise FakeFailure(error) from error
     for fake in fakes:
@@ -176,7 +173,9 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
 
 
 def _torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
-    meta = torch.empty_strided(fake.shape, fake.stride, dtype=fake.dtype, device="meta")
+    # PyTorch's fakes do not know our symbols: here they are the numbers of this call.
+    shape, stride = [int(size) for size in fake.shape], [int(step) for step in fake.stride]
+    meta = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")
     return _with_history(torch_compat.fake_tensor(mode, meta, fake.device), fake.meta)
 
 
@@ -194,17 +193,19 @@ def _fakes_in(tree: Any) -> Iterator[Fake]:
         yield from _fakes_in((tree.start, tree.stop, tree.step))
 
 
-def _replace(tree: Any, on_fake: Callable[[Fake], Any]) -> Any:
-    """Rebuild nested arguments with each Fake replaced."""
+def _replace(tree: Any, on_fake: Callable[[Fake], Any], on_size: Callable[[Any], Any] | None = None) -> Any:
+    """Rebuild nested arguments with each Fake, and each symbolic size, replaced."""
     kind = type(tree)
     if kind is Fake:
         return on_fake(tree)
     if kind is tuple or kind is list:
-        return kind(_replace(item, on_fake) for item in tree)
+        return kind(_replace(item, on_fake, on_size) for item in tree)
     if kind is dict:
-        return {key: _replace(item, on_fake) for key, item in tree.items()}
+        return {key: _replace(item, on_fake, on_size) for key, item in tree.items()}
     if kind is slice:
-        return slice(*(_replace(part, on_fake) for part in (tree.start, tree.stop, tree.step)))
+        return slice(*(_replace(part, on_fake, on_size) for part in (tree.start, tree.stop, tree.step)))
+    if kind is torch.SymInt and on_size is not None:
+        return on_size(tree)
     return tree
 
 

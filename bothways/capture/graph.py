@@ -6,6 +6,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 from __future__ import annotations
 
 import enum
+import keyword
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -15,13 +16,16 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Watched
+from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -42,6 +46,11 @@ GRAPH_CONSTANTS = (
 # Python types that stand for dtypes where an operation takes one.
 TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
+MODE_STATEMENTS: frozenset[Any] = frozenset({
+    torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
+    torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
+})  # fmt: skip
+
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
 
 
@@ -57,6 +66,7 @@ class GraphBuilder:
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
+        self._sizes = SizeNodes(self.graph)
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -114,6 +124,8 @@ class GraphBuilder:
 
         ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
         """
+        if any(map(keyword.iskeyword, kwargs)):
+            self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
@@ -175,9 +187,12 @@ class GraphBuilder:
             return value.node, None
         from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
         from bothways.capture.values.dicts import DictValue
+        from bothways.capture.values.numbers import NumberValue
         from bothways.capture.values.tensors import TensorValue
 
         value = value.realize()
+        if isinstance(value, NumberValue):
+            return self._sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
             tensors[id(value.fake)] = value
             return value.node, value.fake
@@ -240,6 +255,15 @@ class GraphBuilder:
             for index, item in enumerate(results)
         ]
 
+    def symbols(self) -> list[Symbol]:
+        """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
+        found = set(self._sizes.symbols)
+        for value in self.inputs:
+            if value.placeholder.users:
+                meta = value.placeholder.meta["example_value"]
+                found.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
+        return sorted(found, key=list(self.tracer.symbols.sources).index)
+
     def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
         self.graph.output(tuple(outputs))
@@ -251,7 +275,8 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
+        return graph_module(self.graph)
 
     def _drop_left_behind(self) -> None:
         """Erase what only nodes with graphs of their own compute; the rest is computed twice, if that is the same."""
@@ -306,6 +331,13 @@ class GraphBuilder:
     def may_draw(self) -> bool:
         """Whether some operation may draw random numbers."""
         return any(may_draw(node) for node in self.graph.nodes)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it does more than to set modes and put them back."""
+        return any(
+            node.op not in ("placeholder", "output") and node.target not in MODE_STATEMENTS for node in self.graph.nodes
+        )
 
     @property
     def op_count(self) -> int:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from bothways.runtime.code_tables import exception_table
+
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame, Signal
 
@@ -29,6 +31,7 @@ class Instruction:
     argval: Any
     target: int
     line: int
+    offset: int
     handler: Handler
 
 
@@ -86,6 +89,7 @@ def decode(code: types.CodeType) -> Decoded:
                 instruction.argval,
                 target,
                 line,
+                instruction.offset,
                 table.get(instruction.opname, unknown),
             )
         )
@@ -99,24 +103,3 @@ def decode(code: types.CodeType) -> Decoded:
 def _line_of(instruction: dis.Instruction) -> int | None:
     position = instruction.positions
     return position.lineno if position is not None else None
-
-
-def exception_table(code: types.CodeType) -> list[tuple[int, int, int, int, bool]]:
-    """Rows of (start, end, target, depth, lasti) in byte offsets, from the packed form CPython stores."""
-    data = iter(code.co_exceptiontable)
-
-    def number() -> int:
-        byte = next(data)
-        value = byte & 63
-        while byte & 64:
-            byte = next(data)
-            value = value << 6 | byte & 63
-        return value
-
-    rows = []
-    try:
-        while True:
-            start, size, target, depth_lasti = number() * 2, number() * 2, number() * 2, number()
-            rows.append((start, start + size, target, depth_lasti >> 1, bool(depth_lasti & 1)))
-    except StopIteration:
-        return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.instructions import decode
@@ -17,6 +18,7 @@ from bothways.errors import Position
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
+    from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.functions import FunctionValue
 
 
@@ -36,6 +38,21 @@ class Null:
 
 NULL = Null()
 
+# Capture is a thousand times slower than Python: a loop that goes on and on is none of tensors.
+MOST_STEPS = 500_000
+
+
+@dataclass(frozen=True)
+class Handled:
+    """Stands on the stack while an exception is handled: with the one that is handled again after it."""
+
+    before: ExceptionValue | None
+    raised: ExceptionValue
+
+
+class Stopped(Exception):
+    """The frame reached the instruction before which it was to stop."""
+
 
 class Frame:
     """One call being interpreted."""
@@ -52,6 +69,8 @@ class Frame:
         self.index = 0
         self.keyword_names: tuple[str, ...] = ()
         self.result: Value | None = None
+        self.steps = 0  # how many instructions were begun
+        self.stop_before = -1  # the number of the one before which capture stops
 
     # The stack.
 
@@ -84,8 +103,13 @@ class Frame:
         self.tracer.frames.append(self)
         try:
             while True:
+                if self.steps == self.stop_before:
+                    raise Stopped
                 instruction = instructions[self.index]
                 self.index += 1
+                self.steps += 1
+                if self.steps > MOST_STEPS:
+                    self.tracer.stop("too_long", f"{self.code.co_qualname} runs more than {MOST_STEPS} instructions")
                 try:
                     signal = instruction.handler(self, instruction)
                 except Observed as observed:

@@ -48,6 +48,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.utils._contextlib": Treatment.INLINE,
     "torch.utils._foreach_utils": Treatment.INLINE,
     "torch.utils._pytree": Treatment.INLINE,
+    "torch.onnx": Treatment.INLINE,
     "torch.optim": Treatment.INLINE,
     # The standard library is inlined where it is plain Python; what touches the outside world is not.
     "asyncio": Treatment.BREAK,
@@ -116,6 +117,13 @@ def treatment_of(function: types.FunctionType) -> Treatment:
     if module == "torch._jit_internal" and function.__module__ == "torch.nn.functional":
         return Treatment.GRAPH  # F.max_pool2d and friends: one name that picks between two functions by a flag
     return treatment_of_module(module)
+
+
+def is_users(globals_: dict[str, Any]) -> bool:
+    """Whether a function gains from being compiled by itself: the user's, and modules that call the user's."""
+    module = globals_.get("__name__") or ""
+    is_library = is_library_module(module) and not module.startswith("torch.nn.")
+    return treatment_of_module(module) is Treatment.INLINE and not is_library
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from bothways.runtime.torch_state import random_state, restore, restore_random_s
 if TYPE_CHECKING:
     import torch.fx
 
+    from bothways.capture.endings import Ending
     from bothways.capture.tracer import Tracer
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
@@ -39,8 +40,9 @@ def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
     taken = set(parameters) | RESERVED
     names: list[str] = []
     for name in parameters:
-        if name in RESERVED or INJECTED_NAME.match(name):
-            name = f"arg{name}" if name.startswith("_") else f"{name}_"
+        if name in RESERVED or INJECTED_NAME.match(name) or not name.isidentifier():
+            name = re.sub(r"\W", "", name)
+            name = f"{name}_" if name[:1].isalpha() else f"arg{name}"
             while name in taken:
                 name += "_"
             taken.add(name)
@@ -110,7 +112,7 @@ def _has_literal(constant: object) -> bool:
 
 
 def render(
-    tracer: Tracer, parameters: list[str], output: Value, graph_key: str, program_name: str
+    tracer: Tracer, parameters: list[str], ending: Ending, graph_key: str, program_name: str
 ) -> tuple[Program, list[torch.fx.Node]]:
     """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
     names = parameter_names(parameters)
@@ -118,21 +120,25 @@ def render(
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
-    emitter.survey([output, *_effect_roots(mutated), *(taken.value for taken in objects)])
+    emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects)])
     given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
         effect.emit_effects(emitter)
-    returned = emitter.rebuild(output)
-    inputs = [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
+    last = ending.emit(emitter)
+    inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
+    inputs += [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
     outputs = list(emitter.tensors)
     body = [*emitter.loads, *prepared]
-    if tracer.graph.op_count:
+    if tracer.graph.has_work:
         call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         body += _retried(emitter, lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
-    body += [*emitter.builds, *emitter.effects, f"return {returned}"]
+    body += [*emitter.builds, *emitter.effects]
+    if tracer.grad_after is not None:
+        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
+    body += last
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
     )
@@ -181,6 +187,12 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     checks = _checks(tracer, parameter_names(parameters))
     return Program(program_name, checks, (), tracer.namespace)
+
+
+def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
+    """Guards that were found after the program was written: they read everything anew."""
+    writer = GuardWriter(tracer, parameter_names(parameters), [])
+    return tuple(writer.check(guard) for guard in dict.fromkeys(guards))
 
 
 def parameter_names(parameters: list[str]) -> Names:

@@ -85,7 +85,8 @@ def _binary_of_tensors(args: tuple[Any, ...]) -> Prediction | None:
     left, right = args
     if not (_is_dense(left) and _is_dense(right)) or left.dtype is not right.dtype or left.device != right.device:
         return None
-    if left.shape == right.shape:
+    # Sizes, which may be symbols, are compared only where the number of dimensions is the same.
+    if len(left.shape) == len(right.shape) and left.shape == right.shape:
         return _like(left, args) if left.stride == right.stride else None
     if not (left.is_contiguous and right.is_contiguous) or not (left.shape and right.shape):
         return None

@@ -16,8 +16,10 @@ from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
 from bothways.capture.saved_tensors import SavedTensors
 from bothways.capture.sources import Attr, Injected, Item, Source, WeakInjected
+from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
+from bothways.runtime.size_history import SizeHistory
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
@@ -29,22 +31,25 @@ if TYPE_CHECKING:
 class Observed(Exception):
     """An exception of the captured program, on its way to the handler that catches it."""
 
-    def __init__(self, value: ExceptionValue) -> None:
+    def __init__(self, value: ExceptionValue, *, again: bool = False) -> None:
+        """``again``: it goes on from a handler, which leaves no trace of its own."""
         super().__init__()
-        self.value = value
+        self.value, self._again = value, again
 
     def remember(self, position: Position) -> None:
-        """Keep the innermost place the exception passed, however often it is raised again."""
-        self.value.raised_at = self.value.raised_at or position
-        self.value.note_raised()
+        """The exception passes a frame."""
+        if not self._again:
+            self.value.note_raised(position)
+        self._again = False
 
 
 class Tracer:
     """One capture in progress."""
 
-    def __init__(self, depth_limit: int = 100, tag: str = "") -> None:
+    def __init__(self, depth_limit: int = 100, tag: str = "", history: SizeHistory | None = None) -> None:
         """``tag`` goes into the names of injected objects, so that several programs share one namespace."""
         self.tag = tag
+        self.symbols = Symbols(self, history or SizeHistory(dynamic=False))
         self.graph = GraphBuilder(self)
         self.guards = GuardSet()
         self.effects = Effects()
@@ -54,8 +59,10 @@ class Tracer:
         self.generators: list[GeneratorValue] = []  # all that were made
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
+        self.is_continuation = False
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
+        self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
         self.default_devices: list[Any] = []  # where tensors are made, the caller's default device first
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
         # Questions about tensors and modes whose answer may be another one when the same code runs later.
@@ -76,7 +83,15 @@ class Tracer:
         other.fullgraph = self.fullgraph
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
+        other.symbols = self.symbols
         return other
+
+    def release(self) -> None:
+        """Let go of the user's objects; what is left refers to itself, and lives until Python looks for such."""
+        self._known.clear()
+        self.graph.inputs, self.graph.objects = [], []
+        self.effects = Effects()
+        self.generators, self.registrations, self.left_to_python, self.final_checks = [], [], [], []
 
     # Positions and stops.
 

@@ -41,6 +41,7 @@ from bothways.capture.values.functions import FunctionValue, MethodValue, librar
 from bothways.capture.values.messages import LoggerValue
 from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
+from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
@@ -129,6 +130,17 @@ def _callable(obj: Any) -> Value:
 def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
     guard_constant(tracer, obj, source)
     return ConstantValue(obj, source)
+
+
+def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
+    if tracer.is_continuation and tracer.symbols.text_changes(obj, source):
+        tracer.stop("value_changes", f"{source} is another text at each call")
+    return _look_constant(tracer, obj, source)
+
+
+def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
+    symbol = tracer.symbols.number(obj, source)
+    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
 
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -281,6 +293,9 @@ def _look_named_tuple(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 BY_TYPE: dict[type, Wrapper] = {
     **dict.fromkeys(CONSTANT_TYPES, _look_constant),
+    str: _look_text,
+    int: _look_number,
+    float: _look_number,
     types.FunctionType: _look_function,
     types.MethodType: _look_method,
     types.ModuleType: _look_namespace,

@@ -6,20 +6,48 @@ the answers are remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 import torch
 
 from bothways.fake.tensor import Memory, NotThin, Shape, Spec, ThinTensor, fresh, offset, view
+from bothways.symbols import hint
 
 # From the innermost to the outermost dimension.
 CHANNELS_LAST_ORDER = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
 RANK = {torch.channels_last: 4, torch.channels_last_3d: 5}
 FORMAT = {4: torch.channels_last, 5: torch.channels_last_3d}
 
+F = TypeVar("F", bound=Callable[..., object])
 
-@lru_cache(4096)
+
+def remembered(count: int) -> Callable[[F], F]:
+    """Keep the last answers. Those about symbolic sizes, which cannot be looked up, are worked out each time: finding
+    them notes what they assume."""
+
+    def decorate(function: F) -> F:
+        known = lru_cache(count)(function)
+
+        @wraps(function)
+        def ask(*args: object) -> object:
+            try:
+                return known(*args)
+            except TypeError:
+                return function(*args)
+
+        return ask  # type: ignore[return-value]
+
+    return decorate
+
+
+def same_sizes(one: Shape, other: Shape) -> bool:
+    """Whether shapes are equal; sizes are compared only where the number of dimensions is the same."""
+    return len(one) == len(other) and one == other
+
+
+@remembered(4096)
 def contiguous(shape: Shape) -> Shape:
     strides, step = [], 1
     for size in reversed(shape):
@@ -28,7 +56,7 @@ def contiguous(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-@lru_cache(1024)
+@remembered(1024)
 def channels_last(shape: Shape) -> Shape:
     order = CHANNELS_LAST_ORDER.get(len(shape))
     if order is None:
@@ -56,7 +84,7 @@ def in_format(shape: Shape, stride: Shape, memory_format: torch.memory_format | 
     return channels_last(shape)
 
 
-@lru_cache(4096)
+@remembered(4096)
 def is_contiguous(shape: Shape, stride: Shape) -> bool:
     if 0 in shape:
         return True
@@ -84,20 +112,21 @@ def _is_in_order(shape: Shape, stride: Shape, order: Sequence[int]) -> bool:
     return True
 
 
-@lru_cache(4096)
+@remembered(4096)
 def is_dense(shape: Shape, stride: Shape) -> bool:
     """Whether the elements lie side by side, each once, in whatever order of dimensions."""
     if is_contiguous(shape, stride):
         return True
     expected = 1
-    for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1):
+    pairs = [(step, size) for size, step in zip(shape, stride, strict=True) if size > 1]
+    for step, size in sorted(pairs, key=lambda pair: (hint(pair[0]), hint(pair[1]))):
         if step != expected:
             return False
         expected *= size
     return True
 
 
-@lru_cache(4096)
+@remembered(4096)
 def suggested_format(shape: Shape, stride: Shape) -> torch.memory_format:
     """The memory format PyTorch reads off the strides, which need not be exact."""
     order = CHANNELS_LAST_ORDER.get(len(shape))
@@ -118,7 +147,7 @@ def suggested_strides(tensor: ThinTensor, shape: Shape) -> Shape:
     return channels_last(shape)
 
 
-@lru_cache(4096)
+@remembered(4096)
 def dense_like(shape: Shape, stride: Shape) -> Shape:
     """The strides of a copy that preserves the layout: those of the tensor, without gaps and repetitions."""
     if is_dense(shape, stride):
@@ -166,17 +195,17 @@ def _compare(one: int, other: int, shape: Shape, strides: Sequence[Shape]) -> in
     return 0
 
 
-@lru_cache(8192)
+@remembered(8192)
 def iterated(shapes: tuple[Shape, ...], strides: tuple[Shape, ...]) -> tuple[Shape, Shape]:
     """The sizes and strides of what a pointwise operation makes of these operands."""
     first = shapes[0]
-    if all(shape == first for shape in shapes):
+    if all(same_sizes(shape, first) for shape in shapes):
         same = list(zip(shapes, strides, strict=True))
         if all(is_contiguous(*operand) for operand in same):
             return first, contiguous(first)
         if all(is_channels_last(*operand) for operand in same):
             return first, channels_last(first)
-        if all(stride == strides[0] for stride in strides) and is_dense(first, strides[0]):
+        if all(same_sizes(stride, strides[0]) for stride in strides) and is_dense(first, strides[0]):
             return first, strides[0]
     shape = broadcast(shapes)
     if len(shape) < 2:
@@ -194,7 +223,7 @@ def expanded(shape: Shape, own: Shape, stride: Shape) -> Shape:
     return (0,) * missing + tuple(0 if size == 1 != wanted else step for wanted, size, step in pairs)
 
 
-@lru_cache(4096)
+@remembered(4096)
 def broadcast(shapes: tuple[Shape, ...]) -> Shape:
     rank = max(map(len, shapes))
     result = [1] * rank

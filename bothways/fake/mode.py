@@ -118,8 +118,9 @@ class ThinMode(DispatchMode):
         super().__init__()
         self._memory: dict[int, Memory] = {}
 
-    def from_tensor(self, tensor: torch.Tensor) -> ThinTensor:
-        return thin_like(tensor, self._memory)
+    def from_tensor(self, tensor: torch.Tensor, outline: torch.Tensor | None = None) -> ThinTensor:
+        """The thin tensor that stands for a real one, with the sizes and strides of ``outline`` where that is given."""
+        return thin_like(tensor, self._memory, outline)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return answer(func, args, kwargs or {})

@@ -19,12 +19,12 @@ NUMERIC = REAL - {torch.bool}
 # Asked once: PyTorch dispatches the question like an operation.
 _PROMOTED = {(one, other): torch.promote_types(one, other) for one in REAL for other in REAL}
 
-NUMBER_DTYPES = {bool: torch.bool, int: torch.int64}
+NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64}
 
 
 def number_dtype(number: Any) -> torch.dtype:
     """The dtype of a Python number among tensors."""
-    if type(number) is float:
+    if type(number) is float or type(number) is torch.SymFloat:
         return torch.get_default_dtype()
     dtype = NUMBER_DTYPES.get(type(number))
     if dtype is None:

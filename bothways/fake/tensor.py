@@ -109,16 +109,22 @@ def offset(tensor: torch.Tensor) -> int:
     return tensor.storage_offset()  # type: ignore[return-value]
 
 
-def thin_like(tensor: torch.Tensor, memory: dict[int, Memory] | None = None) -> ThinTensor:
+def thin_like(
+    tensor: torch.Tensor, memory: dict[int, Memory] | None = None, outline: torch.Tensor | None = None
+) -> ThinTensor:
     """The thin tensor that stands for a real one; ``memory`` keeps what shares storage sharing it."""
     if not torch_compat.is_plain_dense(tensor):
         raise NotThin(f"{type(tensor).__name__} is not a plain dense tensor")
     begin = offset(tensor)
+    nbytes: int | None = tensor.untyped_storage().nbytes()
     spec = Spec(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    if outline is not None:  # whose memory is as large as its symbols say
+        begin, nbytes = 0, None
+        spec = Spec(tuple(outline.shape), outline.stride(), tensor.dtype)
     made: ThinTensor = torch_compat.make_wrapper(
         ThinTensor, spec.shape, strides=spec.stride, storage_offset=begin, dtype=spec.dtype, device=tensor.device
     )
-    own = Memory(spec, begin, tensor.untyped_storage().nbytes())
+    own = Memory(spec, begin, nbytes)
     made.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
     return made
 

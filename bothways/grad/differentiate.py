@@ -8,14 +8,15 @@ differentiable itself is differentiated by the same road.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.facts import Facts, Memo, facts_from, facts_of
 from bothways.grad.joint import (
     IndependentResults,
     Joint,
@@ -27,7 +28,8 @@ from bothways.grad.joint import (
     trace_joint,
 )
 from bothways.grad.node import Unchanged, apply_node
-from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_values
+from bothways.grad.partition import NotRepeatable, extract, saved_values
+from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
 from bothways.runtime.nodes import Reads
 
@@ -41,22 +43,85 @@ def differentiate(
     bw_compiler: Compiler,
     reads: Sequence[Reads] = (),
     expected: Sequence[torch.Tensor | None] = (),
+    memo: Memo | None = None,
+    sizes: Sizes | None = None,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
+    With ``sizes`` it takes symbols before the tensors, as does what comes back.
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
-    ``expected`` are tensors laid out like the outputs, where that is known. Raises ``NotDifferentiable`` for what the
-    differentiator does not express.
+    ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
+    is not traced or compiled again. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
+    how = How(fw_compiler, bw_compiler, reads, memo, sizes)
+    known: dict[str, Any] = {} if memo is None else memo.recall() or {}
+    if "groups" in known:
+        return _side_by_side(function, inputs, known["groups"], how, expected)
+    run = _recalled_program(memo, known)
+    if run is not None:
+        return _joined(function, facts_from(known["facts"]), inputs, run, how)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad)
+        joint = trace_joint(function, inputs, grad, sizes=sizes)
     except IndependentResults as found:
-        return _side_by_side(function, inputs, found.groups, fw_compiler, bw_compiler, reads, expected)
+        if memo is not None:
+            memo.note({"groups": found.groups})
+        return _side_by_side(function, inputs, found.groups, how, expected)
     check_layouts(joint, expected)
-    if not grad or not any(joint.differentiable):
-        return _inference(function, joint, inputs, fw_compiler)
-    return DifferentiatedGraph(function, joint, inputs, fw_compiler, bw_compiler, reads)
+    has_backward = grad and any(joint.differentiable)
+    saved = saved_values(joint) if has_backward else ()
+    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes)
+    numbers = [] if sizes is None else sizes.now
+    if not has_backward:
+        # A compiler may write these results straight into the inputs they are for, and return those.
+        updates = enumerate(joint.updates)
+        graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
+    facts = facts_of(joint, graph, saved, has_backward)
+    compiled = fw_compiler(graph, [*numbers, *inputs])
+    _note(memo, facts.to_data(), compiled)
+    return _joined(function, facts, inputs, compiled, how, joint)
+
+
+@dataclass(frozen=True)
+class How:
+    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols."""
+
+    fw_compiler: Compiler
+    bw_compiler: Compiler
+    reads: Sequence[Reads]
+    memo: Memo | None
+    sizes: Sizes | None
+
+
+def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
+    """Remember a compiled graph, where both it and the facts can be written down."""
+    key = getattr(compiled, "key", None)
+    if memo is not None and key is not None and facts is not None:
+        memo.note({"facts": facts, "program": key})
+
+
+def _recalled_program(memo: Memo | None, known: dict[str, Any]) -> Callable[..., Any] | None:
+    return memo.program(known["program"]) if memo is not None and known else None
+
+
+def _joined(
+    function: Callable[..., Any],
+    facts: Facts,
+    inputs: Sequence[torch.Tensor],
+    compiled: Callable[..., Any],
+    how: How,
+    joint: Joint | None = None,
+) -> Callable[..., Any]:
+    """A compiled forward as a function like the original; ``joint`` is its trace, where there was one."""
+    compiled = as_traced(compiled)
+    if how.sizes is not None:
+        from bothways.grad import sized
+
+        assert joint is not None
+        return sized.joined(function, facts, inputs, compiled, how, joint)
+    if not facts.has_backward:
+        return _inference(function, facts, inputs, compiled)
+    return DifferentiatedGraph(function, facts, inputs, compiled, how, joint)
 
 
 def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
@@ -73,9 +138,7 @@ def _side_by_side(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     groups: list[list[int]],
-    fw_compiler: Compiler,
-    bw_compiler: Compiler,
-    reads: Sequence[Reads],
+    how: How,
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
@@ -90,7 +153,11 @@ def _side_by_side(
     parts = []
     for group in groups:
         layouts = [expected[position] for position in group] if expected else ()
-        parts.append((group, differentiate(only(group), inputs, fw_compiler, bw_compiler, reads, layouts)))
+        memo = None if how.memo is None else how.memo.part("outputs", repr(group))
+        compiled = differentiate(
+            only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes
+        )
+        parts.append((group, compiled))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
         found: dict[int, Any] = {}
@@ -102,13 +169,10 @@ def _side_by_side(
 
 
 def _inference(
-    function: Callable[..., Any], joint: Joint, inputs: Sequence[torch.Tensor], compiler: Compiler
+    function: Callable[..., Any], facts: Facts, inputs: Sequence[torch.Tensor], compiled: Callable[..., Any]
 ) -> Callable[..., Any]:
-    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values()], joint.kept_nodes)
-    # A compiler may write these results straight into the inputs they are for, and return those.
-    graph.meta["writes"] = {len(joint.results) + number: index for number, index in enumerate(joint.updates)}
-    run = with_arguments(as_traced(compiler(graph, list(inputs))))
-    outputs, changed, count = joint.outputs, list(joint.updates), len(joint.results)
+    run = with_arguments(compiled)
+    outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
@@ -125,7 +189,7 @@ def _inference(
         write_back(values, changed, results[count:])
         return take_outputs(outputs, values, results)
 
-    call.forward_graph = graph  # type: ignore[attr-defined]
+    call.read_inputs = facts.read_inputs  # type: ignore[attr-defined]
     return call
 
 
@@ -140,13 +204,13 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
     return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
 
 
-def share_memory(inputs: Sequence[torch.Tensor], changed: list[int]) -> bool:
+def share_memory(inputs: Sequence[torch.Tensor], changed: Sequence[int]) -> bool:
     """Whether an input that is mutated shares its memory with another one, which would have to see the change."""
     memory = [torch_compat.storage_identity(tensor) for tensor in inputs]
     return any(memory.count(memory[index]) > 1 for index in changed)
 
 
-def write_back(inputs: Sequence[torch.Tensor], changed: list[int], values: Sequence[torch.Tensor]) -> None:
+def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor]) -> None:
     """Give the inputs that were mutated their new values."""
     with torch.no_grad():
         for index, value in zip(changed, values, strict=True):
@@ -162,32 +226,31 @@ class DifferentiatedGraph:
     def __init__(
         self,
         function: Callable[..., Any],
-        joint: Joint,
+        facts: Facts,
         inputs: Sequence[torch.Tensor],
-        fw_compiler: Compiler,
-        bw_compiler: Compiler,
-        reads: Sequence[Reads],
+        compiled: Callable[..., Any],
+        how: How,
+        joint: Joint | None,
     ) -> None:
         self.function = function
         self._generated = generated.current()
-        self._reads = reads
-        self._forward_conditions = [read.forward for read in reads if read.forward is not None]
-        self._backward_conditions = [read.backward for read in reads if read.backward is not None]
-        self._compilers = fw_compiler, bw_compiler
-        self.differentiable = joint.differentiable
+        self._how = how
+        self._forward_conditions = [read.forward for read in how.reads if read.forward is not None]
+        self._backward_conditions = [read.backward for read in how.reads if read.backward is not None]
+        self.differentiable = facts.differentiable
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
-        self.outputs = joint.outputs
-        self.result_count = len(joint.results)
-        self.changed = list(joint.updates)
-        self.is_random = bool(joint.random_nodes)
+        self.outputs = facts.outputs
+        self.result_count = len(facts.differentiable)
+        self.changed = facts.changed
+        self.is_random = facts.is_random
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
-        # The joint traces of one function agree on the forward, operation by operation: positions name the values.
-        saved = saved_values(joint)
-        self.needed_inputs = needed_inputs(joint)
+        self.read_inputs = facts.read_inputs
+        self.needed_inputs = facts.needed_inputs
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
-        self.saves_something = bool(saved or self.needed_inputs) or any(part is not None for part in joint.parts)
-        self.parts = joint.parts if len(set(joint.parts) - {None}) > 1 else None
+        self._saved_positions = facts.saved_positions
+        self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
+        self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
         self.visible_count = self.result_count + len(self.changed)
         self.fixed = tuple(
             index
@@ -195,15 +258,9 @@ class DifferentiatedGraph:
             if index >= self.result_count or not self.differentiable[index]
         )
         self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
-        positions = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
-        self._saved_positions = [positions[node] - len(joint.tangents) for node in saved]
-        self.forward_graph = extract(
-            joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes
-        )
-        self.backward_graphs: dict[Moment, torch.fx.GraphModule] = {}
         self._autocast = torch_compat.autocast_now()
-        self._joints = {joint.moment: joint}
-        compiled = as_traced(fw_compiler(self.forward_graph, list(inputs)))
+        self._joints = [] if joint is None else [joint]
+        self._graphs: dict[Moment, torch.fx.GraphModule] = {}
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.run_forward = with_arguments(compiled)
         self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
@@ -238,7 +295,7 @@ class DifferentiatedGraph:
         if run is None:
             run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
         if not plain:
-            run = as_traced(self.backward_graphs[Moment(*moment)].forward)
+            run = as_traced(self._backward_graph(Moment(*moment), inputs()).forward)
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients
 
@@ -258,14 +315,31 @@ class DifferentiatedGraph:
     def _compile_backward(
         self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
-        joint = self._joint(moment, inputs)
+        memo = self._memo_of_backward(moment, values)
+        with generated.kept_in(self._generated):
+            run = _recalled_program(memo, {} if memo is None else memo.recall() or {})
+            if run is None:
+                run = self._how.bw_compiler(self._backward_graph(moment, inputs), list(values))
+                _note(memo, {}, run)
+        return as_traced(run)
+
+    def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor]) -> Memo | None:
+        if self._how.memo is None:
+            return None
+        layouts = [(value.dtype, value.shape, value.stride(), value.device) for value in values]
+        return self._how.memo.part("backward", f"{moment}", f"{layouts}", f"{torch_compat.operation_state()}")
+
+    def _backward_graph(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+        if moment not in self._graphs:
+            joint = self._joint(moment, inputs)
+            self._graphs[moment] = extract(joint, self._backward_inputs(joint), joint.gradients)
+        return self._graphs[moment]
+
+    def _backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
+        """What a backward takes: inputs, what was saved, gradients."""
         order = list(joint.recorder.graph.nodes)
         saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
-        needed = [joint.primals[index] for index in self.needed_inputs]
-        graph = extract(joint, [*needed, *saved, *joint.tangents], joint.gradients)
-        self.backward_graphs[moment] = graph
-        with generated.kept_in(self._generated):
-            return as_traced(self._compilers[1](graph, list(values)))
+        return [*(joint.primals[index] for index in self.needed_inputs), *saved, *joint.tangents]
 
     @property
     def is_current(self) -> bool:
@@ -289,7 +363,7 @@ class DifferentiatedGraph:
         assert moment.strides is not None
         backward = self._backward_function(moment.strides)
         try:
-            return differentiate(backward, values, *self._compilers, self._reads)
+            return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
         except NotDifferentiable:
             return backward
 
@@ -315,9 +389,10 @@ class DifferentiatedGraph:
         return backward
 
     def _joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
-        known = self._joints.pop(moment, None)
-        if known is not None:
-            return known
+        for known in self._joints:
+            if known.moment == moment:
+                self._joints.remove(known)
+                return known
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
             examples = [
                 tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
@@ -330,11 +405,8 @@ class DifferentiatedGraph:
 
 def _read_inputs(run: Callable[..., Any], count: int) -> Iterable[int]:
     """Which of the first ``count`` inputs a differentiated function reads."""
-    graph = getattr(run, "forward_graph", None)
-    if graph is None:
-        return range(count)
-    nodes = itertools.islice(graph.graph.nodes, count)
-    return [index for index, node in enumerate(nodes) if node.users]
+    read: Sequence[int] = getattr(run, "read_inputs", range(count))
+    return [index for index in read if index < count]
 
 
 def takes_list(run: Callable[..., Any]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.origins import Origins
+from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
 from bothways.runtime.torch_state import restore, torch_state
 
@@ -102,6 +104,7 @@ class Joint:
     tangent_strides: Strides = ()
     moment: Moment = USUAL
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
+    sizes: Sizes | None = None
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
@@ -135,24 +138,62 @@ def _is_random(node: torch.fx.Node) -> bool:
 
 
 def trace_joint(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment = USUAL
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    grad: bool,
+    moment: Moment = USUAL,
+    sizes: Sizes | None = None,
 ) -> Joint:
-    """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too."""
+    """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
+
+    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes.
+    """
     try:
-        return _trace_joint(ThinMode(), Recorder(answer=answer), function, inputs, grad, moment)
+        if sizes is not None:
+            return _trace_with_sizes(function, inputs, grad, moment, sizes)
+        mode = ThinMode()
+        fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
+        return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
     except NotThin:
-        return _trace_joint(torch_compat.fake_tensor_mode(), Recorder(), function, inputs, grad, moment)
+        if sizes is not None:
+            function = partial(function, *sizes.now)
+        other = torch_compat.fake_tensor_mode()
+        fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
+        joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+        if sizes is not None:
+            sizes.specialise()
+    joint.sizes = sizes
+    return joint
+
+
+def _trace_with_sizes(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment, sizes: Sizes
+) -> Joint:
+    """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
+    while True:
+        known = sizes.environment.version
+        mode = ThinMode()
+        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
+        bound = partial(function, *sizes.numbers)
+        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
+        if sizes.environment.version == known:
+            joint.sizes = sizes
+            return joint
+
+
+def _detached(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.detach() for tensor in inputs]
 
 
 def _trace_joint(
     mode: Any,
     recorder: Recorder,
+    fakes: list[Any],
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
 ) -> Joint:
-    fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
     recorder.origins = Origins()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
     with (
@@ -358,8 +399,8 @@ def _add_backward(
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))
 
 
-def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    return tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset())
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
 
 
 def _unwrapped(value: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ class Graph(Protocol):
     looks_at_grad_mode: bool
     saves_something: bool
     parts: tuple[int | None, ...] | None
-    changed: list[int]
+    changed: tuple[int, ...]
     needed_inputs: tuple[int, ...]
     other_inputs: tuple[int, ...]
     result_count: int

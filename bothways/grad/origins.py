@@ -48,11 +48,10 @@ class Origins:
 
 def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
     """The graph's forward, which notes the lines it comes from while somebody traces it."""
-    forward: Callable[..., Any] = module.forward
 
     def run(*inputs: Any) -> Any:
         origins = _active.get()
-        return forward(*inputs) if origins is None else _Noting(module, origins).run(*inputs)
+        return module.forward(*inputs) if origins is None else _Noting(module, origins).run(*inputs)
 
     return run
 

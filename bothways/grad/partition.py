@@ -17,6 +17,9 @@ from bothways import torch_compat
 from bothways.config import config
 from bothways.grad.joint import Joint
 from bothways.grad.mincut import UNLIMITED, Network
+from bothways.grad.sizes import SizeArguments
+from bothways.runtime.graph_module import graph_module
+from bothways.symbols import hint
 
 Node = torch.fx.Node
 
@@ -179,15 +182,15 @@ def _takes_long(node: Node) -> bool:
 
 def _traffic(node: Node) -> int:
     value = node.meta["val"]
-    return min(int(value.numel() * value.element_size()), _size(node))
+    return min(hint(value.numel()) * value.element_size(), _size(node))
 
 
 def _size(node: Node) -> int:
     """The bytes that the node's memory takes."""
     value = node.meta["val"]
     if value.layout == torch.strided:
-        return int(value.untyped_storage().nbytes())
-    return int(value.numel() * value.element_size())
+        return int(hint(value.untyped_storage().nbytes()))
+    return int(hint(value.numel()) * value.element_size())
 
 
 def _reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
@@ -214,6 +217,7 @@ def extract(
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
+    numbers = None if joint.sizes is None else SizeArguments(graph, joint.sizes)
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
@@ -228,14 +232,18 @@ def extract(
     for node in order:
         if node.op == "placeholder":
             raise NotRepeatable(f"{node.name} is needed, and may have been changed since the forward")
+        if numbers is not None:
+            numbers.prepare(node)
         copies[node] = graph.node_copy(node, copies.__getitem__)
+        if numbers is not None:
+            numbers.replace(copies[node])
         if node.op == "get_attr":
             constants[str(node.target)] = joint.recorder.constants[str(node.target)]
     graph.output(tuple(None if node is None else copies[node] for node in outputs))
     root = torch.nn.Module()
     for name, tensor in constants.items():
         root.register_buffer(name, tensor)
-    return torch.fx.GraphModule(root, graph)
+    return graph_module(graph, root)
 
 
 def _as_late_as_possible(order: Iterable[Node], needed: set[Node]) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,10 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.runtime import generated
+from bothways.grad.parts import CompilePart, Part, sized_part
+from bothways.grad.sizes import is_size
+from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import Region, Watched
-
-CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 # Calls that open (+1) or close (-1) a context the operations in between run under.
 CONTEXTS: dict[Any, int] = {
@@ -58,7 +58,7 @@ def stretches_of(graph: torch.fx.Graph, grad: bool) -> list[Stretch]:
     context = _Context()
     cut = True
     for node in graph.nodes:
-        if node.op in ("placeholder", "output"):
+        if node.op in ("placeholder", "output") or is_size(node):
             continue
         inside_region = context.regions > 0
         context.meet(node)
@@ -143,40 +143,21 @@ def _is_seen(node: torch.fx.Node) -> bool:
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 
 
-class Part:
-    """One stretch as a function; compiled at its first call, when the real inputs are there."""
-
-    def __init__(self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None) -> None:
-        self.module = module
-        self.__name__ = self.__qualname__ = name
-        self.__module__ = __name__
-        self._compile = compile_part
-        self._generated = generated.current()
-        self._run: Callable[..., Any] | None = module.forward if compile_part is None else None
-
-    def __call__(self, *values: Any) -> Any:
-        if self._run is None:
-            assert self._compile is not None
-            with generated.kept_in(self._generated):
-                self._run = self._compile(self.module, list(values))
-        return self._run(*values)
-
-    def __repr__(self) -> str:
-        return self.__name__
-
-
 def _chained(
     graph: torch.fx.GraphModule, stretches: list[Stretch], compile_part: CompilePart
 ) -> torch.fx.GraphModule:
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
     for index, stretch in enumerate(stretches):
         inputs, outputs = _interface(stretch)
         name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
-        part = Part(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
+        inputs = [*symbols, *inputs]
+        kind = sized_part(symbols) if symbols else Part
+        part = kind(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
         for position, node in enumerate(outputs):
             copies[node] = chain.call_function(operator.getitem, (call, position))
@@ -189,7 +170,7 @@ def _interface(stretch: Stretch) -> tuple[list[torch.fx.Node], list[torch.fx.Nod
     """What a stretch reads from before it, and what is read of it afterwards."""
     own = set(stretch.nodes)
     read = itertools.chain.from_iterable(node.all_input_nodes for node in stretch.nodes)
-    inputs = list(dict.fromkeys(node for node in read if node not in own))
+    inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node)))
     return inputs, [node for node in stretch.nodes if any(user not in own for user in node.users)]
 
 
@@ -198,7 +179,25 @@ def _module(
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
-    for node in stretch.nodes:
+    for node, placeholder in copies.items():
+        placeholder.meta = dict(node.meta)
+    for node in _with_sizes(stretch.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
+    return graph_module(graph)
+
+
+def _with_sizes(nodes: Sequence[torch.fx.Node], known: Container[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+    """The nodes of a stretch, each after those that compute the sizes it takes."""
+    done: set[torch.fx.Node] = set()
+    for node in nodes:
+        pending = [node]
+        while pending:
+            missing = [
+                size for size in pending[-1].all_input_nodes if is_size(size) and size not in known and size not in done
+            ]
+            if missing:
+                pending.extend(missing)
+            else:
+                done.add(pending[-1])
+                yield pending.pop()

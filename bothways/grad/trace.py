@@ -19,6 +19,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.origins import Origins
+from bothways.grad.sizes import Size
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
 
 # Questions the dispatcher answers for itself; they compute nothing.
@@ -127,6 +128,8 @@ class Recorder(DispatchMode):
             return kind([self._with_nodes(item) for item in value])
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
+        if kind is torch.SymInt or kind is torch.SymFloat:
+            return Size(value)
         return value if kind in _LEAVES else tree_map_only(torch.Tensor, self.node_of, value)
 
     def _bind_result(self, node: torch.fx.Node, result: Any) -> None:

@@ -80,34 +80,55 @@ _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: whic
 def build(source: Source) -> ctypes.CDLL:
     """The loaded library of a C source."""
     cache = open_cache()
+    tools = working_tools(cache)
+    if not tools.threads:
+        warn_once(f"kernels use one thread: {tools.command[0]} does not work with PyTorch's OpenMP runtime")
+    try:
+        return _library(source, tools, cache)
+    except Failure as failure:
+        working = probe(_problem)
+        if toolchain(working) == tools:
+            raise BuildFailed(str(failure)) from None
+    _remember(cache, toolchain(), working)
+    return build(source)
+
+
+def working_tools(cache: Cache | None) -> Toolchain:
+    """The compiler with the best options, as far as is known, that work."""
     best = toolchain()
     if best.identity not in _options:
         _options[best.identity] = _recall(cache, best)
     chosen = _options[best.identity]
-    if not toolchain(chosen).threads:
-        warn_once(f"kernels use one thread: {best.command[0]} does not work with PyTorch's OpenMP runtime")
-    try:
-        return _library(source, toolchain(chosen), cache)
-    except Failure as failure:
-        working = probe(_problem)
-        if working == chosen:
-            raise BuildFailed(str(failure)) from None
-    _remember(cache, best, working)
-    return build(source)
+    return best if chosen == BEST else toolchain(chosen)
 
 
-def whole_text(source: Source, tools: Toolchain) -> str:
+def load(key: str, cache: Cache) -> ctypes.CDLL | None:
+    """A library that was built before, by its key; None when it is there no more."""
+    if key not in _loaded:
+        entry = cache.find(key)
+        if entry is None:
+            return None
+        try:
+            _loaded[key] = ctypes.CDLL(str(entry / LIBRARY))
+        except OSError:  # another process removed it, or files there may not be executed
+            return None
+    return _loaded[key]
+
+
+def whole_text(kernels: str, tools: Toolchain) -> str:
     """A C file that compiles."""
-    kernels = str(source)
     return f"{prelude(kernels, tools.vectorized)}\n{kernels}"
 
 
-def _library(source: Source, tools: Toolchain, cache: Cache | None) -> ctypes.CDLL:
-    text = whole_text(source, tools)
+def library_key(source: Source, tools: Toolchain) -> str:
     # Comments name lines of the user's, which move when something else in the file is edited.
-    key = key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", text))
+    return key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", whole_text(str(source), tools)))
+
+
+def _library(source: Source, tools: Toolchain, cache: Cache | None) -> ctypes.CDLL:
+    key = library_key(source, tools)
     if key not in _loaded:
-        _loaded[key] = _found_or_built(source, text, tools, cache, key)
+        _loaded[key] = _found_or_built(source, whole_text(str(source), tools), tools, cache, key)
     return _loaded[key]
 
 

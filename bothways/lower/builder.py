@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bothways.lower.domain import can_regroup
 from bothways.lower.prims import (
     Buffer,
     Expand,
@@ -32,8 +33,11 @@ from bothways.lower.prims import (
     is_dense,
 )
 from bothways.lower.shapes import broadcast, normal_dim, reshaped_strides
+from bothways.lower.sizes import Fraction, NotLowered, Size, is_fake
 
-Operand = Node | int | float | bool
+__all__ = ["Builder", "NotLowered", "Operand"]
+
+Operand = Node | int | float | bool | Size | Fraction
 
 HALVES = (torch.bfloat16, torch.float16)
 # Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they
@@ -41,10 +45,6 @@ HALVES = (torch.bfloat16, torch.float16)
 DISCONTINUOUS = frozenset(
     "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide pow".split()
 )
-
-
-class NotLowered(Exception):
-    """The operation has no lowering for these arguments: ATen runs it."""
 
 
 class Builder:
@@ -56,6 +56,7 @@ class Builder:
         self.labels: dict[str, Any] = {}  # name and origin of the nodes that are being made
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
         self.current: dict[Node, Node] = {}  # what became of values that were updated
+        self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._names: set[str] = set()
 
@@ -115,6 +116,9 @@ class Builder:
         axes = [axis for axis in axes if node.shape[axis] != 1]
         if not axes:
             return self.cast(node, dtype or node.dtype)
+        known = self.known_sums.get((node, tuple(axes)))
+        if op == "sum" and known is not None:
+            return self.cast(known, dtype or node.dtype)
         shape = tuple(1 if dim in axes else size for dim, size in enumerate(node.shape))
         return Reduce(shape, dtype or node.dtype, op, node, tuple(axes), **self.labels)
 
@@ -149,10 +153,14 @@ class Builder:
             node = node.arg
         if node.shape == shape:
             return node
+        if not isinstance(node, Buffer) and not can_regroup(node.shape, shape):
+            node = self.stored(node)  # (3, 4) as (4, 3): no loop of the one is a part of one of the other
         if not isinstance(node, Buffer):
             return Reshape(shape, node.dtype, node, name=node.name, origin=node.origin)
         strides = reshaped_strides(node.shape, node.strides, shape)
         if strides is None:
+            if node.strides == contiguous(node.shape):
+                raise NotLowered  # that the sizes agree is not known for all calls
             copied = Map(node.shape, node.dtype, "copy", (node,), name=node.name, origin=node.origin)
             return self.reshape(self.stored(copied), shape)
         return self.window(node, shape, strides)
@@ -291,7 +299,7 @@ class Builder:
         self.externs.append(call)
         buffers: list[Buffer | None] = []
         for fake in fakes:
-            if not isinstance(fake, torch.Tensor):
+            if not is_fake(fake):
                 call.results.append(None)
                 buffers.append(None)
                 continue

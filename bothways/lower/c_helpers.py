@@ -70,3 +70,23 @@ NUMERIC: dict[str, str] = {
     for name, text in INTEGER.items()
     for kind in ("int64_t", "int32_t", "int16_t", "int8_t", "uint8_t")
 }
+
+# A number in [0, 1) for each index: Philox 2x32 with ten rounds, whose counter is the index and whose key the seed.
+_ROUND = """\
+    product = (uint64_t)low * 0xD256D193u;
+    low = (uint32_t)(product >> 32) ^ key ^ high;
+    high = (uint32_t)product;
+    key += 0x9E3779B9u;
+"""
+RANDOM = (
+    """\
+static inline float random_float(int64_t seed, int64_t index) {
+    uint32_t low = (uint32_t)index, high = (uint32_t)(index >> 32) ^ (uint32_t)(seed >> 32), key = (uint32_t)seed;
+    uint64_t product;
+"""
+    + _ROUND * 10
+    + """\
+    return (float)(low >> 8) * (1.0f / 16777216.0f);
+}
+"""
+)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from bothways.lower.sizes import Fraction, Size
+
 # dtype -> the C type a value is computed in, and the one it has in memory. Half precision is computed in float.
 COMPUTED: dict[torch.dtype, str] = {
     torch.float32: "float",
@@ -32,7 +34,7 @@ LIBRARY = frozenset(
 OF_TWO = frozenset(("pow", "atan2", "fmod", "hypot", "copysign", "nextafter"))
 # Those that cost much more than reading a value again.
 EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | frozenset(
-    "sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
+    "random sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
 )
 # Those of glibc's vector library, where it is there.
 VECTORIZED = tuple(
@@ -90,6 +92,7 @@ TEMPLATES: dict[str, str] = {
     "entr": "({0} != {0} ? {0} : {0} > 0 ? -{0} * log{F}({0}) : {0} == 0 ? 0 : -(T)INFINITY)",
     "xlogy": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log{F}({1}))",
     "xlog1py": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log1p{F}({1}))",
+    "random": "random_float({0}, {1})",
     "logaddexp": "logaddexp_{T}({0}, {1})",
     "logaddexp2": "logaddexp2_{T}({0}, {1})",
     **{name: f"{name}{{F}}({{0}})" for name in LIBRARY - OF_TWO},
@@ -144,6 +147,8 @@ def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
 
 def literal(value: Any, dtype: torch.dtype) -> str:
     """A number of the program in C."""
+    if isinstance(value, (Size, Fraction)):
+        return f"(({COMPUTED[dtype]}){value})"
     if dtype == torch.bool:
         return "1" if value else "0"
     if not dtype.is_floating_point:

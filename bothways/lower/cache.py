@@ -1,4 +1,4 @@
-"""What was built before, kept on disk: sources and shared libraries, found by the hash of all they depend on.
+"""What was made before, kept on disk: texts and shared libraries, found by the hash of all they depend on.
 
 An entry is a folder that appears at once, by a rename, and is never changed; it is removed the same way. So any
 number of processes may read, write, clear and crash at the same time. Nothing is loaded that somebody else could
@@ -60,22 +60,34 @@ class Cache:
 
     def find(self, key: str) -> Path | None:
         """The folder of an entry that is whole and ours; an entry that is not is removed."""
+        return None if self.read(key) is None else self.root / key
+
+    def read(self, key: str) -> dict[str, bytes] | None:
+        """The files of an entry that is whole and ours; an entry that is not is removed."""
         entry = self.root / key
+        problem, files = "", None
         try:
             problem = untrusted(entry, *entry.iterdir())
-            whole = not problem and is_whole(entry)
+            files = None if problem else whole_files(entry)
         except FileNotFoundError:
             return None
         except OSError as error:
-            problem, whole = str(error), False
+            problem = str(error)
         if problem:
             warn_once(f"an entry of the cache is not used: {problem}")
-        if not whole:
+        if files is None:
             self._remove(entry)
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)  # entries that were not used for the longest time go first
-        return entry
+        return files
+
+    def keep(self, key: str, texts: Mapping[str, str]) -> None:
+        """Make an entry of texts by name; a cache that is full or only for reading stays as it is."""
+        with contextlib.suppress(OSError), self.workplace() as folder:
+            for name, text in texts.items():
+                (folder / name).write_text(text, encoding="utf-8")
+            self.add(key, folder)
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[Path]:
@@ -210,8 +222,8 @@ def checksums(files: Mapping[str, bytes]) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
 
 
-def is_whole(entry: Path) -> bool:
-    """Whether the files of an entry are what was stored."""
+def whole_files(entry: Path) -> dict[str, bytes] | None:
+    """The files of an entry; None when they are not what was stored."""
     files = {path.name: path.read_bytes() for path in sorted(entry.iterdir())}
     expected = files.pop(CHECKSUMS, b"").decode(errors="replace")
-    return bool(files) and checksums(files) == expected
+    return files if files and checksums(files) == expected else None

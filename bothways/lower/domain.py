@@ -102,6 +102,16 @@ def downward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
     return _regrouped(mapping, view.shape, view.arg.shape, domain)
 
 
+def can_regroup(shape: Shape, new: Shape) -> bool:
+    """Whether one kernel can go over the same elements in both shapes."""
+    domain = Domain()
+    try:
+        _regrouped(domain.identity(shape), shape, new, domain)
+    except NoMapping:
+        return False
+    return True
+
+
 def _regrouped(mapping: Mapping, shape: Shape, new: Shape, domain: Domain) -> Mapping:
     entries = [(size, loops) for size, loops in zip(shape, mapping, strict=True) if size != 1]
     if [size for size, _ in entries] == [size for size in new if size != 1]:
@@ -119,7 +129,9 @@ def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
     """Take loops from the front until they cover a dimension of this size."""
     taken: list[int] = []
     covered = 1
-    while covered < size:
+    while covered != size:
+        if not flat:
+            raise NoMapping
         loop = flat.pop(0)
         length, wanted = domain.sizes[loop], size // covered
         if wanted % length == 0:
@@ -129,8 +141,6 @@ def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
             flat[:0] = domain.split(loop, wanted)
         else:
             raise NoMapping
-    if covered != size:
-        raise NoMapping
     return tuple(taken)
 
 

@@ -9,28 +9,29 @@ from typing import Any
 
 import torch
 
-from bothways.lower.build import Source, whole_text
+from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
+from bothways.lower.spelling import NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
 
 
-def dump(name: str, kernels: Source, python: str, namespace: Mapping[str, Any]) -> None:
+def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> None:
     """Write ``001_forward.c`` and ``001_forward.py``, with the next free number, when people asked for it."""
     folder = os.environ.get(DUMP_VARIABLE)
     if not folder:
         return
-    kernels_text = whole_text(kernels, toolchain()) if kernels.entries else ""
     Path(folder).mkdir(parents=True, exist_ok=True)
     python_file = _next_file(Path(folder), name)
     c_file = python_file.with_suffix(".c")
     used = words(python)
     header = [_definition(label, value) for label, value in namespace.items() if label in used]
-    if kernels_text:
-        c_file.write_text(kernels_text, encoding="utf-8")
+    if kernels:
+        c_file.write_text(whole_text(kernels, toolchain()), encoding="utf-8")
         header.append(f"# Functions named run_... are in {c_file.name}.")
-    python_file.write_text("\n".join(["import torch", "", *header, "", "", python]), encoding="utf-8")
+    imports = ["import torch", *["import bothways"] * any("= bothways." in line for line in header)]
+    python_file.write_text("\n".join([*imports, "", *header, "", "", python]), encoding="utf-8")
 
 
 def _next_file(folder: Path, name: str) -> Path:
@@ -51,10 +52,7 @@ def _definition(label: str, value: Any) -> str:
     """Where a name of the program comes from, in Python where Python has a word for it."""
     if isinstance(value, torch.Tensor):
         return f"# {label}: a tensor of {value.dtype}, shape {tuple(value.shape)}, strides {value.stride()}"
-    name = getattr(value, "__name__", "")
-    if name and getattr(torch, name, None) is value:
-        return f"{label} = torch.{name}"
-    if isinstance(value, (bool, int, float, str, torch.dtype, torch.memory_format)):
-        return f"{label} = {value!r}"
-    # An operator prints as aten.add.Tensor.
-    return f"{label} = torch.ops.{value}" if hasattr(value, "overloadpacket") else f"# {label}: {value!r}"
+    try:
+        return f"{label} = {spelled(value)}"
+    except NotSpelled:
+        return f"# {label}: {value!r}"

@@ -17,6 +17,7 @@ from bothways.lower.domain import Mapping, downward
 from bothways.lower.fuse import Fusion, Group
 from bothways.lower.loops import Access, Loop, Nest, choose
 from bothways.lower.prims import Buffer, Map, Memory, Node, Position, Reduce, Scalar, Take, View
+from bothways.lower.sizes import Size, SizeNames, is_double, size_hint
 
 PARALLEL_FROM = 32768  # operations, below which one thread is faster
 SHORT = 256  # elements, up to which the width of vectors has to fit the row
@@ -31,6 +32,7 @@ class Kernel:
     body: str
     origins: tuple[str, ...]
     hint: str  # what to call it
+    sizes: tuple[str, ...] = ()  # the numbers it takes besides, by name
 
 
 @dataclass
@@ -59,8 +61,10 @@ class Block:
 class KernelWriter:
     """Writes one group."""
 
-    def __init__(self, group: Group, fusion: Fusion, stored: dict[Node, Buffer]) -> None:
-        self.group, self.fusion, self.stored = group, fusion, stored
+    def __init__(
+        self, group: Group, fusion: Fusion, stored: dict[Node, Buffer], sizes: SizeNames | None = None
+    ) -> None:
+        self.group, self.fusion, self.stored, self.sizes = group, fusion, stored, sizes
         self.members = set(group.members)
         self.writes: dict[Memory, None] = {}
         self._pointers: dict[Memory, str] = {}
@@ -141,14 +145,18 @@ class KernelWriter:
 
     def write(self) -> Kernel:
         body = Block()
+        if self.sizes is not None:
+            self.sizes.written.clear()
         self._body(body)
+        sizes = tuple(sorted(self.sizes.written)) if self.sizes is not None else ()
         memories = [*(memory for memory in self._pointers if memory not in self.writes), *self.writes]
         head = ", ".join(
             f"{'' if memory in self.writes else 'const '}{IN_MEMORY[memory.dtype]} *{self._pointers[memory]}"
             for memory in memories
         )
+        head += "".join(f", {'double' if is_double(name) else 'int64_t'} {name}" for name in sizes)
         hint = "_".join(dict.fromkeys(_plain(member.name) for member in self.group.members[-3:]))
-        return Kernel(tuple(memories), head, "\n".join(body.lines), self._origins(), hint)
+        return Kernel(tuple(memories), head, "\n".join(body.lines), self._origins(), hint, sizes)
 
     def _body(self, body: Block) -> None:
         from bothways.lower.emit_columns import write_columns
@@ -176,7 +184,10 @@ class KernelWriter:
             self.vector_loop(body, nest.lanes, self.parallel(nest.lanes.size), lambda block: self.values(block, 0))
 
     def parallel(self, work: int) -> str:
-        work *= 8 if any(self.is_expensive(member) for member in self.group.members) else 1
+        """How a loop is shared out to threads; for sizes that are not known yet the kernel decides when it runs."""
+        work *= 4 if any(self.is_expensive(member) for member in self.group.members) else 1
+        if isinstance(work, Size):
+            return f"parallel for if(parallel : {work} >= {PARALLEL_FROM})"
         return "parallel for" if work >= PARALLEL_FROM else ""
 
     @contextmanager
@@ -207,8 +218,11 @@ class KernelWriter:
     def vector_loop(
         self, body: Block, loop: Loop, prefix: str, write: Callable[[Block], None], clauses: str = "", bounds: str = ""
     ) -> None:
-        if loop.size < SHORT and loop.size % 16:
+        length = size_hint(loop.size)
+        if length < SHORT and length % 16:
             clauses += " simdlen(8)"  # the widest vectors would leave most of a short row to the scalar end
+        prefix, _, condition = prefix.partition(" if(")
+        clauses = f"{clauses} if({condition}" if condition else clauses
         simd = f"#pragma omp {prefix} simd {clauses}".replace("  ", " ").rstrip()
         if prefix:
             simd += " schedule(static)"

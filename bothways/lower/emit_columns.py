@@ -7,6 +7,7 @@ from bothways.lower.c_ops import COMPUTED
 from bothways.lower.emit import Block, KernelWriter
 from bothways.lower.loops import Loop
 from bothways.lower.prims import Reduce
+from bothways.lower.sizes import Size
 
 CHUNK = 32  # how many rows are summed in float before the sum goes on in double
 LANES = 64  # how many columns are reduced side by side
@@ -16,7 +17,7 @@ def write_columns(w: KernelWriter, body: Block) -> None:
     columns = w.nest.lanes
     assert columns is not None
     blocks = Loop("block", -(-columns.size // LANES), ())
-    with w.row_loop(body, [*w.nest.kept, blocks], w.nest.row_length * min(LANES, columns.size)) as block:
+    with w.row_loop(body, [*w.nest.kept, blocks], w.nest.row_length * _width(columns.size)) as block:
         block.add(f"const int64_t first = block * {LANES};")
         block.add(f"const int64_t lanes = first + {LANES} < {columns.size} ? {LANES} : {columns.size} - first;")
         write_row_values(w, block, -1)
@@ -24,6 +25,10 @@ def write_columns(w: KernelWriter, body: Block) -> None:
             reduces = [member for member in w.group.members if isinstance(member, Reduce) and w.stage[member] == stage]
             write_stage(w, block, stage, reduces)
             write_row_values(w, block, stage)
+
+
+def _width(columns: int) -> int:
+    return LANES if isinstance(columns, Size) else min(LANES, columns)
 
 
 def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce]) -> None:

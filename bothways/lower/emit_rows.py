@@ -7,6 +7,7 @@ from bothways.lower.c_ops import COMPUTED, REDUCTIONS
 from bothways.lower.emit import Block, KernelWriter
 from bothways.lower.loops import Loop
 from bothways.lower.prims import Map, Reduce
+from bothways.lower.sizes import Size, size_hint
 
 CHUNK = 256  # how many values are summed in float before the sum goes on in double; short chains overlap, too
 SCRATCH = 8192  # elements of a row that may be kept on the stack
@@ -17,25 +18,26 @@ def write_rows(w: KernelWriter, body: Block) -> None:
     plan_scratch(w)
     if nest.kept:
         with w.row_loop(body, nest.kept, nest.row_length) as inner:
-            write_stages(w, inner, split=False)
+            write_stages(w, inner, split="")
     else:
-        write_stages(w, body, split=bool(w.parallel(nest.row_length)))
+        write_stages(w, body, split=w.parallel(nest.row_length))
 
 
 def plan_scratch(w: KernelWriter) -> None:
     """Values that cost much and are read in a later stage again are kept for the row."""
-    if len(w.nest.reduced) != 1 or w.nest.row_length > SCRATCH or not w.nest.kept:
+    if len(w.nest.reduced) != 1 or not w.nest.kept:
         return
     for member in w.group.members:
         if isinstance(member, Map) and w.in_loop(member) and w.is_expensive(member):
             readers = [other for other in w.group.members if member in w.fusion.leaves(other)]
-            if any(w.stage[other] > w.stage[member] for other in readers):
+            if any(w.stage[other] > w.stage[member] for other in readers) and w.nest.row_length <= SCRATCH:
                 w.scratch[member] = w.fresh(f"{member.name}_row")
 
 
-def write_stages(w: KernelWriter, block: Block, split: bool) -> None:
+def write_stages(w: KernelWriter, block: Block, split: str) -> None:
+    length = SCRATCH if isinstance(w.nest.row_length, Size) else w.nest.row_length
     for member, name in w.scratch.items():
-        block.add(f"{COMPUTED[member.dtype]} {name}[{w.nest.row_length}];")
+        block.add(f"{COMPUTED[member.dtype]} {name}[{length}];")
     write_row_values(w, block, -1)
     for stage in range(w.stages):
         w.stage_now = stage
@@ -63,13 +65,13 @@ def finish_reduce(w: KernelWriter, block: Block, reduce: Reduce) -> None:
         block.add(w.store(reduce, name))
 
 
-def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], split: bool) -> None:
+def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], split: str) -> None:
     loops = list(w.nest.reduced)
     w.accumulators = {reduce: w.fresh(f"{reduce.name}_all") for reduce in reduces}
     for reduce, name in w.accumulators.items():
         block.add(f"{accumulated(reduce)} {name} = {initial(reduce, accumulated(reduce))};")
     if split:
-        write_slices(w, block, stage, reduces)
+        write_slices(w, block, stage, reduces, split)
         return
     for loop in loops[:-1]:
         block.add(f"for (int64_t {loop.index} = 0; {loop.index} < {loop.size}; ++{loop.index}) {{")
@@ -80,7 +82,7 @@ def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce]
         block.add("}")
 
 
-def write_slices(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce]) -> None:
+def write_slices(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], parallel: str) -> None:
     """One long row, shared out to the threads in slices whose results are put together in order."""
     outer = w.nest.reduced[0]
     single = len(w.nest.reduced) == 1
@@ -89,7 +91,7 @@ def write_slices(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce
     parts = {reduce: w.fresh(f"{reduce.name}_slices") for reduce in reduces}
     for reduce, name in parts.items():
         block.add(f"{accumulated(reduce)} *{name} = malloc({count} * sizeof(*{name}));")
-    block.add("#pragma omp parallel for schedule(static)")
+    block.add(f"#pragma omp {parallel} schedule(static)")
     block.add(f"for (int64_t slice = 0; slice < {count}; ++slice) {{")
     inner = Block(block.lines, block.depth + 1)
     own = {reduce: w.fresh(f"{reduce.name}_slice") for reduce in reduces}
@@ -128,7 +130,7 @@ def write_chunks(
     """The innermost loop; sums of floats go on in double after each chunk."""
     start, stop = bounds.split(":")
     widened = any(accumulated(reduce) != partial(reduce) for reduce in reduces)
-    chunked = widened and (not stop.isdigit() or loop.size > CHUNK)
+    chunked = widened and (not stop.isdigit() or size_hint(loop.size) > CHUNK)
     if chunked:
         block.add(f"for (int64_t chunk = {start}; chunk < {stop}; chunk += {CHUNK}) {{")
         block.depth += 1

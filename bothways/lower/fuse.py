@@ -190,7 +190,7 @@ class Fusion:
             if loops is None:
                 taken: list[int] = []
                 size = 1
-                while free and size < node.shape[dim]:
+                while free and size != node.shape[dim]:
                     taken.append(free.pop(0))
                     size *= group.domain.sizes[taken[-1]]
                 if size != node.shape[dim]:

@@ -31,9 +31,18 @@ from bothways.lower.prims import (
     nodes_in,
 )
 from bothways.lower.shapes import reshaped_strides
+from bothways.lower.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
+from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
+# What computes sizes from sizes.
+SIZE_ARITHMETIC = frozenset({
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
+    operator.neg, float, max, min,
+})  # fmt: skip
 Step = Kernel | Extern
+# Arguments that are looked up by what they are.
+KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
 # Where batch normalisation is told that it trains.
 TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
@@ -46,9 +55,11 @@ class Lowered:
     constants: dict[Memory, torch.Tensor]
     steps: list[Step]
     outputs: list[Buffer | None]
+    sizes: SizeNames | None = None  # of the symbols that are inputs before the tensors
+    symbols: tuple[str, ...] = ()
 
 
-def lower(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Lowered:
+def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     """Lower a graph for inputs laid out like these."""
     lowering = _Lowering(graph, inputs)
     builder = lowering.builder
@@ -62,22 +73,29 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Lowere
             for leaf in fusion.leaves(member):
                 if fusion.group_of.get(leaf, group) is not group:
                     builder.stored(leaf)
-    write_in_place(outputs, graph.meta.get("writes", {}), lowering.inputs, fusion, builder)
+    skipped = len(lowering.symbols)
+    writes = {position: index - skipped for position, index in graph.meta.get("writes", {}).items()}
+    write_in_place(outputs, writes, lowering.inputs, fusion, builder)
     steps: list[Step] = []
     for unit in fusion.in_order():
         if isinstance(unit, Call):
             steps.append(unit.extern)
         elif isinstance(unit, Group):
-            steps.append(KernelWriter(unit, fusion, builder.buffers).write())
-    return Lowered(lowering.inputs, lowering.constants, steps, outputs)
+            steps.append(KernelWriter(unit, fusion, builder.buffers, lowering.sizes).write())
+    return Lowered(
+        lowering.inputs, lowering.constants, steps, outputs, lowering.sizes, tuple(lowering.symbols)
+    )
 
 
 class _Lowering:
     """Goes through the graph node by node."""
 
-    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.graph = graph
-        self.builder = Builder(inputs[0].device if inputs else torch.device("cpu"))
+        devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
+        self.builder = Builder(devices[0] if devices else torch.device("cpu"))
+        self.sizes: SizeNames | None = None
+        self.symbols: list[str] = []
         self.inputs: list[Memory] = []
         self.constants: dict[Memory, torch.Tensor] = {}
         self.results: list[torch.fx.Node | None] = []
@@ -88,8 +106,10 @@ class _Lowering:
         given = iter(inputs)
         for node in graph.graph.nodes:
             match node.op:
+                case "placeholder" if isinstance(node.meta.get("val"), SYMBOLIC):
+                    self._values[node] = self._symbol(node, next(given))
                 case "placeholder":
-                    memory = self._given(node.name, next(given))
+                    memory = self._given(node.name, self._outline(node, next(given)))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
                     if all(map(_updates_input, node.users)):
@@ -104,6 +124,23 @@ class _Lowering:
                 case _:
                     self._values[node] = self._lower(node)
 
+    def _symbol(self, node: torch.fx.Node, now: int) -> Any:
+        number = node.meta["val"]
+        if self.sizes is None:
+            self.sizes = SizeNames(number.node.environment)
+        name = self.builder.unique(str(number.node.origin))
+        self.symbols.append(name)
+        return self.sizes.size(number)
+
+    def _number(self, node: torch.fx.Node, args: Any) -> Any:
+        assert self.sizes is not None
+        value = node.meta.get("val")
+        compute: Any = node.target
+        return compute(*args) if value is None else self.sizes.size(value)
+
+    def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
+        return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
+
     def _given(self, name: str, tensor: torch.Tensor) -> Memory:
         return Memory(self.builder.unique(name), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
@@ -114,6 +151,10 @@ class _Lowering:
         if node.target is operator.getitem:
             return args[0][args[1]]
         value = node.meta.get("val")
+        if self.sizes is not None:
+            if node.target in SIZE_ARITHMETIC:
+                return self._number(node, args)
+            value = outlined(self.sizes, value)
         self.builder.labels = {"name": node.name, "origin": _origin(node)}
         lowering = LOWERINGS.get(node.target)
         if lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY):
@@ -125,6 +166,10 @@ class _Lowering:
                 result = _laid_out(lowering(self.builder, value, *args, **kwargs), value)
             except NotLowered:
                 pass
+            except TypeError:
+                if self.sizes is None:
+                    raise
+                # It computes with sizes what can be computed with numbers only.
             else:
                 if key is not None:
                     self._known[key] = result
@@ -160,7 +205,7 @@ class _Lowering:
     def _in_memory(self, node: torch.fx.Node, value: Node) -> Buffer:
         """A value in memory, laid out as eager has it."""
         buffer = self.builder.stored(value)
-        strides = node.meta["val"].stride()
+        strides = outlined(self.sizes, node.meta["val"]).stride()
         if not buffer.numel or _same_layout(buffer, strides):
             return buffer
         if node not in self._relaid:
@@ -187,7 +232,7 @@ def _key(tree: Any) -> Any:
     if isinstance(tree, Node):
         return tree
     # 1, 1.0 and True are equal and mean different things.
-    return (type(tree), tree) if isinstance(tree, (int, float, str, torch.dtype, type(None))) else _by_identity(tree)
+    return (type(tree), tree) if isinstance(tree, KEYS) else _by_identity(tree)
 
 
 def _by_identity(value: Any) -> Any:
@@ -196,7 +241,7 @@ def _by_identity(value: Any) -> Any:
 
 def _strides(value: Any) -> Any:
     fakes = value if isinstance(value, (tuple, list)) else [value]
-    return [fake.stride() if isinstance(fake, torch.Tensor) else None for fake in fakes]
+    return [fake.stride() if is_fake(fake) else None for fake in fakes]
 
 
 def _is_whole(buffer: Buffer) -> bool:
@@ -216,7 +261,7 @@ def _whole(memory: Memory, name: str) -> Buffer:
 def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
     """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in."""
     fakes = [fake for fake in (value if isinstance(value, (tuple, list)) else [value]) if fake is not None]
-    if not all(isinstance(fake, torch.Tensor) and fake.dtype in COMPUTED for fake in fakes):
+    if not all(is_fake(fake) and fake.dtype in COMPUTED for fake in fakes):
         return False
     nodes = list(nodes_in((args, kwargs)))
     if not all(node.dtype in COMPUTED for node in nodes):
@@ -228,7 +273,7 @@ def _laid_out(result: Any, value: Any) -> Any:
     """Remember how eager lays out computed results."""
     if isinstance(result, (tuple, list)):
         return type(result)(_laid_out(*pair) for pair in zip(result, value, strict=True))
-    if isinstance(result, Node) and isinstance(value, torch.Tensor):
+    if isinstance(result, Node) and is_fake(value):
         _lay_out(result, value.stride())
     return result
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.lower.fuse import Group
+from bothways.lower.sizes import size_hint
 
 Steps = dict[int, int]  # loop of the domain -> how far one step goes in memory
 
@@ -55,14 +56,14 @@ def choose(group: Group, accesses: Sequence[Access], separate: frozenset[int]) -
     domain = group.domain
     reduced = group.reduced_loops
     main = max(accesses, key=lambda access: (len(access.steps), access.weight), default=Access({}, 0)).steps
-    order = sorted(domain.loops, key=lambda loop: -abs(main.get(loop, 0)))
+    order = sorted(domain.loops, key=lambda loop: -abs(size_hint(main.get(loop, 0))))
     kept = _collapsed([loop for loop in order if loop not in reduced], "i", group, accesses, separate)
     inside = _collapsed([loop for loop in order if loop in reduced], "r", group, accesses, separate)
     lanes = None
     if not inside:
         if kept:
             kept, lanes = kept[:-1], kept[-1]
-    elif kept and kept[-1].size >= 8 and order[-1] == kept[-1].inner:
+    elif kept and size_hint(kept[-1].size) >= 8 and order[-1] == kept[-1].inner:
         kept, lanes = kept[:-1], kept[-1]
     return Nest(tuple(kept), tuple(inside), lanes)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from bothways.lower.emit import Kernel
 from bothways.lower.prims import Buffer, Extern, Memory
+from bothways.lower.sizes import Size
 
 Run = list[Kernel] | Extern
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
@@ -73,6 +74,8 @@ def _area(kernels: list[Kernel], inner: set[Memory]) -> Area:
         for memory in kernel.memories:
             if memory in inner:
                 lives[memory] = (lives.get(memory, (position,))[0], position)
+    if any(isinstance(size_of(memory), Size) for memory in lives):
+        return _area_of_symbols(lives)
     area = Area()
     placed: list[tuple[int, int, int]] = []  # offset, end, last use
     for memory, (first, last) in lives.items():
@@ -84,4 +87,20 @@ def _area(kernels: list[Kernel], inner: set[Memory]) -> Area:
         area.offsets[memory] = offset
         area.size = max(area.size, offset + size)
         placed.append((offset, offset + size, last))
+    return area
+
+
+def _area_of_symbols(lives: dict[Memory, tuple[int, int]]) -> Area:
+    """One behind the other: which of two sizes is larger is not known. A place is used again for the same size."""
+    area = Area()
+    free: list[tuple[int, int, int]] = []  # size, offset, last use
+    for memory, (first, last) in lives.items():
+        size = -(-size_of(memory) // ALIGNMENT) * ALIGNMENT
+        spare = next((place for place in free if place[0] == size and place[2] < first), None)
+        if spare is not None:
+            free.remove(spare)
+        offset = area.size if spare is None else spare[1]
+        area.offsets[memory] = offset
+        area.size = area.size if spare is not None else area.size + size
+        free.append((size, offset, last))
     return area

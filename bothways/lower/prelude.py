@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 
-from bothways.lower.c_helpers import NUMERIC
+from bothways.lower.c_helpers import NUMERIC, RANDOM
 from bothways.lower.c_ops import LIBRARY, OF_TWO
 
 # Both gcc and clang define what these stand for.
@@ -18,6 +18,7 @@ typedef __INT64_TYPE__ int64_t;
 typedef __INT32_TYPE__ int32_t;
 typedef __INT16_TYPE__ int16_t;
 typedef __INT8_TYPE__ int8_t;
+typedef __UINT64_TYPE__ uint64_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT8_TYPE__ uint8_t;
@@ -76,6 +77,7 @@ static inline uint16_t to_bfloat16(float value) {
     "round_bfloat16": "static inline float round_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }\n",
     "round_float16": "static inline float round_float16(float value) { return (float)(_Float16)value; }\n",
     **NUMERIC,
+    "random_float": RANDOM,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
 }
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from bothways.lower.sizes import size_hint
+
 Shape = tuple[int, ...]
 _numbers = itertools.count()
 
@@ -207,7 +209,8 @@ def contiguous(shape: Shape) -> Shape:
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether the elements fill their memory without gaps or overlaps, in some order of dimensions."""
     step = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1):
+    pairs = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    for stride, size in sorted(pairs, key=lambda pair: (size_hint(pair[0]), size_hint(pair[1]))):
         if stride != step:
             return False
         step *= size

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import linecache
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from bothways.lower.build import Function, Source, build
-from bothways.lower.dump import dump
+from bothways.lower.build import Function, Source, build, library_key, working_tools
+from bothways.lower.cache import Cache, open_cache
 from bothways.lower.emit import Kernel
 from bothways.lower.graph import Lowered, lower
+from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
-from bothways.lower.prims import Extern, Memory
-from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, PythonWriter, as_laid_out
-from bothways.runtime.generated import Generated, keep
-
-_count = 0
+from bothways.lower.prims import Extern
+from bothways.lower.sizes import is_double
+from bothways.lower.spelling import NotSpelled, spelled
+from bothways.lower.text import FRACTION, NUMBER, POINTER, Text, recall, store
+from bothways.lower.toolchain import Toolchain
+from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
 
 
 def compile_graph(
@@ -28,18 +29,44 @@ def compile_graph(
     """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
 
     With ``takes_list`` it takes one list, which it empties, so that an input is freed when it was last read.
+    Its attribute ``key`` is what it can be recalled by.
     """
-    return Program(lower(graph, inputs), name, takes_list=takes_list).run
+    cache = open_cache()
+    place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}")
+    run = None if place is None else recall(place.cache, place.key)
+    if run is None:
+        run = Program(lower(graph, inputs), name, takes_list=takes_list, place=place).run
+    run.key = None if place is None else place.key  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program is kept: what it was made with, which cache, under which key."""
+
+    tools: Toolchain
+    cache: Cache
+    key: str
+
+
+def _place(cache: Cache, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str) -> Place | None:
+    if not all(isinstance(value, torch.Tensor) for value in inputs):
+        return None  # what the sizes stand for is known to this process alone
+    tools = working_tools(cache)
+    try:
+        return Place(tools, cache, program_key(graph, inputs, kind, tools))
+    except NotSpelled:
+        return None
 
 
 class Program:
     """The generated Python and C of one graph."""
 
-    def __init__(self, lowered: Lowered, name: str = "graph", *, takes_list: bool = False) -> None:
-        global _count
-        _count += 1
-        self.name = f"<bothways native {name} {_count}>"
+    def __init__(
+        self, lowered: Lowered, name: str = "graph", *, takes_list: bool = False, place: Place | None = None
+    ) -> None:
         self._runs = _runs(lowered)
+        self._sizes = lowered.sizes
         returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
         self._plan = plan(self._runs, [*lowered.inputs, *lowered.constants, *returned])
         kernels = self._write_c()
@@ -47,43 +74,40 @@ class Program:
         writer = PythonWriter(lowered, self._runs, self._plan, self._entries)
         writer.uses_threads = "omp parallel" in self.c_source
         self.source = writer.write(takes_list=takes_list, checks_layout=False)
-        self._namespace = writer.namespace
-        keep(Generated(name, {"C": self.c_source, "Python": self.source} if self.c_source else {"Python": self.source}))
-        dump(name, kernels, self.source, self._namespace)
-        if kernels.entries:
-            self._bind(build(kernels))
-        self.run = self._function(writer, takes_list)
-        run: Any = self.run
         externs = [run for run in self._runs if isinstance(run, Extern)]
-        run.looks_at_grad_mode = any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs)
-        if takes_list:
-            run._boxed_call = True
+        first = writer.write(takes_list=takes_list, checks_layout=True) if externs else ""
+        self._text = Text(
+            name, self.source, self.c_source,
+            {name: self._arguments(number) for number, (name, *_) in self._entries.items()},
+            takes_list, any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs),
+        )  # fmt: skip
+        self._names = dict(writer.namespace)
+        self._text.show(self._names)
+        library = build(kernels) if kernels.entries else None
+        self.run = self._text.function(writer.namespace, library, first, lambda: self._keep(kernels, place))
+        if not first:
+            self._keep(kernels, place)
 
-    def _function(self, writer: PythonWriter, takes_list: bool) -> Callable[..., Any]:
-        """The function to call. The first call looks whether ATen lays out its results as expected."""
-        linecache.cache[self.name] = (len(self.source), None, self.source.splitlines(True), self.name)
-        settled: dict[str, Any] = {}
-        exec(compile(self.source, self.name, "exec"), self._namespace, settled)
-        run: Callable[..., Any] = settled["run"]
-        if not any(isinstance(step, Extern) for step in self._runs):
-            return run
-        checked: dict[str, Any] = {}
-        source = writer.write(takes_list=takes_list, checks_layout=True)
-        exec(compile(source, self.name, "exec"), self._namespace, checked)
-        first: Any = checked["run"]
-        surprises: list[str] = []
+    def _keep(self, kernels: Source, place: Place | None) -> None:
+        """Write the program down for other processes, unless the compiler turned out to work otherwise."""
+        if place is None or working_tools(place.cache) != place.tools:
+            return
+        try:
+            names = {name: spelled(value) for name, value in self._names.items()}
+        except NotSpelled:
+            return
+        library = library_key(kernels, place.tools) if kernels.entries else ""
+        store(place.cache, place.key, self._text, names, library)
 
-        def settle() -> None:
-            if not surprises:
-                first.__code__ = run.__code__
-
-        self._namespace.update(settle=settle, surprises=surprises, as_laid_out=as_laid_out)
-        return first
+    def _arguments(self, number: int) -> str:
+        _, memories, sizes = self._entries[number]
+        numbers = (FRACTION if is_double(name) else NUMBER for name in sizes)
+        return POINTER * (len(memories) + bool(self._plan.areas[number].size)) + "".join(numbers)
 
     # C: kernels that follow each other are called together.
 
     def _write_c(self) -> Source:
-        self._entries: dict[int, tuple[str, list[Memory]]] = {}
+        self._entries: dict[int, Entry] = {}
         functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
         kernels: list[Function] = []
         entries: list[str] = []
@@ -104,23 +128,21 @@ class Program:
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         name = f"run_{number}"
-        self._entries[number] = (name, memories)
         parameters = [f"void *{memory.name}" for memory in memories]
+        if self._sizes is not None:
+            self._sizes.written.clear()
         lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
+        sizes = () if self._sizes is None else tuple(self._sizes.written)
+        sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
+        self._entries[number] = (name, memories, sizes)
         if area.size:
             parameters.append("char *area")
+        parameters += [f"{'double' if is_double(name) else 'int64_t'} {name}" for name in sizes]
         lines += [
-            f"    {function}({', '.join(memory.name for memory in kernel.memories)});" for function, kernel in kernels
+            f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
+            for function, kernel in kernels
         ]
         return "\n".join([f"void {name}({', '.join(parameters)}) {{", *lines, "}\n"])
-
-    def _bind(self, library: ctypes.CDLL) -> None:
-        for number, (name, memories) in self._entries.items():
-            function = getattr(library, name)
-            count = len(memories) + bool(self._plan.areas[number].size)
-            function.argtypes = [ctypes.c_void_p] * count
-            function.restype = None
-            self._namespace[name] = function
 
 
 def _runs(lowered: Lowered) -> list[Run]:

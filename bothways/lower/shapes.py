@@ -24,8 +24,8 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     position = len(new) - 1
     for size, stride in reversed(blocks):
         covered = 1
-        while position >= 0 and (covered < size or new[position] == 1):
-            if size % (covered * new[position]):
+        while position >= 0 and (covered != size or new[position] == 1):
+            if size % (covered * new[position]) != 0:
                 return None
             found.append(stride * covered)
             covered *= new[position]

@@ -10,6 +10,7 @@ import torch
 from bothways.lower.graph import Lowered
 from bothways.lower.memory import Plan, Run, memories_of
 from bothways.lower.prims import Buffer, Extern, Memory, contiguous
+from bothways.lower.sizes import Fraction, Size
 
 aten = torch.ops.aten
 
@@ -53,10 +54,14 @@ def as_laid_out(
     return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
+# The C function that runs kernels: its name, the memories and the sizes it takes.
+Entry = tuple[str, list[Memory], tuple[str, ...]]
+
+
 class PythonWriter:
     """The text of one program, and the objects it refers to by name."""
 
-    def __init__(self, lowered: Lowered, runs: Sequence[Run], plan: Plan, entries: dict[int, tuple[str, list[Memory]]]):
+    def __init__(self, lowered: Lowered, runs: Sequence[Run], plan: Plan, entries: dict[int, Entry]):
         self._lowered, self._runs, self._plan, self._entries = lowered, runs, plan, entries
         self.uses_threads = False
         self.namespace: dict[str, Any] = {
@@ -75,7 +80,7 @@ class PythonWriter:
 
     def write(self, *, takes_list: bool, checks_layout: bool) -> str:
         """The function ``run``, of the inputs or of a list of them that it empties."""
-        inputs = [memory.name for memory in self._lowered.inputs]
+        inputs = [*self._lowered.symbols, *(memory.name for memory in self._lowered.inputs)]
         if takes_list:
             lines = ["def run(inputs):"]
             if inputs:
@@ -83,6 +88,7 @@ class PythonWriter:
             lines.append("    inputs.clear()")
         else:
             lines = [f"def run({', '.join(inputs)}):"]
+        begin = len(lines)
         if self.uses_threads:
             lines.append("    get_num_threads()  # a new Python thread has PyTorch's number of threads from now on")
         free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that nobody needs any more, by what they are
@@ -98,6 +104,8 @@ class PythonWriter:
         if checks_layout:
             lines.append("    settle()")
         lines.append(f"    return ({outputs})")
+        if self._lowered.sizes is not None:
+            lines[begin:begin] = [f"    {line}" for line in self._lowered.sizes.definitions()]
         return "\n".join(lines) + "\n"
 
     def _last_uses(self, takes_list: bool) -> dict[Memory, int]:
@@ -135,7 +143,7 @@ class PythonWriter:
         return made
 
     def _run_kernels(self, number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
-        name, memories = self._entries[number]
+        name, memories, sizes = self._entries[number]
         lines = []
         for memory in self._made[number]:
             spare = free.get(_kind(memory))
@@ -149,7 +157,7 @@ class PythonWriter:
         if area.size:
             lines.append(f"    area = empty({area.size}, {self._kind_of_tensor(torch.uint8)})")
             pointers.append("area.data_ptr()")
-        lines.append(f"    {name}({', '.join(pointers)})")
+        lines.append(f"    {name}({', '.join([*pointers, *sizes])})")
         if area.size:
             lines.append("    del area")
         return lines
@@ -185,7 +193,7 @@ class PythonWriter:
         if isinstance(value, (list, tuple)):
             inside = ", ".join(self._argument(item) for item in value)
             return f"[{inside}]"
-        if value is None or isinstance(value, (bool, int, str)):
+        if value is None or isinstance(value, (bool, int, str, Size, Fraction)):
             return repr(value)
         return self.constant(value)
 

@@ -22,10 +22,13 @@ from bothways import errors
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
 from bothways.runtime import generated, logs
+from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
+from bothways.runtime.resume import Continuation, ResumePoint, resumed
+from bothways.runtime.size_history import SizeHistory
 
 
 class Captured(Protocol):
@@ -36,6 +39,10 @@ class Captured(Protocol):
     inputs: list[torch.Tensor]
     graph_key: str
     escaped: Break | None
+    broke: Break | None
+    continuations: tuple[Continuation, ...]
+
+    def late_checks(self) -> tuple[Check, ...]: ...
 
 
 Capturer = Callable[..., Captured]
@@ -60,6 +67,7 @@ class History:
     breaks: list[Break] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list)
+    parts: list[CompiledFunction] = field(default_factory=list)
     captures: int = 0
 
 
@@ -73,13 +81,25 @@ class CompiledFunction:
     """The state behind a compiled function; the function people call is ``self.dispatcher.function``."""
 
     def __init__(
-        self, function: types.FunctionType, options: Options, capture: Capturer, rename: Rename
+        self,
+        function: types.FunctionType,
+        options: Options,
+        capture: Capturer,
+        rename: Rename,
+        history: History | None = None,
     ) -> None:
+        """``history`` is that of the function this one is a part of: a continuation, or called at a break."""
         self.original, self.options = function, options
-        self._capture = capture
+        self._capture, self._rename = capture, rename
+        self._continuations: dict[tuple[types.CodeType, ResumePoint], CompiledFunction] = {}
+        self._callees = Callees(self._part)
         self._lock = threading.RLock()
         self._serial = 0
-        self.history = History()
+        self._is_part = history is not None
+        self.history = history or History()
+        if self._is_part:
+            self.history.parts.append(self)
+        self._sizes = SizeHistory(options.dynamic)
         self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here; a weak way back would let the state die first.
         self.dispatcher = Dispatcher(function, self._miss, rename)
@@ -118,6 +138,9 @@ class CompiledFunction:
             return self._remember_escape(captured.program, captured.escaped)
         if reason is not None and not self._may_recompile(reason):
             return None
+        if captured.broke is not None:
+            self._note_break(captured.broke)
+            captured.program.namespace[COMPILED_CALLEE] = self._callees.compiled
         self._compile(captured)
         self.dispatcher.add(captured.program)
         return captured.program
@@ -136,6 +159,7 @@ class CompiledFunction:
                     depth_limit=config.inline_depth_limit,
                     tag=f"{self._serial}_",
                     fullgraph=self.options.fullgraph,
+                    sizes=self._sizes,
                 )
             except Unsupported:
                 raise
@@ -149,12 +173,31 @@ class CompiledFunction:
             graph = captured.graph
             with generated.kept_in(self.history.generated):
                 program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+                program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
             self.history.graphs.append(graph)
             counters["stats"]["unique_graphs"] += 1
             counters["stats"]["calls_captured"] += program.op_count
+        for continued in captured.continuations:
+            program.namespace[continued.name] = self._continuation(continued)
         counters["frames"]["ok"] += 1
         logs.program_added(self.original, program)
+
+    def _continuation(self, continued: Continuation) -> types.FunctionType:
+        """What goes on after a break: the rest of the frame, compiled like the function itself."""
+        if not continued.is_compiled:
+            return resumed(continued.origin, continued.point)
+        root: CompiledFunction = getattr(self.original, "__bothways_root__", self)
+        key = continued.origin.code, continued.point
+        known = root._continuations.get(key)
+        if known is None:
+            function = resumed(continued.origin, continued.point)
+            function.__bothways_root__ = root  # type: ignore[attr-defined]
+            known = root._continuations[key] = root._part(function)
+        return known.function
+
+    def _part(self, function: types.FunctionType) -> CompiledFunction:
+        return CompiledFunction(function, self.options, self._capture, self._rename, self.history)
 
     def _remember_escape(self, program: Program, found: Break) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
@@ -182,6 +225,8 @@ class CompiledFunction:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
+        if any(known.code == found.code and known.where == found.where for known in self.history.breaks):
+            return
         self.history.breaks.append(found)
         counters["graph_break"][found.reason] += 1
         logs.broke(self.original, found)
@@ -189,7 +234,7 @@ class CompiledFunction:
     def _count_break(self, found: Break) -> None:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._breaks[found.code, found.where] += 1
-        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN:
+        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code == "too_long":
             self.dispatcher.stop_capturing()
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
@@ -225,10 +270,20 @@ class CompiledFunction:
 
     # For people and for reset().
 
+    @property
+    def programs(self) -> list[Program]:
+        """The programs of the function, and of what goes on after its breaks or is called there."""
+        functions = [self] if self._is_part else [self, *self.history.parts]
+        return [program for function in functions for program in function.dispatcher.programs]
+
     def reset(self) -> None:
         with self._lock:
             self.dispatcher.start_again()
-            self.history = History()
+            self._continuations.clear()
+            self._callees.forget()
+            if not self._is_part:
+                self.history = History()
+            self._sizes.clear()
             self._breaks.clear()
 
 

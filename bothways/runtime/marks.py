@@ -18,6 +18,7 @@ class Mark(enum.Enum):
     CONSTANT_RESULT = "constant result"
     GRAPH_BREAK = "graph break"
     IS_COMPILING = "is compiling"
+    STATIC_SIZES = "static sizes"
 
 
 _marks: weakref.WeakKeyDictionary[Any, Mark] = weakref.WeakKeyDictionary()

@@ -354,5 +354,8 @@ def mark_static(t: Any, index: Any = None) -> Any:
     return result
 
 
+mark(mark_static, Mark.STATIC_SIZES)
+
+
 def nothing(*args: Any, **kwargs: Any) -> None:
     """Stands for a call that only PyTorch's own compilers need."""

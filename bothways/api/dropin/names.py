@@ -25,6 +25,9 @@ CONFIG: dict[str, str] = {
     "recompile_limit": "recompile_limit",
     "error_on_recompile": "error_on_recompile",
     "suppress_errors": "suppress_errors",
+    "automatic_dynamic_shapes": "automatic_dynamic",
+    "assume_static_by_default": "assume_static",
+    "force_parameter_static_shapes": "static_parameters",
 }
 
 # bothways.errors.<name> -> the classes of torch._dynamo.exc whose handlers must see it. Where PyTorch tells

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
-from bothways.capture.interpreter import Frame
+from bothways.capture.interpreter import Frame, Handled
 from bothways.capture.opcodes.common import is_none, opcode
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Value
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
     from bothways.capture.instructions import Instruction
     from bothways.capture.tracer import Tracer
 
-NONE = ConstantValue(None)
-
-
 @opcode
 def PUSH_EXC_INFO(frame: Frame, inst: Instruction) -> None:
-    raised, handling = frame.pop(), frame.tracer.handling
-    frame.push(handling[-1] or NONE)
+    raised, handling = frame.pop().realize(), frame.tracer.handling
+    if not isinstance(raised, ExceptionValue):
+        frame.tracer.stop("object_unknown", f"{raised.describe()} is handled")
+    frame.push(Handled(handling[-1], raised))
     frame.push(raised)
     handling[-1] = raised
 
 
 @opcode
 def POP_EXCEPT(frame: Frame, inst: Instruction) -> None:
-    previous = frame.pop()
-    frame.tracer.handling[-1] = None if previous is NONE else previous
+    frame.tracer.handling[-1] = frame.pop().before
 
 
 @opcode
@@ -46,7 +44,7 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     if inst.arg == 0:
         if tracer.handled is None:
             tracer.throw(RuntimeError, "No active exception to reraise")
-        raise Observed(tracer.handled)
+        raise Observed(tracer.handled, again=True)
     cause = frame.pop().realize() if inst.arg == 2 else None
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):
@@ -63,7 +61,7 @@ def _as_cause(tracer: Tracer, cause: Value) -> Value:
 
 @opcode
 def RERAISE(frame: Frame, inst: Instruction) -> None:
-    raise Observed(frame.pop())
+    raise Observed(frame.pop().realize(), again=True)
 
 
 @opcode

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
-from bothways.capture.opcodes.common import converted, is_iterable, is_none, opcode
+from bothways.capture.opcodes.common import is_none, opcode
+from bothways.capture.opcodes.containers import converted, growing, is_iterable
 from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.dicts import DictValue, mapping_pairs
@@ -62,7 +63,7 @@ def shown(tracer: Tracer, function: Value) -> str:
 @opcode
 def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
     tracer, mapping = frame.tracer, frame.pop()
-    target: DictValue = frame.stack[-inst.arg]
+    target: DictValue = growing(frame, inst)
     function = frame.stack[-inst.arg - 2]
     if function is NULL:  # 3.13 keeps it above the callable
         function = frame.stack[-inst.arg - 3]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
-from bothways.capture.opcodes import common, exceptions, functions, generators, patterns  # noqa: F401  they add rows
+from bothways.capture.opcodes import common, containers, exceptions, functions, generators, patterns  # noqa: F401  they add rows
 from bothways.capture.opcodes.common import pop_jump_if, pop_jump_if_none, read_global
 
 if TYPE_CHECKING:
@@ -77,6 +77,6 @@ TABLE: dict[str, Handler] = {
     },
     "JUMP_IF_TRUE_OR_POP": jump_or_pop(True),
     "JUMP_IF_FALSE_OR_POP": jump_or_pop(False),
-    "LIST_TO_TUPLE": common.list_to_tuple,
+    "LIST_TO_TUPLE": containers.list_to_tuple,
     "LOAD_CLASSDEREF": common.LOAD_DEREF,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame, Signal
-from bothways.capture.opcodes import common, exceptions, functions, generators, patterns  # noqa: F401  they add rows
+from bothways.capture.opcodes import common, containers, exceptions, functions, generators, patterns  # noqa: F401  they add rows
 from bothways.capture.opcodes.common import (
     break_with,
     load_constant,
@@ -160,7 +160,7 @@ INTRINSICS_1: dict[int, Handler] = {
     3: stop_iteration_error,
     4: common.TABLE["ASYNC_GEN_WRAP"],
     5: common.UNARY_POSITIVE,
-    6: common.list_to_tuple,
+    6: containers.list_to_tuple,
     **dict.fromkeys(range(7, 12), _type_parameters),
 }
 INTRINSICS_2: dict[int, Handler] = {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
 from bothways.capture.opcodes import py312
-from bothways.capture.opcodes.common import converted, read_global, read_local
+from bothways.capture.opcodes.common import read_global, read_local
+from bothways.capture.opcodes.containers import converted
 from bothways.capture.opcodes.functions import (
     FUNCTION_ATTRIBUTES,
     call_unpacked,

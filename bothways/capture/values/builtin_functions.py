@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 @handles(len)
 def _len(tracer: Tracer, value: Value) -> Value:
+    from bothways.capture.values.tensors import TensorValue
+
+    value = value.realize()
+    if isinstance(value, TensorValue):
+        return constant_value(value.first_size(tracer))
     return ConstantValue(protocols.length(tracer, value))
 
 

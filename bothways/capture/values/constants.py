@@ -137,12 +137,20 @@ class ConstantValue(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         from bothways.capture.values.formatting import text_binary
 
+        if type(self.content) in (int, float) and not reflected:
+            return self._with_size(tracer, op, other)
         if reflected or not isinstance(self.content, (str, bytes)):
             return None
         extended = getattr(other, "payload", None)
         if isinstance(extended, ConstantValue) and op.symbol != "%":  # a user's subclass of str, int, …
             return None if _has_own_reflection(other, op) else self._with(tracer, op, extended)
         return text_binary(tracer, self.content, op, other)
+
+    def _with_size(self, tracer: Tracer, op: Operator, other: Value) -> Value | None:
+        """A number and a symbol: Python does not ask the second of two numbers of one type."""
+        from bothways.capture.values.numbers import NumberValue
+
+        return other.binary(tracer, op, self, True) if isinstance(other, NumberValue) else None
 
     def _with(self, tracer: Tracer, op: Operator, other: ConstantValue) -> Value:
         return constant_value(tracer.run_const(op.function, self.content, other.content), tracer)
@@ -219,6 +227,10 @@ def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
         return SetValue.of(tracer, [constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
     if kind is slice:
         return SliceValue([constant_value(part) for part in (obj.start, obj.stop, obj.step)])  # type: ignore[attr-defined]
+    if kind is torch.SymInt or kind is torch.SymFloat:
+        from bothways.capture.values.numbers import NumberValue
+
+        return NumberValue(obj)
     if isinstance(obj, tuple) and hasattr(kind, "_fields"):
         return TupleValue([constant_value(item, tracer) for item in obj], kind)
     if tracer is not None:

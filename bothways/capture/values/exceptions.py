@@ -1,6 +1,6 @@
 """Exceptions of the captured program: made, raised and caught without leaving the capture.
 
-Chaining (``__cause__``, ``__context__``) follows Python; tracebacks are only known to be there.
+Chaining (``__cause__``, ``__context__``) follows Python; of tracebacks only the places are known.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.methods import is_none
 from bothways.capture.values.objects import ObjectValue
+from bothways.runtime.continuations import made_traceback
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -34,7 +35,10 @@ _FIELDS: dict[str, Any] = {
 
 
 class TracebackValue(Value):
-    """The traceback of an exception that was raised: there is one, and that is all capture knows of it."""
+    """The traceback of an exception that was raised: the places it passed, innermost first."""
+
+    def __init__(self, passed: tuple[Position, ...] = ()) -> None:
+        self.passed = passed
 
     def python_type(self) -> type:
         return types.TracebackType
@@ -46,7 +50,6 @@ class ExceptionValue(ObjectValue):
     def __init__(self, cls: type, args: Args, *, obj: object = MISSING, source: Source | None = None) -> None:
         super().__init__(cls, obj=obj, source=source)
         self.args = list(args)
-        self.raised_at: Position | None = None
         self.traceback: Value | None = None  # None until captured code raises it or stores one
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
@@ -65,9 +68,15 @@ class ExceptionValue(ObjectValue):
                 tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
         return super().get_attr(tracer, name)
 
-    def note_raised(self) -> None:
+    @property
+    def raised_at(self) -> Position | None:
+        """The innermost place it passed, however often it was raised again."""
+        return next(iter(self.traceback.passed), None) if isinstance(self.traceback, TracebackValue) else None
+
+    def note_raised(self, where: Position) -> None:
         """Raising gives an exception a new traceback."""
-        self.traceback = TracebackValue()
+        before = self.traceback.passed if isinstance(self.traceback, TracebackValue) else ()
+        self.traceback = TracebackValue((*before, where))
 
     def _base(self) -> type:
         """The built-in exception class the exception is made by."""
@@ -190,6 +199,12 @@ class ExceptionValue(ObjectValue):
         cls, base = emitter.inject(self.cls, self.cls.__qualname__), self._base()
         make = emitter.inject(base, base.__qualname__)  # a __new__ of the user's has run already
         return f"{make}.__new__({', '.join([cls, *map(emitter.rebuild, self.args)])})"
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        super().fill(emitter, name)
+        if self.source is None and isinstance(self.traceback, TracebackValue):
+            passed = emitter.inject(self.traceback.passed, "passed")
+            emitter.build(f"{name}.__traceback__ = {emitter.inject(made_traceback, 'made_traceback')}({passed})")
 
 
 # Classes that make more of their arguments than to keep them, from this many on.

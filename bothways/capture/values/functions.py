@@ -117,8 +117,12 @@ class FunctionValue(Value):
             tracer.guard("type({s0}) is {c0}", source, types.FunctionType)
             tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
         closure: list[Value] = [
-            external_cell(tracer, cell, source, index, function.__code__.co_freevars[index])
-            for index, cell in enumerate(function.__closure__ or ())
+            external_cell(
+                tracer, cell, Item(Attr(source, "__closure__"), index), Cell(source, index, variable)
+            )
+            for index, (cell, variable) in enumerate(
+                zip(function.__closure__ or (), function.__code__.co_freevars, strict=True)
+            )
         ]
         # A library function's defaults are facts like its code; a user's may be replaced and are guarded when used.
         is_fact = not guarded and policy.is_library_module(function.__module__ or "")
@@ -435,16 +439,15 @@ class MethodValue(Value):
         return f"{bind}({emitter.rebuild(self.function)}, {emitter.rebuild(self.owner)})"
 
 
-def external_cell(tracer: Tracer, cell: types.CellType, owner: Source, index: int, variable: str) -> Value:
-    """The Value of a cell in a function's closure; one cell is one Value, whoever shares it."""
-    source = Item(Attr(owner, "__closure__"), index)
+def external_cell(tracer: Tracer, cell: types.CellType, source: Source, inside: Source) -> Value:
+    """The Value of a cell from outside, and of what is inside; one cell is one Value, whoever shares it."""
     known = tracer.known(cell)
     if known is not None:
         if known.source is not None and known.source != source:
             tracer.guard("{s0} is {s1}", source, known.source)
         return known
     try:
-        content: Value | None = tracer.wrap(cell.cell_contents, Cell(owner, index, variable))
+        content: Value | None = tracer.wrap(cell.cell_contents, inside)
     except ValueError:
         content = None
     value = CellValue(content, source)

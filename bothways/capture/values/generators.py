@@ -36,6 +36,7 @@ class GeneratorValue(Value):
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.frame: Frame | None = frame
         self.started = False
+        self.made_at = tracer.frames[0].steps - 1 if tracer.frames else 0  # the instruction of the captured function
         self.running = False
         self._handled: ExceptionValue | None = None
         tracer.generators.append(self)
@@ -206,10 +207,10 @@ class GeneratorValue(Value):
 
 def _where_exit_passes(frame: Frame, handler: int) -> int | None:
     """Where GeneratorExit leaves an ``except`` that names one built-in exception, which it is none of."""
-    start = frame.decoded.instructions[handler : handler + 4]
-    if [instruction.name for instruction in start[:3]] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"]:
+    first = frame.decoded.instructions[handler : handler + 4]
+    if [each.name for each in first[:3]] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"]:
         return None
-    _, load, _, jump = start
+    _, load, _, jump = first
     caught = None if load.argval in frame.globals else getattr(builtins, load.argval, None)
     if not isinstance(caught, type) or issubclass(GeneratorExit, caught) or "IF_FALSE" not in jump.name:
         return None

@@ -19,6 +19,7 @@ from bothways.capture.guards import WeakIdentity
 from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -62,7 +63,6 @@ METADATA_METHODS: dict[str, Callable[..., object]] = {
     "is_complex": lambda fake: fake.meta.is_complex(),
     "is_signed": lambda fake: fake.meta.is_signed(),
     "get_device": lambda fake: -1 if fake.device.index is None else fake.device.index,
-    "__len__": lambda fake: len(fake.meta),
 }
 
 # Attributes that are tensors computed from this one.
@@ -118,8 +118,13 @@ class TensorValue(Value):
     @classmethod
     def external(cls, tracer: Tracer, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A tensor from outside: an input of the graph, guarded by everything metadata can tell."""
-        guard_tensor(tracer, tensor, source)
-        value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor), type(tensor), source)
+        tracer.guard("type({s0}) is {c0}", source, type(tensor))
+        tracer.guard("{s0}.dtype is {c0}", source, tensor.dtype)
+        outline = tracer.symbols.outline(tensor, source)
+        if outline is None:
+            _guard_sizes(tracer, tensor, source)
+        _guard_place(tracer, tensor, source)
+        value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor, outline), type(tensor), source)
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
         value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
@@ -199,6 +204,8 @@ class TensorValue(Value):
 
             positional, keywords = constant_arguments(tracer, args, kwargs)
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
+        if name == "__len__":
+            return constant_value(self.first_size(tracer))
         if name in STOPS:
             tracer.stop(*STOPS[name])
         if name in SPECIAL_METHODS:
@@ -228,6 +235,9 @@ class TensorValue(Value):
         return tracer.graph.op("call_function", function, function, [self], {})
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, NumberValue) and key.python_type() is int:
+            # The same, said so that a symbol stays one.
+            return tracer.graph.op("call_method", "select", torch.Tensor.select, [self, ConstantValue(0), key], {})
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
@@ -247,7 +257,13 @@ class TensorValue(Value):
         tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
 
     def length(self, tracer: Tracer) -> int:
-        return int(tracer.run_const(len, self.fake.meta))
+        return int(self.first_size(tracer))
+
+    def first_size(self, tracer: Tracer) -> Any:
+        """``len`` of the tensor, which may be a symbol."""
+        if not self.fake.shape:
+            tracer.throw(TypeError, "len() of a 0-d tensor")
+        return self.fake.shape[0]
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         tracer.stop("tensor_value", "looking for an element reads the tensor's data")
@@ -301,18 +317,19 @@ def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwar
     return [scaled, *args[1:]], {name: given for name, given in kwargs.items() if name != keyword}
 
 
-def guard_tensor(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
-    """Assume the tensor's type and metadata, by the cheapest checks that say the same.
+def _guard_sizes(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
+    """Assume sizes and strides, by the cheapest checks that say the same.
 
     Sparse and nested tensors fail the stride check by raising, which is a miss.
     """
-    tracer.guard("type({s0}) is {c0}", source, type(tensor))
-    tracer.guard("{s0}.dtype is {c0}", source, tensor.dtype)
     tracer.guard("{s0}.shape == {c0}", source, tuple(tensor.shape))
     if tensor.is_contiguous() and all(size > 1 for size in tensor.shape):
         tracer.guard("{s0}.is_contiguous()", source)  # no dimension of size 0 or 1: strides follow from the shape
     else:
         tracer.guard("{s0}.stride() == {c0}", source, tensor.stride())
+
+
+def _guard_place(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
     if tensor.device.type == "cpu":
         tracer.guard("{s0}.is_cpu", source)
     else:

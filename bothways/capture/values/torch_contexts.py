@@ -30,6 +30,7 @@ from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import handles
 
 if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
 
 
@@ -62,11 +63,27 @@ class ContextValue(Value):
             self._entered.append((node, self.context.enter(*self.arguments)))
             tracer.open_contexts.append(self)
             return self
+        if not self._entered:
+            tracer.stop("context_manager", f"a {self.context.cls.__name__} that was entered outside is left")
         node, entered = self._entered.pop()
         tracer.open_contexts.remove(self)
         self.context.leave(entered)
         tracer.graph.statement(self.context.leave, (node,))
         return ConstantValue(False)
+
+    def leave_in_graph(self, tracer: Tracer) -> None:
+        """Close what is open where the graph ends, in the graph alone."""
+        for node, _ in reversed(self._entered):
+            tracer.graph.statement(self.context.leave, (node,))
+
+    def name_hint(self) -> str:
+        return "context"
+
+    def rebuild(self, emitter: Emitter) -> str:
+        if len(self._entered) > 1:
+            return super().rebuild(emitter)
+        cls = self.context.cls
+        return f"{emitter.inject(cls, cls.__name__)}({', '.join(map(emitter.literal, self.arguments))})"
 
     def leave(self) -> None:
         """Undo what capture entered, when it stops inside."""

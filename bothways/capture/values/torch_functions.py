@@ -19,6 +19,8 @@ from bothways import torch_compat
 from bothways.capture import policy, protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
@@ -69,7 +71,6 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.jit.is_tracing: False,
     torch_compat.is_scripting: False,
     torch_compat.log_api_usage_once: None,
-    torch.onnx.is_in_onnx_export: False,
     torch_compat.is_make_fx_tracing: False,
     torch_compat.get_tracing_state: None,
     torch.compiler.is_compiling: True,
@@ -262,6 +263,13 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return protocols.call(tracer, others.pop("fn"), list(args), others)
 
 
+@handles(torch_compat.check)
+def _check(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0].realize(), ConstantValue) or not protocols.truth(tracer, args[0]):
+        tracer.stop("call_unknown", "torch._check of what is not known to hold")
+    return ConstantValue(None)
+
+
 @handles(torch.jit.annotate, typing.cast)
 def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
@@ -315,6 +323,9 @@ def _numel(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Size)
 def _size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    sizes = protocols.unpack(tracer, args[0]) if len(args) == 1 and not kwargs else []
+    if any(isinstance(size.realize(), NumberValue) for size in sizes):
+        return TupleValue(sizes, torch.Size)
     positional, _ = constant_arguments(tracer, args, kwargs)
     return constant_value(tracer.run_const(torch.Size, *positional))
 

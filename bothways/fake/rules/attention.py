@@ -11,6 +11,7 @@ from bothways import torch_compat
 from bothways.fake.layout import contiguous, dense_like
 from bothways.fake.promotion import FLOATING
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor, fresh
+from bothways.symbols import hint
 
 
 def _choice(*args: Any, **options: Any) -> int:
@@ -24,7 +25,10 @@ def _choice(*args: Any, **options: Any) -> int:
 def _emptied(value: Any) -> Any:
     if type(value) is not ThinTensor:
         return value
-    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    # On a CPU the choice depends on no size above one; elsewhere it may, and symbols become numbers here.
+    number = hint if value.is_cpu else int
+    shape, stride = [number(size) for size in value.shape], [number(step) for step in value.stride()]
+    made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
     return made.requires_grad_() if value.requires_grad else made
 
 

@@ -86,14 +86,16 @@ def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, device: Any 
 def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> ThinTensor:
     _check_options(options.get("layout"), options.get("pin_memory"))
     start, end, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    if any(type(bound) not in (int, float) for bound in bounds) or step == 0 or (end - start) / step < 0:
+    whole = all(type(bound) is int or isinstance(bound, torch.SymInt) for bound in (start, end, step))
+    if not (whole or all(type(bound) in (int, float) for bound in bounds)) or step == 0:
         raise NotThin("a range that goes nowhere")
-    whole = all(type(bound) is int for bound in (start, end, step))
+    if (end < start) if step > 0 else (end > start):
+        raise NotThin("a range that goes nowhere")
     if dtype is None:
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if not whole and dtype not in (torch.float32, torch.float64):
         raise NotThin("fractions in a range of integers")
-    return _made((math.ceil((end - start) / step),), dtype, device)
+    return _made((-((start - end) // step) if whole else math.ceil((end - start) / step),), dtype, device)
 
 
 def _randperm(count: int, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> ThinTensor:

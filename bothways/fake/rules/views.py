@@ -11,6 +11,8 @@ import torch
 from bothways.fake.layout import contiguous, copy_of_memory, wrap_dim
 from bothways.fake.tensor import NotThin, Shape, ThinTensor, extent, offset, view
 
+OPEN_END = 2**63 - 1  # what PyTorch makes of ``x[1:]``
+
 
 def _geometry(tensor: ThinTensor) -> tuple[list[int], list[int]]:
     return list(tensor.shape), list(tensor.stride())
@@ -144,11 +146,27 @@ def _slice(
     if not shape or step < 1:
         raise NotThin("a slice of a scalar, or backwards")
     dim = wrap_dim(dim, len(shape))
-    first, last, step = slice(start, end, step).indices(shape[dim])
-    shape[dim] = len(range(first, last, step))
+    first, shape[dim] = sliced(start, end, step, shape[dim])
     further = first * stride[dim]
     stride[dim] *= step
     return _like(tensor, shape, stride, further)
+
+
+def sliced(start: int | None, end: int | None, step: int, size: int) -> tuple[int, int]:
+    """Where a slice of so many elements begins, and how many it has; any of the numbers may be a symbol."""
+    first = 0 if start is None else _inside(start, size)
+    last = size if end is None or (type(end) is int and end >= OPEN_END) else _inside(end, size)
+    if last <= first:
+        return first, 0
+    return first, (last - first + step - 1) // step
+
+
+def _inside(position: int, size: int) -> int:
+    if position < 0:
+        position += size
+    if position < 0:
+        return 0
+    return size if position > size else position
 
 
 def _select(tensor: ThinTensor, dim: int, index: int) -> ThinTensor:

@@ -9,6 +9,7 @@ import bothways.lower.lowerings.losses
 import bothways.lower.lowerings.making
 import bothways.lower.lowerings.normalisation
 import bothways.lower.lowerings.pointwise
+import bothways.lower.lowerings.pooling
 import bothways.lower.lowerings.random
 import bothways.lower.lowerings.reductions
 import bothways.lower.lowerings.resizing

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bothways.fake.rules.views import sliced
 from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.registry import aten, lowers
 from bothways.lower.prims import Node, Shape
@@ -84,7 +85,7 @@ def _slice_backward(
     dim = normal_dim(dim, len(shape))
     if step != 1:
         raise NotLowered
-    first = slice(start, end).indices(shape[dim])[0]
+    first = sliced(start, end, 1, shape[dim])[0]
     return padded(b, out, grad, _along(len(shape), dim, first), 0)
 
 
@@ -116,7 +117,7 @@ def _slice_scatter(
     if step != 1:
         raise NotLowered
     dim = normal_dim(dim, len(x.shape))
-    return _replaced(b, out, x, part, dim, slice(start, end).indices(x.shape[dim])[0])
+    return _replaced(b, out, x, part, dim, sliced(start, end, 1, x.shape[dim])[0])
 
 
 @lowers(aten.select_scatter.default)

@@ -186,6 +186,7 @@ def _nll_backward(
     dim = 1 if len(x.shape) > 1 else 0
     rows = tuple(1 if index == dim else size for index, size in enumerate(x.shape))
     classes = b.reshape(target, rows)
+    counted = compared(b, "ne", classes, ignore_index)
     dtype = wide(out.dtype)
     unit = -Term(b, b.reshape(grad, rows) if reduction == NONE else grad, dtype)
     if reduction == MEAN:
@@ -193,6 +194,12 @@ def _nll_backward(
     if weight is not None:
         shape = tuple(size if index == dim else 1 for index, size in enumerate(x.shape))
         unit = unit * Term(b, b.reshape(weight, shape), dtype)
-    here = compared(b, "eq", b.position(x.shape, dim), classes)
-    return unit.where(both(b, here, compared(b, "ne", classes, ignore_index)), 0).as_(out.dtype)
+    # In the smallest integers, of which most fit a vector; -1 is no class.
+    small = torch.int32 if x.shape[dim] < 2**31 else torch.int64
+    place = b.cast(b.where(counted, classes, -1, torch.int64), small)
+    here = b.map("eq", b.cast(b.position(x.shape, dim), small), place, dtype=torch.bool, of=small)
+    found = unit.where(here, 0).as_(out.dtype)
+    if weight is None and found.dtype == dtype:
+        b.known_sums[found, (dim,)] = b.expand(unit.where(counted, 0).node, rows)
+    return found
 

@@ -10,6 +10,7 @@ from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.registry import aten, lowers
 from bothways.lower.lowerings.term import Term, compared
 from bothways.lower.prims import Node
+from bothways.lower.sizes import Size
 
 
 @lowers(aten.full.default, aten.full_like.default, aten.new_full.default)
@@ -44,7 +45,7 @@ def _fill_tensor(b: Builder, out: torch.Tensor, x: Node, value: Node) -> Node:
 
 
 def _constant(b: Builder, out: torch.Tensor, value: Any) -> Node:
-    if out.device != b.device or not isinstance(value, (bool, int, float)):
+    if out.device != b.device or not isinstance(value, (bool, int, float, Size)):
         raise NotLowered
     return b.full(tuple(out.shape), value, out.dtype)
 
@@ -56,7 +57,7 @@ def _arange(b: Builder, out: torch.Tensor, *bounds: Any, **settings: Any) -> Nod
         raise NotLowered
     position = b.position(tuple(out.shape), 0)
     if not out.dtype.is_floating_point:
-        if not isinstance(start, int) or not isinstance(step, int):
+        if not isinstance(start, (int, Size)) or not isinstance(step, (int, Size)):
             raise NotLowered
         return (Term(b, position, torch.int64) * step + start).as_(out.dtype)
     return b.cast((Term(b, position, torch.float64) * step + start).node, out.dtype)

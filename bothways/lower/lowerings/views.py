@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bothways.fake.rules.views import sliced
 from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.registry import LOWERINGS, Lowering, aten, lowers
 from bothways.lower.prims import Node
@@ -54,7 +55,7 @@ def _slice(
     b: Builder, out: torch.Tensor, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Node:
     dim = normal_dim(dim, len(x.shape))
-    first = slice(start, end, step).indices(x.shape[dim])[0]
+    first = sliced(start, end, step, x.shape[dim])[0]
     return b.slice(x, dim, first, out.shape[dim], step)
 
 

@@ -1,0 +1,285 @@
+"""How a program ends: with what the function returns, or at a break, with the rest of the frame as a continuation."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture import policy
+from bothways.capture.interpreter import NULL, Frame, Handled
+from bothways.capture.liveness import live_variables
+from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, step_of
+from bothways.capture.tracer import Observed
+from bothways.capture.values.base import Value
+from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.functions import FunctionValue, MethodValue
+from bothways.capture.values.objects import ObjectValue
+from bothways.runtime.callees import COMPILED_CALLEE
+from bothways.runtime.continuations import Next, go_on, step_function, while_handling
+from bothways.runtime.resume import Continuation, Entry, NotResumable, Origin, ResumePoint, entry_point, resumed_code
+
+if TYPE_CHECKING:
+    from bothways.capture.emit import Emitter
+    from bothways.capture.tracer import Tracer
+
+
+NOTHING = ConstantValue(None)
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass
+class Return:
+    """The function came to its end."""
+
+    output: Value
+    continuations: list[Continuation] = field(default_factory=list)
+
+    def roots(self) -> list[Value]:
+        return [self.output]
+
+    def emit(self, emitter: Emitter) -> list[str]:
+        return [f"return {emitter.rebuild(self.output)}"]
+
+
+class Stop:
+    """The frame stands before an instruction that is left to plain Python."""
+
+    def __init__(self, tracer: Tracer, frame: Frame, origin: Origin) -> None:
+        self._tracer, self._frame, self._origin = tracer, frame, origin
+        self._is_continuation = origin.shift > 0
+        self._live = live_variables(origin.code)
+        self._numbers = itertools.count()
+        self.continuations: list[Continuation] = []
+        # Where the frame's instructions are in the original, by index and by offset.
+        self._first = next(
+            index for index, each in enumerate(frame.decoded.instructions) if each.offset >= origin.shift
+        )
+        self._step = step_of(frame)
+
+    def _outcomes(self) -> list[Outcome]:
+        if self._step is not None:
+            return self._step.outcomes
+        return [Outcome(_before_prefixes(self._frame), self._frame.stack)]
+
+    def roots(self) -> list[Value]:
+        """What has to be built: operands, what is on the stack, the variables that may be read."""
+        found = [operand for operand in (self._step.operands if self._step else ()) if isinstance(operand, Value)]
+        found += self._tracer.open_contexts
+        for outcome in self._outcomes():
+            found += _values(outcome.stack)
+            found += [value for value in self._variables(outcome.index).values() if value is not None]
+        handler = self._handler()
+        if handler is not None:
+            found += _values(handler.stack)
+            found += [value for value in self._variables(handler.index).values() if value is not None]
+        return found
+
+    def _variables(self, index: int) -> dict[str, Value | None]:
+        """The variables that may be read from an instruction on; None for those that are unbound."""
+        live = self._live[index - self._first]
+        return {name: self._frame.locals.get(name) for name in self._origin.slots if name in live}
+
+    def _handler(self) -> Outcome | None:
+        """Where the frame goes on when the step raises."""
+        row = self._frame.decoded.handler_for(self._frame.index)
+        if row is None or self._step is None:
+            return None
+        lasti = [self._frame.index] if row.push_lasti else []
+        return Outcome(row.target, [*self._frame.stack[: row.depth], *lasti, Result("failure")])
+
+    # Text.
+
+    def emit(self, emitter: Emitter) -> list[str]:
+        lines = [f"{emitter.rebuild(context)}.__enter__()" for context in self._tracer.open_contexts]
+        if self._step is None:
+            return [*lines, *self._go_on(emitter, self._outcomes()[0], is_compiled=False)]
+        lines += self._run_step(emitter, self._step)
+        for outcome in self._step.outcomes:
+            following = self._go_on(emitter, outcome, is_compiled=True)
+            if outcome.when is None:
+                lines += following
+            else:
+                condition = outcome.when.format(end=emitter.inject(END, "END")) if "{" in outcome.when else outcome.when
+                lines += [f"if {condition}:", *(f"    {line}" for line in following)]
+        return lines
+
+    def _entered(self, step: Step) -> Step:
+        """A call of a function that was made inside, as its code entered at the beginning.
+
+        The function is another one at each call, but its code is not, so the programs of one serve the others.
+        """
+        function = step.operands[0].realize() if step.callee and isinstance(step.operands[0], Value) else None
+        if not isinstance(function, FunctionValue) or function.source is not None or step.keywords is None:
+            return step
+        code = function.code
+        if code.co_flags & _SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
+            return step
+        split = len(step.operands) - len(step.keywords)
+        arguments = [value for value in step.operands[1:split] if isinstance(value, Value)]
+        keywords = dict(zip(step.keywords, step.operands[split:], strict=True))
+        try:
+            bound = function.bind(self._tracer, arguments, keywords)
+        except Observed:  # the arguments do not fit: the call itself says so
+            return step
+        origin = Origin(code, function.globals, None, closure_is_given=True)
+        bound.update(zip(code.co_freevars, function.closure, strict=True))
+        name = self._name("enter", origin, entry_point(code))
+        operands = [bound.get(slot, NOTHING) for slot in origin.slots]
+        texts = ", ".join(f"{{{index}}}" for index in range(2, len(operands) + 2))
+        line = f"return {{0}}({{1}}({texts}))"
+        return replace(step, line=line, operands=[Fact(go_on), Named(name), *operands], callee=False)
+
+    def _run_step(self, emitter: Emitter, step: Step) -> list[str]:
+        step = self._entered(step)
+        operands = [self._operand(emitter, each) for each in step.operands]
+        if step.callee and _may_be_compiled(step.operands[0]):
+            operands[0] = f"{COMPILED_CALLEE}({operands[0]})"
+        # The frame stands before the instruction; lines are those of the instruction before the index.
+        self._frame.index += 1
+        where = self._frame.position()
+        self._frame.index -= 1
+        run = step_function(step.line, len(operands), where, self._frame.globals)
+        handled = next((entry for entry in reversed(self._frame.stack) if isinstance(entry, Handled)), None)
+        if handled is not None:
+            operands = [emitter.rebuild(handled.raised), emitter.inject(run, "step"), *operands]
+            run = while_handling
+        call = f"result = {emitter.inject(run, 'step')}({', '.join(operands)})"
+        handler = self._handler()
+        if handler is None:
+            return [call]
+        return [
+            "failure = None",
+            "try:",
+            f"    {call}",
+            "except BaseException as error:",
+            "    failure = error",
+            "if failure is not None:",
+            *(f"    {line}" for line in self._go_on(emitter, handler, is_compiled=True)),
+        ]
+
+    def _operand(self, emitter: Emitter, operand: Value | Fact | Named) -> str:
+        if isinstance(operand, Named):
+            return operand.name
+        return emitter.inject(operand.obj, "fact") if isinstance(operand, Fact) else emitter.rebuild(operand)
+
+    def _go_on(self, emitter: Emitter, outcome: Outcome, *, is_compiled: bool) -> list[str]:
+        returned = self._returned(emitter, outcome)
+        if returned is not None:
+            return [f"return {returned}"]
+        variables = self._variables(outcome.index)
+        unbound = tuple(name for name, value in variables.items() if value is None)
+        entries, texts = self._stack(emitter, outcome.stack)
+        offset = self._frame.decoded.instructions[outcome.index].offset - self._origin.shift
+        point = ResumePoint(offset, tuple(entries), unbound)
+        _, shift = self._check(point)
+        slots = [self._variable(emitter, variables.get(name)) for name in self._origin.slots]
+        stack = [text if isinstance(text, str) else str(self._lasti(text, shift)) for text in texts]
+        name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
+        arguments = ", ".join([*slots, *stack])
+        if self._is_continuation and is_compiled:
+            return [f"return {emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"]
+        call = f"{name}({arguments})"
+        return [f"return {emitter.inject(go_on, 'go_on')}({call})" if is_compiled else f"return {call}"]
+
+    def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
+        name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"
+        self.continuations.append(Continuation(name, origin, point, is_compiled))
+        return name
+
+    def _check(self, point: ResumePoint) -> tuple[Any, int]:
+        try:
+            return resumed_code(self._origin.code, point, self._origin.closure_is_given)
+        except NotResumable as error:
+            self._tracer.stop("not_resumable", str(error))
+
+    def _variable(self, emitter: Emitter, value: Value | None) -> str:
+        return "None" if value is None else emitter.rebuild(value)
+
+    def _stack(self, emitter: Emitter, stack: list[Any]) -> tuple[list[Entry], list[str | int]]:
+        """What the stack consists of, and the texts of its values; numbers are places of instructions."""
+        entries: list[Entry] = []
+        texts: list[str | int] = []
+        for entry in stack:
+            if entry is NULL:
+                entries.append(Entry.NULL)
+            elif isinstance(entry, Handled):
+                entries.append(Entry.HANDLED)
+                texts.append(emitter.rebuild(entry.raised))
+            else:
+                entries.append(Entry.VALUE)
+                if isinstance(entry, Result):
+                    texts.append(entry.text)
+                else:
+                    texts.append(entry if isinstance(entry, int) else emitter.rebuild(entry))
+        return entries, texts
+
+    def _lasti(self, index: int, shift: int) -> int:
+        """The place of an instruction as the interpreter keeps it while an exception passes a ``finally``."""
+        offset = self._frame.decoded.instructions[index].offset - self._origin.shift
+        return (offset + shift) // 2
+
+    def _returned(self, emitter: Emitter, outcome: Outcome) -> str | None:
+        """What the function returns when all that is left of it is to return something known."""
+        stack = list(outcome.stack)
+        for instruction in self._frame.decoded.instructions[outcome.index :]:
+            if instruction.name == "POP_TOP":
+                stack.pop()
+            elif instruction.name == "LOAD_CONST":
+                stack.append(ConstantValue(instruction.argval))
+            elif instruction.name == "RETURN_CONST":
+                return emitter.literal(instruction.argval)
+            elif instruction.name == "RETURN_VALUE":
+                entry = stack[-1]
+                return entry.text if isinstance(entry, Result) else emitter.rebuild(entry)
+            elif instruction.name != "NOP":
+                return None
+        return None
+
+
+def _values(stack: list[Any]) -> Iterator[Value]:
+    for entry in stack:
+        entry = entry.raised if isinstance(entry, Handled) else entry
+        if isinstance(entry, Value):
+            yield entry
+
+
+def _may_be_compiled(callee: Value | Fact | Named) -> bool:
+    """Whether a call reaches Python code of the user's."""
+    if not isinstance(callee, Value):
+        return False
+    target = callee.realize()
+    if isinstance(target, MethodValue):
+        target = target.function.realize()
+    if isinstance(target, FunctionValue):
+        return target.source is not None and policy.is_users(target.globals)
+    return isinstance(target, ObjectValue)
+
+
+def _before_prefixes(frame: Frame) -> int:
+    """The instruction to go on at when only the frame can do it: with those that prepare a call in 3.11 and 3.12."""
+    index = frame.index
+    while index and frame.decoded.instructions[index - 1].name in ("PRECALL", "KW_NAMES"):
+        index -= 1
+    return index
+
+
+Ending = Return | Stop
+
+
+def leave_modes(tracer: Tracer, grad_before: bool) -> None:
+    """Close in the graph what is open where it ends; the program opens it again behind it."""
+    if tracer.saved_tensors.pushed or tracer.saved_tensors.disabled:
+        tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
+    if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
+        tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
+    for context in reversed(tracer.open_contexts):
+        context.leave_in_graph(tracer)
+    if grad_before != torch.is_grad_enabled():
+        tracer.grad_after = torch.is_grad_enabled()
+        tracer.graph.statement(torch_compat.set_grad_enabled, (grad_before,))

@@ -1,0 +1,77 @@
+"""Which variables the rest of a frame may still read: what a continuation has to be given."""
+
+from __future__ import annotations
+
+import types
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from bothways.capture.instructions import decode
+from bothways.runtime.resume import slots_of
+
+if TYPE_CHECKING:
+    from bothways.capture.instructions import Decoded, Instruction
+
+# Instructions after which the next one is not reached.
+_LEAVES = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
+_JUMPS_ALWAYS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
+_STORES = frozenset("STORE_FAST STORE_FAST_STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_MAYBE_NULL".split())
+_ABOUT_VARIABLES = ("_FAST", "_DEREF", "_CELL", "_CLOSURE")
+# Functions that see all variables of the frame that calls them.
+FRAME_READERS = frozenset("locals vars dir eval exec _getframe currentframe breakpoint set_trace stack".split())
+
+
+@lru_cache(maxsize=1024)
+def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    """For each instruction the variables of the frame that may be read from there on, before they are set."""
+    decoded = decode(code)
+    slots = {name: 1 << index for index, name in enumerate(slots_of(code) + code.co_freevars)}
+    if FRAME_READERS.intersection(code.co_names):
+        return (frozenset(slots),) * len(decoded.instructions)
+    # ``super()`` reads the first argument, and the class, without an instruction that says so.
+    always = sum(slots.get(name, 0) for name in (*code.co_varnames[:1], "__class__")) if "super" in code.co_names else 0
+    live = [bits | always for bits in _solve(decoded, slots)]
+    return tuple(frozenset(name for name, bit in slots.items() if bit & bits) for bits in live)
+
+
+def _solve(decoded: Decoded, slots: dict[str, int]) -> list[int]:
+    instructions = decoded.instructions
+    live = [0] * (len(instructions) + 1)
+    effects = [_effect(instruction, slots) for instruction in instructions]
+    rows = map(decoded.handler_for, range(len(instructions)))
+    handlers = [None if row is None else row.target for row in rows]
+    changed = True
+    while changed:
+        changed = False
+        for index in range(len(instructions) - 1, -1, -1):
+            instruction = instructions[index]
+            after = 0
+            if instruction.name not in _LEAVES and instruction.name not in _JUMPS_ALWAYS:
+                after = live[index + 1]
+            if instruction.target >= 0:
+                after |= live[instruction.target]
+            read, written = effects[index]
+            before = read | after & ~written
+            handler = handlers[index]
+            if handler is not None:
+                before |= live[handler]
+            if before != live[index]:
+                live[index], changed = before, True
+    return live
+
+
+def _effect(instruction: Instruction, slots: dict[str, int]) -> tuple[int, int]:
+    """What an instruction reads and what it sets for sure; cells are only ever read, since others see them."""
+    if not any(word in instruction.name for word in _ABOUT_VARIABLES):
+        return 0, 0
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    bits = [slots.get(name, 0) for name in names]
+    if instruction.name == "STORE_FAST_LOAD_FAST":
+        stored, loaded = bits
+        return loaded & ~stored, stored
+    if instruction.name in _STORES:
+        return 0, sum(set(bits))
+    read = 0
+    for bit in bits:
+        read |= bit
+    return read, 0

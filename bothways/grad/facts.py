@@ -1,0 +1,76 @@
+"""What a graph's node has to know of its differentiation besides the programs, as data that can be written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.fx
+
+from bothways.grad.joint import Joint, Output, Result, View
+from bothways.grad.partition import needed_inputs
+
+
+class Memo(Protocol):
+    """Remembers, between processes, how something was differentiated: facts, and programs by their keys."""
+
+    def part(self, *names: str) -> Memo: ...
+    def recall(self) -> Any: ...
+    def note(self, facts: Any) -> None: ...
+    def program(self, key: str) -> Callable[..., Any] | None: ...
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How outputs come from results, and what the backward, if there is one, needs.
+
+    ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
+    forward, operation by operation. ``read_inputs`` are those that the forward reads.
+    """
+
+    outputs: list[Output]
+    has_backward: bool
+    differentiable: tuple[bool, ...]
+    parts: tuple[int | None, ...]
+    changed: tuple[int, ...]
+    is_random: bool
+    needed_inputs: tuple[int, ...]
+    saved_positions: tuple[int, ...]
+    read_inputs: tuple[int, ...]
+
+    def to_data(self) -> dict[str, Any] | None:
+        """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
+        outputs: list[tuple[str, int] | None] = []
+        for output in self.outputs:
+            match output:
+                case None:
+                    outputs.append(None)
+                case Result(index):
+                    outputs.append(("result", index))
+                case View(of_input=True, base=base, window=None):
+                    outputs.append(("input", base))
+                case _:
+                    return None
+        return {**vars(self), "outputs": outputs}
+
+
+def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], has_backward: bool) -> Facts:
+    """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
+    places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return Facts(
+        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), bool(joint.random_nodes),
+        needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
+        tuple(index for index, node in enumerate(inputs) if node.users),
+    )  # fmt: skip
+
+
+def facts_from(data: dict[str, Any]) -> Facts:
+    """The facts that ``to_data`` wrote down."""
+    lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+    outputs = [None if output is None else _OUTPUTS[output[0]](output[1]) for output in data["outputs"]]
+    return Facts(**{**data, **lists, "outputs": outputs})
+
+
+_OUTPUTS: dict[str, Callable[[int], Output]] = {"result": Result, "input": lambda base: View(True, base)}

@@ -1,0 +1,75 @@
+"""A part of a captured graph that was cut: compiled at its first call, when the real inputs are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways.grad.sizes import Sizes, symbols_of
+from bothways.runtime import generated
+
+CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+# So many times a part is compiled for sizes that what was assumed does not hold for; then it runs as captured.
+MOST_PROGRAMS = 8
+
+
+class Part:
+    """One stretch as a function; compiled at its first call, when the real inputs are there."""
+
+    def __init__(self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None) -> None:
+        self.module = module
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+        self._compile = compile_part
+        self._generated = generated.current()
+        self._run: Callable[..., Any] | None = module.forward if compile_part is None else None
+
+    def __call__(self, *values: Any) -> Any:
+        if self._run is None:
+            assert self._compile is not None
+            with generated.kept_in(self._generated):
+                self._run = self._compile(self.module, list(values))
+        return self._run(*values)
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+class SizedPart(Part):
+    """A part whose first inputs are sizes. The program is in use when it is compiled: what that assumes about sizes is
+    a condition of what comes out, and where it does not hold, another one is made."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None, sizes: Sizes
+    ) -> None:
+        super().__init__(module, name, compile_part)
+        self._sizes = sizes
+        self._programs: list[tuple[Callable[..., bool], Callable[..., Any]]] = []
+
+    def __call__(self, *values: Any) -> Any:
+        if self._compile is None:
+            return self.module.forward(*values)
+        numbers = values[: len(self._sizes.symbols)]
+        run = next((run for holds, run in self._programs if holds(*numbers)), None)
+        return (run or self._compiled(values, numbers))(*values)
+
+    def _compiled(self, values: tuple[Any, ...], numbers: tuple[Any, ...]) -> Callable[..., Any]:
+        assert self._compile is not None
+        if len(self._programs) >= MOST_PROGRAMS:
+            forward: Callable[..., Any] = self.module.forward
+            return forward
+        environment = self._sizes.environment
+        with environment.later(self._sizes.values(numbers)) as conditions, generated.kept_in(self._generated):
+            run = self._compile(self.module, list(values))
+        self._programs.insert(0, (self._sizes.condition(conditions), run))
+        return run
+
+
+def sized_part(symbols: Sequence[torch.fx.Node]) -> Callable[..., Part]:
+    """What makes parts of a graph that takes these symbols."""
+    return partial(SizedPart, sizes=symbols_of(symbols))

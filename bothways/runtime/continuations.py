@@ -1,0 +1,87 @@
+"""What programs that break need when they run: going on, one step in the user's name, and callees compiled."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bothways.errors import Position
+from bothways.runtime.code_tables import one_line
+
+# What a loop that asks an iterator for one more gets at its end.
+END = type("End", (), {"__repr__": lambda self: "END"})()
+
+
+class Next:
+    """A continuation to be called: what a continuation returns that breaks again.
+
+    Calling it there would stack a frame for every turn of a loop that breaks.
+    """
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.function, self.args = function, args
+
+
+def go_on(after: Any) -> Any:
+    """Call continuations until one returns what the user's function returns."""
+    while type(after) is Next:
+        after = after.function(*after.args)
+    return after
+
+
+def step_function(
+    line: str, operands: int, where: Position, globals_: dict[str, Any]
+) -> Callable[..., Any]:
+    """A function of the operands that runs one line, at the place of the user's source it is for."""
+    names = [f"_operand_{index}" for index in range(operands)]
+    text = f"def step({', '.join(names)}): {line.format(*names)}\n"
+    module = compile(text, where.filename, "exec", dont_inherit=True)
+    code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+    name = where.function.rpartition(".")[2]
+    # The columns would be those of the generated line.
+    lines = one_line(len(code.co_code) // 2)
+    code = code.replace(co_firstlineno=where.line, co_linetable=lines, co_name=name, co_qualname=where.function)
+    return types.FunctionType(code, globals_, name)
+
+
+def while_handling(error: BaseException, step: Callable[..., Any], *operands: Any) -> Any:
+    """Run a step inside an ``except`` clause: what it raises has the exception that is handled as its context."""
+    traceback, context = error.__traceback__, error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__traceback__, error.__context__ = traceback, context
+        return step(*operands)
+
+
+def made_traceback(passed: Sequence[Position]) -> types.TracebackType | None:
+    """The traceback of an exception that a captured program raised and caught: the user's places, innermost first."""
+    traceback: types.TracebackType | None = None
+    for where in passed:
+        frame = step_function("return {0}()", 1, where, {})(sys._getframe)
+        traceback = types.TracebackType(traceback, frame, frame.f_lasti, where.line)
+    return traceback
+
+
+def enter_context(manager: Any) -> tuple[Any, Any]:
+    """Begin a ``with`` statement: the method that ends it, and what ``__enter__`` gave."""
+    kind = type(manager)
+    found = []
+    for method in ("__enter__", "__exit__"):
+        attribute = next((vars(base)[method] for base in kind.__mro__ if method in vars(base)), None)
+        if attribute is None:
+            missing = "" if method == "__enter__" else f" (missed {method} method)"
+            raise TypeError(f"{kind.__name__!r} object does not support the context manager protocol{missing}")
+        bind = getattr(type(attribute), "__get__", None)
+        found.append(attribute if bind is None else bind(attribute, manager, kind))
+    enter, leave = found
+    return leave, enter()
+
+
+def import_name(globals_: dict[str, Any], name: str, names: Sequence[str] | None, level: int) -> Any:
+    """What the ``import`` statement does in a module with these globals."""
+    return __import__(name, globals_, None, names or (), level)

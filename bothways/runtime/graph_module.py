@@ -1,0 +1,50 @@
+"""A ``GraphModule`` whose Python is generated when somebody first calls or reads it: most graphs nobody does.
+
+Generating and compiling it takes as long as capturing a graph does. Once it is there, the module is like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.fx
+
+# What ``recompile`` sets.
+_MADE = frozenset({"_code", "_lineno_map", "_prologue_start"})
+
+
+class _Forward:
+    """Stands for ``forward`` until the instance's own class gets the real one."""
+
+    def __get__(self, module: Any, kind: type) -> Any:
+        if module is None:
+            return self
+        module.recompile()
+        return module.forward
+
+
+class LazyGraphModule(torch.fx.GraphModule):
+    """Generates its code late; ``recompile()``, called by others, does so at once."""
+
+    forward: Any = _Forward()
+
+    def recompile(self) -> Any:
+        if "_waits" not in self.__dict__:  # called by the constructor
+            self._waits = True
+            return None
+        return super().recompile()
+
+    def __reduce__(self) -> Any:
+        self.recompile()
+        return super().__reduce__()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MADE:
+            self.recompile()
+            return self.__dict__[name]
+        return super().__getattr__(name)
+
+
+def graph_module(graph: torch.fx.Graph, root: torch.nn.Module | None = None) -> torch.fx.GraphModule:
+    """A module that runs ``graph``, whose constants are attributes of ``root``."""
+    return LazyGraphModule(root or torch.nn.Module(), graph)

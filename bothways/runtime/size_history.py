@@ -1,0 +1,75 @@
+"""Which sizes and numbers change from call to call: what one compiled function has met so far, by where it was found.
+
+The first program of a function is made for the sizes of its first call. A size that was another one before becomes a
+symbol of the next program, and stays one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bothways.config import config
+
+Number = int | float
+
+# What the marks of ``mark_dynamic`` and ``mark_static`` are called on a tensor.
+DYNAMIC_MARK, STATIC_MARK = "_bothways_dynamic", "_bothways_static"
+
+# Above, numbers in kernels would overflow.
+LARGEST = 2**62
+
+
+class SizeHistory:
+    """``dynamic`` is the user's wish: True for all, False for none, None for what changes."""
+
+    def __init__(self, dynamic: bool | None = None) -> None:
+        self.dynamic = dynamic
+        self._sizes: dict[str, tuple[int, ...]] = {}
+        self._moving_dims: dict[str, set[int]] = {}
+        self._numbers: dict[str, Number] = {}
+        self._moving_numbers: set[str] = set()
+        self._texts: dict[str, str] = {}
+        self._changing_texts: set[str] = set()
+
+    def dims(self, name: str, tensor: torch.Tensor) -> set[int]:
+        """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast."""
+        if self.dynamic is False:
+            return set()
+        sizes = tuple(tensor.shape)
+        before = self._sizes.get(name)
+        self._sizes[name] = sizes
+        moving = self._moving_dims.setdefault(name, set())
+        if before is not None and len(before) == len(sizes) and config.automatic_dynamic:
+            moving |= {dim for dim, (one, other) in enumerate(zip(before, sizes, strict=True)) if one != other}
+        found = set(range(len(sizes))) if self._wants_all else moving
+        found = found | getattr(tensor, DYNAMIC_MARK, set()) if tensor.__dict__ else found
+        static: set[int] = getattr(tensor, STATIC_MARK, set()) if tensor.__dict__ else set()
+        return {dim for dim in found - static if dim < len(sizes) and sizes[dim] > 1}
+
+    def moves(self, name: str, number: Number, *, is_argument: bool) -> bool:
+        """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given."""
+        if self.dynamic is False:
+            return False
+        before = self._numbers.setdefault(name, number)
+        changed = name in self._sizes or (type(before) is type(number) and before != number)
+        if changed and config.automatic_dynamic:  # it was a tensor, or another number
+            self._moving_numbers.add(name)
+        self._numbers[name] = number
+        # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number.
+        if number in (0, 1) or number != number or not abs(number) < LARGEST:
+            return False
+        return name in self._moving_numbers or (is_argument and self._wants_all)
+
+    @property
+    def _wants_all(self) -> bool:
+        return self.dynamic is True or (self.dynamic is None and not config.assume_static)
+
+    def changes(self, name: str, text: str) -> bool:
+        """Whether a text is, or ever was, another one than before."""
+        before = self._texts.setdefault(name, text)
+        if before != text:
+            self._changing_texts.add(name)
+        return name in self._changing_texts
+
+    def clear(self) -> None:
+        self.__init__(self.dynamic)  # type: ignore[misc]

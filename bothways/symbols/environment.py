@@ -1,0 +1,255 @@
+"""What one program assumes about its symbols: their values now, where they lie, and the comparisons that were decided.
+
+A question whose answer follows from what is known is answered. Any other is decided by the values of this call and
+noted as a condition: a guard of the program while it is made, a condition of a part that is compiled later.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bothways.symbols.bounds import Range, range_of
+from bothways.symbols.expressions import Applied, Expression, Product, Symbol
+from bothways.symbols.reals import Real
+
+# What is asked of ``left - right``: whether it is zero, whether it is negative.
+ZERO, NEGATIVE = "==", "<"
+INVERSE = {"==": "!=", "<": ">="}
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+SWAPPED = {"==": "==", "!=": "!=", "<": ">", ">=": "<="}
+_versions = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``left symbol right``, which was true when it was decided, or false where it says so."""
+
+    left: Expression | Real
+    symbol: str
+    right: Expression | Real
+    holds: bool = True
+
+    def text(self, name: Callable[[Symbol], str]) -> str:
+        """As Python, with a name for each symbol."""
+        comparison = f"{spelled(self.left, name)} {self.symbol} {spelled(self.right, name)}"
+        return comparison if self.holds else f"not {comparison}"
+
+    def __str__(self) -> str:
+        return self.text(lambda symbol: symbol.key)
+
+
+def spelled(expression: Expression | Real, name: Callable[[Symbol], str]) -> str:
+    """An expression as Python, with a name for each symbol."""
+
+    def of_atom(atom: Any) -> str:
+        return atom.text([spelled(arg, name) for arg in atom.args]) if isinstance(atom, Applied) else name(atom)
+
+    return expression.text(of_atom)
+
+
+
+@dataclass
+class Knowledge:
+    """What follows from the conditions so far."""
+
+    ranges: dict[Symbol, Range] = field(default_factory=dict)
+    replaced: dict[Symbol, Expression] = field(default_factory=dict)  # symbols that are known by others
+    products: dict[Product, Expression] = field(default_factory=dict)  # and products of them
+    zero: dict[Expression, bool] = field(default_factory=dict)
+    negative: dict[Expression, bool] = field(default_factory=dict)
+
+    def copy(self) -> Knowledge:
+        return Knowledge(
+            dict(self.ranges), dict(self.replaced), dict(self.products), dict(self.zero), dict(self.negative)
+        )
+
+
+class Environment:
+    """The symbols of one program."""
+
+    def __init__(self) -> None:
+        self.values: dict[Symbol, Any] = {}
+        self.conditions: list[Condition] = []
+        self.on_condition: Callable[[Condition], None] = self.conditions.append
+        self.known = Knowledge()
+        self.version = 0  # changes with what is known
+        self._lock = threading.RLock()
+
+    def symbol(self, value: Any, least: float) -> Symbol:
+        """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
+        made = Symbol(f"{'s' if type(value) is int else 'f'}{len(self.values)}")
+        self.values[made] = value
+        self.known.ranges[made] = Range(least)
+        return made
+
+    @contextmanager
+    def later(self, values: Mapping[Symbol, int] | None = None) -> Iterator[list[Condition]]:
+        """Inside of it the program is finished: what is assumed, by other values maybe, goes into the list."""
+        with self._lock:
+            yield from self._later(values)
+
+    def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
+        before = self.values, self.on_condition, self.known
+        found: list[Condition] = []
+        self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()
+        self.version = next(_versions)
+        try:
+            yield found
+        finally:
+            self.values, self.on_condition, self.known = before
+            self.version = next(_versions)
+
+    def simplified(self, expression: Expression) -> Expression:
+        if self.known.replaced:
+            expression = expression.replaced(self.known.replaced)
+        for product, other in self.known.products.items():
+            expression = expression.with_product(product, other)
+        return expression
+
+    def range_of(self, expression: Expression) -> Range:
+        return range_of(expression, self.known.ranges)
+
+    # Questions.
+
+    def known_answer(self, difference: Expression, question: str) -> bool | None:
+        """Whether the difference is zero (or negative), if that follows from what is known."""
+        constant = difference.constant
+        if constant is not None:
+            return constant == 0 if question == ZERO else constant < 0
+        least, greatest = self.range_of(difference)
+        if question == NEGATIVE:
+            if greatest < 0 or least >= 0:
+                return greatest < 0
+            return self.known.negative.get(_normal(difference))
+        if least > 0 or greatest < 0 or _has_no_root(difference):
+            return False
+        return self.known.zero.get(_unsigned(difference))
+
+    def decide(self, left: Expression, right: Expression, question: str) -> bool:
+        """The answer for the values of now, noted unless it follows."""
+        difference = self.simplified(left - right)
+        known = self.known_answer(difference, question)
+        if known is not None:
+            return known
+        value = difference.value(self.values)
+        answer = value == 0 if question == ZERO else value < 0
+        self.on_condition(_readable(difference, question if answer else INVERSE[question]))
+        self._learn(difference, question, answer)
+        return answer
+
+    def decide_real(self, left: Any, right: Any, symbol: str) -> bool:
+        """A comparison of numbers that may have fractions; nothing follows from it."""
+        left, right = (Real("value", side) if isinstance(side, (int, float)) else side for side in (left, right))
+        answer: bool = COMPARISONS[symbol](left.value(self.values), right.value(self.values))
+        self.on_condition(Condition(left, symbol, right, answer))
+        return answer
+
+    def specialise_real(self, real: Expression | Real) -> float:
+        """The value of now, which what it is computed from must have from now on."""
+        for symbol in sorted(real.symbols()):
+            if type(self.values[symbol]) is int:
+                self.specialise(Expression.atom(symbol))
+            else:
+                self.on_condition(Condition(Expression.atom(symbol), "==", Real("value", self.values[symbol])))
+        return float(real.value(self.values))
+
+    def specialise(self, expression: Expression) -> int:
+        """The value of now, which it must have from now on."""
+        expression = self.simplified(expression)
+        value = expression.value(self.values)
+        if expression.constant is None:
+            # Each symbol by itself: a product that must be 12 is guarded as its factors.
+            for symbol in sorted(expression.symbols()):
+                own = Expression.atom(symbol)
+                self.decide(own, Expression.of(self.values[symbol]), ZERO)
+        return value
+
+    # Conclusions.
+
+    def _learn(self, difference: Expression, question: str, answer: bool) -> None:
+        if question == ZERO:
+            self.known.zero[_unsigned(difference)] = answer
+            if answer:
+                self._replace(difference)
+        else:
+            self.known.negative[_normal(difference)] = answer
+            self._narrow(difference, answer)
+
+    def _replace(self, difference: Expression) -> None:
+        """A symbol that an equation gives is written as what it equals, the latest one first; else a product is."""
+        for product, factor in reversed(difference.terms.items()):
+            if len(product) == 1 and isinstance(product[0], Symbol) and abs(factor) == 1:
+                symbol = product[0]
+                own = Expression({product: factor})
+                rest = (own - difference) if factor == 1 else (difference - own)
+                if symbol not in rest.symbols():
+                    self.known.replaced = {
+                        **{old: new.replaced({symbol: rest}) for old, new in self.known.replaced.items()},
+                        symbol: rest,
+                    }
+                    self.version = next(_versions)
+                    return
+        for product, factor in reversed(difference.terms.items()):
+            if abs(factor) == 1 and (len(product) > 1 or isinstance(next(iter(product), None), Applied)):
+                own = Expression({product: factor})
+                self.known.products[product] = (own - difference) if factor == 1 else (difference - own)
+                self.version = next(_versions)
+                return
+
+    def _narrow(self, difference: Expression, negative: bool) -> None:
+        """``s0 * a - b < 0`` or its opposite says where ``s0`` lies."""
+        atoms = [(product, factor) for product, factor in difference.terms.items() if product]
+        if len(atoms) != 1 or len(atoms[0][0]) != 1 or not isinstance(atoms[0][0][0], Symbol):
+            return
+        [((symbol,), factor)] = atoms
+        rest = difference.terms.get((), 0)
+        least, greatest = self.known.ranges[symbol]  # type: ignore[index]
+        if negative:  # factor * s < -rest
+            if factor > 0:
+                greatest = min(greatest, (-rest - 1) // factor)
+            else:
+                least = max(least, rest // -factor + 1)
+        elif factor > 0:  # factor * s >= -rest
+            least = max(least, -(rest // factor))
+        else:  # -factor * s <= rest
+            greatest = min(greatest, rest // -factor)
+        self.known.ranges[symbol] = Range(least, greatest)  # type: ignore[index]
+        self.version = next(_versions)
+
+
+def _normal(difference: Expression) -> Expression:
+    """The same sign with the smallest coefficients."""
+    content = difference.content()
+    return Expression({product: factor // content for product, factor in difference.terms.items()})
+
+
+def _unsigned(difference: Expression) -> Expression:
+    normal = _normal(difference)
+    return -normal if next(iter(normal.terms.values())) < 0 else normal
+
+
+def _has_no_root(difference: Expression) -> bool:
+    """``s0 * 2 + 1`` is never zero."""
+    rest = difference.terms.get((), 0)
+    others = Expression({product: factor for product, factor in difference.terms.items() if product})
+    return bool(rest % (others.content() or 1))
+
+
+def _readable(difference: Expression, symbol: str) -> Condition:
+    """A question about a difference as a comparison without minus signs, a number on the right."""
+    left = Expression({product: factor for product, factor in difference.terms.items() if factor > 0 and product})
+    right = Expression({product: -factor for product, factor in difference.terms.items() if factor < 0 and product})
+    rest = Expression.of(difference.terms.get((), 0))
+    if not left.terms:
+        return Condition(right, SWAPPED[symbol], rest)
+    if right.terms and difference.terms.get((), 0) > 0:
+        return Condition(left + rest, symbol, right)
+    return Condition(left, symbol, right - rest)

@@ -1,0 +1,191 @@
+"""Runs a generated program plainly and compiled, and tells the first thing that differs.
+
+Each run is a module of its own, made from the same source, so that globals and classes are two; what a call returns,
+raises, changes and logs becomes a snapshot, in which an object that was seen before is a number: who is who counts, too.
+"""
+
+import ast
+import collections
+import linecache
+import re
+import types
+import warnings
+
+import torch
+
+import bothways
+from bothways.testing import difference
+
+# What stays from call to call, beside the arguments.
+GLOBALS = "total SEEN COUNTS NAMES RECENT WEIGHT MODEL LOG".split()
+# The calls: the numbers that make the arguments. The second is like the first and finds its programs.
+CALLS = ((1, 2, True), (1, 2, True), (5, 3, False))
+
+
+def load(source, name):
+    """A module made from the source."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    module = types.ModuleType("soaked")
+    module.snapshot = snapshot
+    exec(compile(source, name, "exec"), vars(module))
+    return module
+
+
+def arguments(module, seed, number, flag):
+    torch.manual_seed(seed)
+    x = torch.randn(2, 2).requires_grad_()
+    y = torch.randn(2, 2)
+    thing = (module.Derived if flag else module.Base)(torch.randn(2, 2), number)
+    table = {"a": torch.randn(2, 2), "b": torch.randn(1)}
+    args = [x, y, number, [torch.randn(2, 2), torch.randn(1)], table, thing, number, 7]
+    return args, {"flag": flag, "extra": number}
+
+
+def snapshot(value, seen=None):
+    """A value as it is now, as nested tuples."""
+    seen = {} if seen is None else seen
+    if value is None or isinstance(value, (bool, int, float, str, type, types.FunctionType)):
+        return getattr(value, "__name__", value)
+    if id(value) in seen:
+        return ("again", seen[id(value)][0])
+    seen[id(value)] = len(seen), value
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.detach().clone(), value.requires_grad, value.is_leaf, snapshot(value.grad if value.is_leaf else None))
+    if isinstance(value, dict):
+        return ("dict", [(snapshot(key, seen), snapshot(item, seen)) for key, item in value.items()])
+    if isinstance(value, (set, frozenset)):
+        return ("set", sorted(map(str, value)))
+    if isinstance(value, (list, tuple, collections.deque)):
+        return (type(value).__name__, [snapshot(item, seen) for item in value])
+    if isinstance(value, BaseException):
+        return raised(value)
+    return (type(value).__name__, snapshot(getattr(value, "__dict__", None), seen))
+
+
+def raised(error, depth=4):
+    """An exception with those behind it, and the user's lines it went through."""
+    if error is None or depth == 0:
+        return None
+    lines, step = [], error.__traceback__
+    while step is not None:
+        place = step.tb_frame.f_code.co_name, step.tb_lineno
+        if step.tb_frame.f_code.co_filename.startswith("<soak") and lines[-1:] != [place]:
+            lines.append(place)
+        step = step.tb_next
+    message = re.sub(r" at 0x[0-9a-f]+", "", str(error))
+    behind = raised(error.__cause__, depth - 1), raised(error.__context__, depth - 1), error.__suppress_context__
+    return (type(error).__name__, message, lines, behind)
+
+
+def tensors_in(value, found):
+    """The tensors of a result that lead back to something."""
+    if isinstance(value, torch.Tensor):
+        return [*found, value] if value.requires_grad and value.grad_fn is not None else found
+    for item in value if isinstance(value, (list, tuple)) else ():
+        found = tensors_in(item, found)
+    return found
+
+
+def gradients(result, wanted):
+    tensors = tensors_in(result, [])
+    if not tensors:
+        return None
+    try:
+        return torch.autograd.grad(sum(part.sum() for part in tensors), wanted, allow_unused=True)
+    except RuntimeError as error:
+        return type(error).__name__  # the text may name nodes of the graph
+
+
+def calls(module, function):
+    """What every call of a program shows."""
+    shown = []
+    for call in CALLS:
+        module.LOG.clear()
+        args, kwargs = arguments(module, *call)
+        error = result = None
+        try:
+            result = function(*args, **kwargs)
+        except Exception as caught:
+            error = caught
+        state = {name: getattr(module, name) for name in GLOBALS}
+        parts = {
+            "raised": raised(error),
+            "log": list(module.LOG),
+            "state": snapshot([result, args, kwargs, state, module.Base.kind, torch.is_grad_enabled()]),
+            "gradients": snapshot(gradients(result, [args[0], module.MODEL.weight])),
+        }
+        shown.append(parts)
+        del args, kwargs, result, error
+    return shown
+
+
+def disagreement(source, backend="eager"):
+    """The first thing in which the compiled program is not like the plain one; None when there is none."""
+    plain, compiled = load(source, "<soak>"), load(source, "<soak>")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = calls(plain, plain.target)
+            got = calls(compiled, bothways.compile(compiled.target, backend=backend))
+    finally:
+        torch.set_grad_enabled(True)
+        bothways.reset()
+    for number, (before, after) in enumerate(zip(expected, got, strict=True)):
+        for part in before:
+            found = difference(before[part], after[part])
+            if found is not None:
+                return f"call {number}, {part}: {found}\nplain    {before[part]}\ncompiled {after[part]}"
+    return None
+
+
+# Making a program that fails smaller.
+
+
+def smaller(source, fails):
+    """The source without whatever it still fails without."""
+    tree = ast.parse(source)
+    going_on = True
+    while going_on:
+        going_on = False
+        for owner, name in _bodies(tree):
+            body = getattr(owner, name)
+            for index in reversed(range(len(body))):
+                kept = list(body)
+                for other in _without(body[index]):
+                    candidate = kept[:index] + other + kept[index + 1 :]
+                    setattr(owner, name, candidate or [ast.Pass()])
+                    if _still_fails(tree, fails):
+                        going_on = True
+                        break
+                    setattr(owner, name, kept)
+                body = getattr(owner, name)
+                if index > len(body):
+                    break
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _bodies(tree):
+    for node in list(ast.walk(tree)):
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(getattr(node, name, None), list) and getattr(node, name):
+                yield node, name
+
+
+def _without(statement):
+    """What may stand in the place of a statement: nothing, or the statements in it."""
+    if isinstance(statement, ast.Pass):
+        return
+    yield []
+    for name in ("body", "orelse", "finalbody"):
+        inner = getattr(statement, name, None)
+        if isinstance(inner, list) and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            yield inner
+
+
+def _still_fails(tree, fails):
+    try:
+        source = ast.unparse(ast.fix_missing_locations(tree))
+        compile(source, "<soak>", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return fails(source)
