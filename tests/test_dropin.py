@@ -187,6 +187,15 @@ def test_arguments_that_pytorch_does_not_take_raise(installed):
         torch.compile(scaled, mode="default", options={"max_autotune": True})
 
 
+def test_a_context_compiles_nothing(installed):
+    with pytest.raises(RuntimeError, match="context manager"), torch._dynamo.optimize("eager"):
+        pass
+    bothways.reset()
+    with torch._dynamo.config.patch(raise_on_ctx_manager_usage=False), torch._dynamo.optimize("eager"):
+        scaled(torch.ones(3))
+    assert not counters["stats"]
+
+
 def test_a_module_compiled_in_place(installed):
     module = torch.nn.Linear(3, 2)
     x = torch.randn(4, 3)

@@ -98,7 +98,7 @@ def test_lazy_layers_find_their_sizes_in_the_first_call(name):
     torch.manual_seed(0)
     other = LAZY[name].make()
     counter = CompileCounter()
-    compiled = bothways.compile(other, backend=counter)
+    compiled = bothways.compile(other, backend=counter, fullgraph=True)
     for results in expected:
         torch.manual_seed(0)
         assert same(run(compiled, other, arguments), results)
@@ -114,3 +114,24 @@ def test_a_loss_that_refuses_its_data_raises_as_eager_does():
     for _ in range(2):
         with pytest.raises(ValueError, match="var has negative"):
             compiled(x, x + 1, -x)
+
+
+class MakesItsOwn(nn.modules.lazy.LazyModuleMixin, nn.Module):
+    """A lazy module that has no parameters at all before its first call, and stays of its class."""
+
+    def initialize_parameters(self, x):
+        self.scale = nn.Parameter(torch.full(x.shape, 2.0))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_lazy_modules_inside_others():
+    counter = CompileCounter()
+    module = nn.Sequential(MakesItsOwn(), nn.LazyLinear(3))
+    compiled = bothways.compile(module, backend=counter, fullgraph=True)
+    x = torch.ones(2, 4)
+    first = compiled(x)
+    assert counter.frame_count == 0 and same(first, module(x))
+    assert same(compiled(x), first) and same(compiled(x), first)
+    assert counter.frame_count == 1

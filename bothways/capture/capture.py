@@ -53,8 +53,9 @@ STATE = (
 MODES = (torch_compat.function_mode_depth, torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
 
 
-# Breaks that mean the function raises: it then runs as plain Python, so that the exception is the real one.
-RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed"})
+# Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
+# life: it then runs as plain Python, whatever the user said about breaks.
+RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
 
 
 @dataclass

@@ -135,6 +135,25 @@ def compiling_is_off() -> bool:
     return "1" in (os.environ.get("TORCHDYNAMO_DISABLE"), os.environ.get("TORCH_COMPILE_DISABLE"))
 
 
+class Optimizing:
+    """The decorator that ``optimize`` gives. As a context, which PyTorch refuses by default, it compiles nothing."""
+
+    def __init__(self, decorate: Callable[[Any], Any]) -> None:
+        self._decorate = decorate
+
+    def __call__(self, fn: Any) -> Any:
+        return self._decorate(fn)
+
+    def __enter__(self) -> Optimizing:
+        config = sys.modules.get("torch._dynamo.config")
+        if getattr(config, "raise_on_ctx_manager_usage", True):
+            raise RuntimeError("torch._dynamo.optimize(...) is used as a context manager; decorate a function with it.")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
 @for_programs("torch._dynamo")
 def optimize(
     backend: str | Callable[..., Any] = "inductor",
@@ -146,7 +165,7 @@ def optimize(
 ) -> Callable[[Any], Any]:
     """``torch._dynamo.optimize``: the decorator that ``torch.compile`` is with these arguments."""
     check_settings("optimize", settings)
-    return lambda fn: compile(fn, backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic)
+    return Optimizing(lambda fn: compile(fn, backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic))
 
 
 @for_programs("torch._dynamo")
@@ -155,7 +174,7 @@ def optimize_assert(
 ) -> Callable[[Any], Any]:
     """``torch._dynamo.optimize_assert``: ``optimize`` where every break is an error."""
     check_settings("optimize_assert", settings)
-    return lambda fn: compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
+    return Optimizing(lambda fn: compile(fn, backend=backend, fullgraph=True, dynamic=dynamic))
 
 
 # What ``optimize`` and ``optimize_assert`` take beside that, in one version or another: doors into the inside

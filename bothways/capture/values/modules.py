@@ -131,6 +131,7 @@ class ModuleValue(ObjectValue):
         if custom is not lookup(torch.nn.Module, "__call__") and not plain:
             return super().call(tracer, args, kwargs)
         self._stop_at_global_hooks(tracer)
+        self._stop_at_first_call(tracer)
         backward = kinds_on(tracer, self)
         if self._has_forward_hooks(tracer) or backward != Kinds():
             from bothways.capture.standins.modules import call_with_hooks
@@ -149,6 +150,14 @@ class ModuleValue(ObjectValue):
         globals_ = tracer.globals_source(hooks)
         for name in torch_compat.GLOBAL_FORWARD_HOOKS:
             tracer.guard("not {s0}", Item(globals_, name))
+
+    def _stop_at_first_call(self, tracer: Tracer) -> None:
+        """A lazy module makes its parameters when it is called for the first time."""
+        lazy = self.obj
+        waiting = torch_compat.LAZY_MODULE_WAITING
+        if isinstance(lazy, torch.nn.modules.lazy.LazyModuleMixin) and waiting in self.instance_dict():
+            tracer.guard("{c0} in {s0}.__dict__", self.source, waiting)
+            tracer.stop("lazy_module", f"{self.describe()} does not know its sizes yet")
 
     def _has_forward_hooks(self, tracer: Tracer) -> bool:
         found = False
