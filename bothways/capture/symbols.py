@@ -6,6 +6,7 @@ assume about symbols becomes a guard, in terms of the places where they are foun
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,12 @@ class Symbols:
         self.environment.on_condition = self._note
         self.sources: dict[Symbol, Source] = {}
         self._sizes: dict[Source, Any] = {}
+
+    def without_new_ones(self, tracer: Tracer) -> Symbols:
+        """For code that is only looked at, and runs as the user's Python: what it finds outside are constants."""
+        made = copy.copy(self)
+        made._tracer, made._history = tracer, SizeHistory(dynamic=False)
+        return made
 
     # What becomes a symbol.
 

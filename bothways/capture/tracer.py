@@ -78,7 +78,7 @@ class Tracer:
         other.fullgraph = self.fullgraph
         other.frames = list(self.frames)
         other.namespace, other._injected = self.namespace, self._injected
-        other.symbols = self.symbols
+        other.symbols = self.symbols.without_new_ones(other)
         return other
 
     # Positions and stops.
