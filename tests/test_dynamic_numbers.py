@@ -147,3 +147,28 @@ def test_attributes_and_globals(backend, monkeypatch):
         monkeypatch.setitem(globals(), "SHIFT", 3 + step * 2)
         agree_once(plain, compiled, (x(),))
         assert plain.calls == module.calls == 4 + step
+
+
+RATE = 2.0
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        return x * RATE * n
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * RATE * ctx.n, None
+
+
+@everywhere
+def test_numbers_that_a_custom_function_reads_and_takes(backend, monkeypatch):
+    def program(x, n):
+        return Scaled.apply(x, n).sum()
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for rate, n in ((2.0, 3), (5.0, 3), (2.0, 4), (7.0, 5), (5.0, 6)):
+        monkeypatch.setitem(globals(), "RATE", rate)
+        agree_once(program, compiled, (x(), n))

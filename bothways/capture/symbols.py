@@ -6,8 +6,8 @@ assume about symbols becomes a guard, in terms of the places where they are foun
 
 from __future__ import annotations
 
-import math
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,10 @@ class Symbols:
         self.sources: dict[Symbol, Source] = {}
         self._sizes: dict[Source, Any] = {}
 
-    def closed(self) -> Symbols:
-        """The same symbols, and no new ones: for code that Python runs later, with what it reads then."""
+    def without_new_ones(self, tracer: Tracer) -> Symbols:
+        """For code that is only looked at, and runs as the user's Python: what it finds outside are constants."""
         made = copy.copy(self)
-        made._history = SizeHistory(dynamic=False)
+        made._tracer, made._history = tracer, SizeHistory(dynamic=False)
         return made
 
     # What becomes a symbol.

@@ -83,7 +83,7 @@ class Tracer:
         other.fullgraph = self.fullgraph
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
-        other.symbols = self.symbols.closed()
+        other.symbols = self.symbols.without_new_ones(other)
         return other
 
     def release(self) -> None:
