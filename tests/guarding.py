@@ -10,7 +10,7 @@ from bothways.testing import CompileCounter
 def changes(program, first, *others):
     """Each of the other arguments needs a program of its own; the first one, and each again, does not."""
     counter = CompileCounter()
-    compiled = bothways.compile(program, backend=counter)
+    compiled = bothways.compile(program, backend=counter, dynamic=False)
     seen = []
     for args in (first, *others):
         frames = counter.frame_count

@@ -70,7 +70,7 @@ class Stop:
     def roots(self) -> list[Value]:
         """What has to be built: operands, what is on the stack, the variables that may be read."""
         found = [operand for operand in (self._step.operands if self._step else ()) if isinstance(operand, Value)]
-        found += self._tracer.open_contexts
+        found += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
             found += _values(outcome.stack)
             found += [value for value in self._variables(outcome.index).values() if value is not None]
@@ -96,7 +96,7 @@ class Stop:
     # Text.
 
     def emit(self, emitter: Emitter) -> list[str]:
-        lines = [f"{emitter.rebuild(context)}.__enter__()" for context in self._tracer.open_contexts]
+        lines = [f"{emitter.rebuild(context)}.__enter__()" for context in _entered_contexts(self._tracer)]
         if self._step is None:
             return [*lines, *self._go_on(emitter, self._outcomes()[0], is_compiled=False)]
         lines += self._run_step(emitter, self._step)
@@ -272,13 +272,18 @@ def _before_prefixes(frame: Frame) -> int:
 Ending = Return | Stop
 
 
+def _entered_contexts(tracer: Tracer) -> list[Any]:
+    """The contexts to close and open again; settings that the graph changed stay as they are."""
+    return [context for context in tracer.open_contexts if isinstance(context, Value)]
+
+
 def leave_modes(tracer: Tracer, grad_before: bool) -> None:
     """Close in the graph what is open where it ends; the program opens it again behind it."""
     if tracer.saved_tensors.pushed or tracer.saved_tensors.disabled:
         tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
     if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
         tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
-    for context in reversed(tracer.open_contexts):
+    for context in reversed(_entered_contexts(tracer)):
         context.leave_in_graph(tracer)
     if grad_before != torch.is_grad_enabled():
         tracer.grad_after = torch.is_grad_enabled()
