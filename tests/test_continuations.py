@@ -1,5 +1,6 @@
 """Functions that break go on: what comes before and after runs as graphs, and everything is as in plain Python."""
 
+import array
 import contextlib
 import re
 import traceback
@@ -429,6 +430,17 @@ def views_across(x):
     note(window)
     window.add_(5)
     return y, window
+
+
+NUMBERS = array.array("d", [1.0, 2.0])
+
+
+def on_an_object_written_in_c(x):
+    try:
+        y = x * NUMBERS[0] + len(NUMBERS)
+    except TypeError:
+        return "no such operator"
+    return y, 2.0 in NUMBERS, list(NUMBERS), NUMBERS == NUMBERS, bool(NUMBERS), NUMBERS + NUMBERS
 
 
 def many_variables(x):

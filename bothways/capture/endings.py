@@ -196,7 +196,7 @@ class Stop:
         try:
             return resumed_code(self._origin.code, point, self._origin.closure_is_given)
         except NotResumable as error:
-            self._tracer.stop("not_resumable", str(error))
+            self._tracer.stop("escape", str(error))
 
     def _variable(self, emitter: Emitter, value: Value | None) -> str:
         return "None" if value is None else emitter.rebuild(value)
