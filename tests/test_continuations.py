@@ -629,3 +629,38 @@ def test_an_exception_passes_a_finally_that_breaks():
     compiled = bothways.compile(program, backend="eager")
     for make in (inputs(0), inputs(0), inputs(1)):
         assert difference(observed(program, make), observed(compiled, make)) is None
+
+
+def test_a_comprehension_with_the_name_of_a_variable_around_it():
+    def program(x):
+        v = 5
+
+        def inner(t):
+            doubled = [v * 2 for v in (1, 2)]
+            note("inner")
+            noted = [note(v) for v in (3, 4)]
+            return t + v + sum(doubled) + sum(noted)
+
+        y = inner(x)
+        v = 7
+        note("outer")
+        return inner(y) + v, [v for v in (1, 2)]
+
+    compiled = bothways.compile(program, backend="eager")
+    for make in (inputs(0), inputs(0), inputs(1)):
+        assert difference(observed(program, make), observed(compiled, make)) is None
+
+
+def test_a_comprehension_with_the_name_of_a_variable_that_an_inner_function_shares():
+    def program(x):
+        v = x * 2
+        kept = [note(v) for v in (1, 2)]
+        later = lambda: v + 1
+        note("between")
+        more = [note(v) for v in kept]
+        v = v * 3
+        return later(), kept, more
+
+    compiled = bothways.compile(program, backend="eager")
+    for make in (inputs(0), inputs(0), inputs(1)):
+        assert difference(observed(program, make), observed(compiled, make)) is None

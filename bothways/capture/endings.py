@@ -12,6 +12,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
+from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import NULL, Frame, Handled
 from bothways.capture.liveness import live_variables
 from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, step_of
@@ -119,6 +120,8 @@ class Stop:
             return step
         code = function.code
         if code.co_flags & _SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
+            return step
+        if free_names(code) != code.co_freevars:  # two parameters would have one name
             return step
         split = len(step.operands) - len(step.keywords)
         arguments = [value for value in step.operands[1:split] if isinstance(value, Value)]
