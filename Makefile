@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint typecheck pytest slow conformance bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak conformance bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make typecheck mypy alone"
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
+	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
 	@echo "make format    let ruff fix what it can"
@@ -52,6 +53,12 @@ pytest: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+SEED ?= 1000
+COUNT ?= 2000
+
+soak: $(READY)
+	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_soak.py
 
 conformance: $(READY)
 	rm -rf build/conformance

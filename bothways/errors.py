@@ -69,8 +69,6 @@ HINTS: dict[str, str] = {
     "escape": "The object cannot be rebuilt after the graph ran; return its parts instead.",
     "loop_state": "Break before or after the comprehension; or write it as a loop.",
     "value_changes": "Make the text outside the compiled function; what is another one at each call is no constant.",
-    "not_resumable": "Move the statement that breaks out of this expression; the function runs as plain Python.",
-    "random_state": "Draw Python or NumPy random numbers outside the compiled function.",
     "unstable_guard": "What the guard reads gives another answer each time; read it outside the compiled function.",
     "internal": "This is a bug in bothways; the function was run as plain Python.",
 }

@@ -48,9 +48,14 @@ def snapshot(value, seen=None):
         return getattr(value, "__name__", value)
     if id(value) in seen:
         return ("again", seen[id(value)][0])
-    seen[id(value)] = len(seen), value
+    if not isinstance(value, tuple):  # equal tuples may be one or two
+        seen[id(value)] = len(seen), value
     if isinstance(value, torch.Tensor):
-        return ("tensor", value.detach().clone(), value.requires_grad, value.is_leaf, snapshot(value.grad if value.is_leaf else None))
+        try:
+            content = value.detach().clone()
+        except RuntimeError as error:  # a view that autograd does not let anybody use any more
+            content = str(error)
+        return ("tensor", content, value.requires_grad, value.is_leaf, snapshot(value.grad if value.is_leaf else None))
     if isinstance(value, dict):
         return ("dict", [(snapshot(key, seen), snapshot(item, seen)) for key, item in value.items()])
     if isinstance(value, (set, frozenset)):

@@ -334,7 +334,7 @@ class Scope:
 class Writer:
     """Fills templates; ``size`` is how many statements it may still write."""
 
-    def __init__(self, seed, size=18):
+    def __init__(self, seed, size=9):
         self.random, self.size = random.Random(seed), size
         self.numbers = itertools.count()
         self.depth = 0
@@ -348,7 +348,7 @@ class Writer:
         body = "s = 'ab'\np = [1, n]\nv = x * 2"
         for kind, name in (("s", "s"), ("i", "p"), ("t", "v")):
             parameters.add(kind, name)
-        rest = self.statements(parameters, 6, self.size)
+        rest = self.statements(parameters, 3, self.size)
         target = self.fill(TARGET.replace("{body}", indented(f"{body}\n{rest}", 4)), parameters)
         return f"{IMPORTS}\n{classes}\n{SETUP}\n{target}"
 
@@ -402,7 +402,7 @@ class Writer:
         if name.startswith("method"):
             inner = Scope({"t": ["t"], "n": ["LIMIT"], "i": ["SEEN"]}, {"t": ["t"]})
             self.forbidden = CALLS[int(name[-1]) :]
-            text = self.statements(inner, 0, 2, depth=1) or "pass"
+            text = self.statements(inner, 0, 1, depth=1) or "pass"
             self.forbidden = []
             return text
         if name == "function":

@@ -1,5 +1,6 @@
 """Functions that break go on: what comes before and after runs as graphs, and everything is as in plain Python."""
 
+import array
 import contextlib
 import re
 import traceback
@@ -460,6 +461,17 @@ def with_super(x):
     return Derived.made(x) + Derived().doubled(x)
 
 
+NUMBERS = array.array("d", [1.0, 2.0])
+
+
+def on_an_object_written_in_c(x):
+    try:
+        y = x * NUMBERS[0] + len(NUMBERS)
+    except TypeError:
+        return "no such operator"
+    return y, 2.0 in NUMBERS, list(NUMBERS), NUMBERS == NUMBERS, bool(NUMBERS), NUMBERS + NUMBERS
+
+
 def many_variables(x):
     a, b, c, d, e = x + 1, x + 2, x + 3, x + 4, x + 5
     note("many")
@@ -684,6 +696,41 @@ def test_an_exception_passes_a_finally_that_breaks():
             note("finally", x * 2)
             y = x * 3
         return y
+
+    compiled = bothways.compile(program, backend="eager")
+    for make in (inputs(0), inputs(0), inputs(1)):
+        assert difference(observed(program, make), observed(compiled, make)) is None
+
+
+def test_a_comprehension_with_the_name_of_a_variable_around_it():
+    def program(x):
+        v = 5
+
+        def inner(t):
+            doubled = [v * 2 for v in (1, 2)]
+            note("inner")
+            noted = [note(v) for v in (3, 4)]
+            return t + v + sum(doubled) + sum(noted)
+
+        y = inner(x)
+        v = 7
+        note("outer")
+        return inner(y) + v, [v for v in (1, 2)]
+
+    compiled = bothways.compile(program, backend="eager")
+    for make in (inputs(0), inputs(0), inputs(1)):
+        assert difference(observed(program, make), observed(compiled, make)) is None
+
+
+def test_a_comprehension_with_the_name_of_a_variable_that_an_inner_function_shares():
+    def program(x):
+        v = x * 2
+        kept = [note(v) for v in (1, 2)]
+        later = lambda: v + 1
+        note("between")
+        more = [note(v) for v in kept]
+        v = v * 3
+        return later(), kept, more
 
     compiled = bothways.compile(program, backend="eager")
     for make in (inputs(0), inputs(0), inputs(1)):

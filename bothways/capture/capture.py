@@ -243,8 +243,12 @@ def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, 
     code = function.__code__
     bound: dict[str, Value] = {name: tracer.wrap(obj, Local(name)) for name, obj in arguments.items()}
     if origin_of(function).shift:
-        # A continuation is given the cells themselves.
+        # A continuation is given the cells themselves; a comprehension may have put one aside on the stack.
         cells = {name: arguments[name] for name in code.co_cellvars}
+        for name in set(arguments).difference(origin_of(function).slots):
+            if isinstance(arguments[name], types.CellType):
+                tracer.guard("type({s0}) is {c0}", Local(name), types.CellType)
+                cells[name] = arguments[name]
         bound.update({
             name: external_cell(tracer, cell, Local(name), Attr(Local(name), "cell_contents"))
             for name, cell in cells.items() if isinstance(cell, types.CellType)

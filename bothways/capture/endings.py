@@ -12,6 +12,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
+from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import NULL, Frame, Handled
 from bothways.capture.liveness import live_variables
 from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, step_of
@@ -120,6 +121,8 @@ class Stop:
         code = function.code
         if code.co_flags & _SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
             return step
+        if free_names(code) != code.co_freevars:  # two parameters would have one name
+            return step
         split = len(step.operands) - len(step.keywords)
         arguments = [value for value in step.operands[1:split] if isinstance(value, Value)]
         keywords = dict(zip(step.keywords, step.operands[split:], strict=True))
@@ -196,7 +199,7 @@ class Stop:
         try:
             return resumed_code(self._origin.code, point, self._origin.closure_is_given)
         except NotResumable as error:
-            self._tracer.stop("not_resumable", str(error))
+            self._tracer.stop("escape", str(error))
 
     def _variable(self, emitter: Emitter, value: Value | None) -> str:
         return "None" if value is None else emitter.rebuild(value)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from bothways.runtime.code_tables import exception_table
+from bothways.runtime.resume import slots_of
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame, Signal
@@ -77,16 +78,21 @@ def decode(code: types.CodeType) -> Decoded:
         return bisect.bisect_left(offsets, offset)
 
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
+    frame_names = slots_of(code) + free_names(code)
+    has_namesakes = frame_names[len(frame_names) - len(code.co_freevars) :] != code.co_freevars
     line = code.co_firstlineno
     instructions = []
     for instruction in raw:
         line = _line_of(instruction) or line
         target = index_at(instruction.argval) if instruction.opcode in jumps else -1
+        argval = instruction.argval
+        if has_namesakes and instruction.opcode in _ABOUT_SLOTS:
+            argval = _slot_names(instruction, frame_names)
         instructions.append(
             Instruction(
                 instruction.opname,
                 instruction.arg or 0,
-                instruction.argval,
+                argval,
                 target,
                 line,
                 instruction.offset,
@@ -98,6 +104,23 @@ def decode(code: types.CodeType) -> Decoded:
         for start, end, target, depth, lasti in exception_table(code)
     )
     return Decoded(instructions, handlers)
+
+
+# Since 3.12 a comprehension is part of its function, and its variable may have the name of one of a function around it.
+FREE = " (free)"
+
+
+def free_names(code: types.CodeType) -> tuple[str, ...]:
+    """The variables of the functions around it, as a frame knows them: never by the name of one of its own."""
+    return tuple(name + FREE if name in code.co_varnames else name for name in code.co_freevars)
+
+
+_ABOUT_SLOTS = frozenset(dis.haslocal) | frozenset(dis.hasfree)
+
+
+def _slot_names(instruction: dis.Instruction, names: tuple[str, ...]) -> str | tuple[str, ...]:
+    arg = instruction.arg or 0
+    return (names[arg >> 4], names[arg & 15]) if isinstance(instruction.argval, tuple) else names[arg]
 
 
 def _line_of(instruction: dis.Instruction) -> int | None:

@@ -6,7 +6,7 @@ import types
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from bothways.capture.instructions import decode
+from bothways.capture.instructions import decode, free_names
 from bothways.runtime.resume import slots_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FRAME_READERS = frozenset("locals vars dir eval exec _getframe currentframe brea
 def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
     """For each instruction the variables of the frame that may be read from there on, before they are set."""
     decoded = decode(code)
-    slots = {name: 1 << index for index, name in enumerate(slots_of(code) + code.co_freevars)}
+    slots = {name: 1 << index for index, name in enumerate(slots_of(code) + free_names(code))}
     if FRAME_READERS.intersection(code.co_names):
         return (frozenset(slots),) * len(decoded.instructions)
     # ``super()`` reads the first argument, and the class, without an instruction that says so.

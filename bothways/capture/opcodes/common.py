@@ -7,6 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
+from bothways.capture.instructions import FREE, free_names
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.sources import Item
 from bothways.capture.values.base import Value
@@ -127,7 +128,7 @@ def MAKE_CELL(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def COPY_FREE_VARS(frame: Frame, inst: Instruction) -> None:
-    for name, cell in zip(frame.code.co_freevars, frame.function.closure, strict=True):
+    for name, cell in zip(free_names(frame.code), frame.function.closure, strict=True):
         frame.locals[name] = cell
 
 
@@ -140,11 +141,11 @@ def LOAD_CLOSURE(frame: Frame, inst: Instruction) -> None:
 def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
     cell: CellValue = frame.locals[inst.argval]
     if cell.content is None:
-        free = inst.argval in frame.code.co_freevars
+        free = inst.argval in free_names(frame.code)
         if free:
             frame.tracer.throw(
                 NameError,
-                f"cannot access free variable {inst.argval!r} where it is not associated with a value"
+                f"cannot access free variable {inst.argval.removesuffix(FREE)!r} where it is not associated with a value"
                 " in enclosing scope",
             )
         frame.tracer.throw(

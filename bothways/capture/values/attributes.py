@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 MISSING = object()
+HEAP_TYPE = 1 << 9  # the flag of classes that are made at run time: by Python, and by some C modules
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 FIELD_GETTER = type(namedtuple("Example", "field").field)  # type: ignore[attr-defined]  # reads one element of a tuple
 C_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import protocols
-from bothways.capture.values.attributes import MISSING, lookup
+from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
@@ -23,8 +23,6 @@ from bothways.capture.values.objects import ObjectValue
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.tracer import Tracer
-
-HEAP_TYPE = 1 << 9
 
 # Built-in bases a user class may extend; the instance then holds one of these as its payload.
 PAYLOADS: tuple[type, ...] = (

@@ -17,6 +17,7 @@ from bothways.capture.sources import Attr, Source, is_plain_name
 from bothways.capture.values.attributes import (
     C_FIELDS,
     C_METHODS,
+    HEAP_TYPE,
     MISSING,
     bind_class_attribute,
     class_entry,
@@ -250,6 +251,9 @@ class ObjectValue(Value):
         """Call a special method written in Python; None when the class has none."""
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is MISSING or attribute is None or isinstance(attribute, C_METHODS):
+            owner = getattr(attribute, "__objclass__", object)
+            if self.payload is None and owner.__flags__ & HEAP_TYPE:
+                tracer.stop("operator_unknown", f"{name} of {self.describe()} is written in C")
             guard_class_lacks(tracer, self.cls)
             return None
         bound = bind_class_attribute(tracer, self, self.cls, name, attribute)
