@@ -29,6 +29,9 @@ def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
     if FRAME_READERS.intersection(code.co_names):
         return (frozenset(slots),) * len(decoded.instructions)
     live = _solve(decoded, slots)
+    if "super" in code.co_names and "__class__" in code.co_freevars:
+        # super() reads the first argument without an instruction that says so.
+        live = [bits | slots[code.co_varnames[0]] for bits in live] if code.co_argcount else live
     return tuple(frozenset(name for name, bit in slots.items() if bit & bits) for bits in live)
 
 
