@@ -1,7 +1,7 @@
 """Runs a generated program plainly and compiled, and tells the first thing that differs.
 
 Each run is a module of its own, made from the same source, so that globals and classes are two; what a call returns,
-raises, changes and logs becomes a snapshot, in which an object that was seen before is a number: who is who counts, too.
+raises, changes and logs becomes a snapshot, in which an object that was seen before is a number: who is who counts.
 """
 
 import ast

@@ -735,3 +735,45 @@ def test_a_comprehension_with_the_name_of_a_variable_that_an_inner_function_shar
     compiled = bothways.compile(program, backend="eager")
     for make in (inputs(0), inputs(0), inputs(1)):
         assert difference(observed(program, make), observed(compiled, make)) is None
+
+
+class Parent:
+    def scaled(self, x):
+        return x * 2
+
+
+class Child(Parent):
+    def scaled(self, x):
+        note("before")
+        y = super().scaled(x)
+        note(__class__.__name__)
+        return super().scaled(y)
+
+
+def test_super_after_a_break():
+    def program(x):
+        return Child().scaled(x)
+
+    for plain in (program, Child().scaled):
+        compiled = bothways.compile(plain, backend="eager")
+        for make in (inputs(0), inputs(0), inputs(1)):
+            assert difference(observed(plain, make), observed(compiled, make)) is None
+
+
+@pytest.mark.parametrize("flags", [(False, True, False), (True, False, True)])
+def test_a_shared_variable_that_is_bound_only_sometimes(flags):
+    def program(x, flag):
+        if flag:
+            v = 1
+        note("between")
+        later = lambda: v
+        try:
+            return x + later()
+        except NameError as error:
+            return x, str(error)
+
+    compiled = bothways.compile(program, backend="eager")
+    for flag in flags:
+        make = inputs(0)
+        expected, got = (observed(lambda x: call(x, flag), make) for call in (program, compiled))
+        assert difference(expected, got) is None

@@ -28,9 +28,10 @@ def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
     slots = {name: 1 << index for index, name in enumerate(slots_of(code) + free_names(code))}
     if FRAME_READERS.intersection(code.co_names):
         return (frozenset(slots),) * len(decoded.instructions)
-    # ``super()`` reads the first argument, and the class, without an instruction that says so.
-    always = sum(slots.get(name, 0) for name in (*code.co_varnames[:1], "__class__")) if "super" in code.co_names else 0
-    live = [bits | always for bits in _solve(decoded, slots)]
+    live = _solve(decoded, slots)
+    if "super" in code.co_names and "__class__" in code.co_freevars:
+        # super() reads the first argument without an instruction that says so.
+        live = [bits | slots[code.co_varnames[0]] for bits in live] if code.co_argcount else live
     return tuple(frozenset(name for name, bit in slots.items() if bit & bits) for bits in live)
 
 

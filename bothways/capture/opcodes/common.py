@@ -143,10 +143,10 @@ def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
     if cell.content is None:
         free = inst.argval in free_names(frame.code)
         if free:
+            name = inst.argval.removesuffix(FREE)
             frame.tracer.throw(
                 NameError,
-                f"cannot access free variable {inst.argval.removesuffix(FREE)!r} where it is not associated with a value"
-                " in enclosing scope",
+                f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope",
             )
         frame.tracer.throw(
             UnboundLocalError,

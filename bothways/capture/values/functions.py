@@ -439,6 +439,15 @@ class MethodValue(Value):
         return f"{bind}({emitter.rebuild(self.function)}, {emitter.rebuild(self.owner)})"
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """Whether the variable a cell is for is unbound."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 def external_cell(tracer: Tracer, cell: types.CellType, source: Source, inside: Source) -> Value:
     """The Value of a cell from outside, and of what is inside; one cell is one Value, whoever shares it."""
     known = tracer.known(cell)
@@ -450,6 +459,7 @@ def external_cell(tracer: Tracer, cell: types.CellType, source: Source, inside: 
         content: Value | None = tracer.wrap(cell.cell_contents, inside)
     except ValueError:
         content = None
+        tracer.guard("{c0}({s0})", source, is_empty)
     value = CellValue(content, source)
     tracer.remember(cell, value)
     return value

@@ -1,0 +1,7 @@
+"""The one door to PyTorch's private names, and the place for what differs between its versions.
+
+Everything here is a thin name for something PyTorch has; nothing here knows about bothways.
+"""
+
+from bothways.torch_compat.functions import *  # noqa: F403
+from bothways.torch_compat.names import *  # noqa: F403

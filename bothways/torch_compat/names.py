@@ -1,0 +1,129 @@
+"""PyTorch's private functions, classes and attributes, under names of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch._C as _C
+import torch._jit_internal
+import torch.amp.autocast_mode as autocast_mode
+import torch.nn.modules.module as module_internals
+import torch.utils._contextlib
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose ``__torch_dispatch__`` is not wrapped to keep torch.compile out, which loads all of it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# A tensor of a subclass that has sizes, strides, dtype and device and no data, and the way to leave functions alone.
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+disabled_torch_function: Any = _C._disabled_torch_function_impl
+
+# Interpreter-wide state: what the fakes run under and what the guards compare.
+is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+is_inference_mode_enabled: Callable[[], bool] = torch.is_inference_mode_enabled
+is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
+get_default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
+function_mode_depth: Callable[[], int] = _C._len_torch_function_stack
+dispatch_mode_depth: Callable[[], int] = _C._len_torch_dispatch_stack
+functorch_level: Callable[[], int | None] = _C._functorch.maybe_current_level
+are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
+
+# Functions torch calls to ask whether somebody compiles; inside a capture the answers are known.
+is_scripting: Callable[[], bool] = torch._jit_internal.is_scripting
+get_tracing_state: Callable[[], Any] = _C._get_tracing_state
+
+# Attention asks whether PyTorch's own tracer runs; it never does inside a capture. Newer versions have dropped it.
+is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
+check: Callable[..., None] = torch._check
+log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
+
+# Autocast as two calls, the form a graph can hold.
+enter_autocast: Callable[..., Any] = autocast_mode._enter_autocast
+exit_autocast: Callable[..., Any] = autocast_mode._exit_autocast
+enter_inference_mode: Callable[[bool], Any] = torch.autograd.grad_mode._enter_inference_mode
+exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_inference_mode
+
+context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
+LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
+is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
+is_checkpoint_valid: Callable[[], bool] = torch.autograd._is_checkpoint_valid
+is_fx_tracing: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
+unwrap_optional: Callable[[Any], Any] = torch.jit._unwrap_optional
+foreach_pow: Callable[..., Any] = torch._foreach_pow
+foreach_lerp_: Callable[..., Any] = torch._foreach_lerp_
+get_cublas_allow_tf32: Callable[[], bool] = _C._get_cublas_allow_tf32
+
+# Which implementations of attention may be used: what sets each switch, and what reads it.
+SDP_SWITCHES: dict[Any, Any] = {
+    getattr(_C, f"_set_sdp_use_{name}"): getattr(_C, f"_get_{name}_sdp_enabled")
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(_C, f"_set_sdp_use_{name}")
+}
+set_sdp_priority: Callable[[list[int]], None] = _C._set_sdp_priority_order
+get_sdp_priority: Callable[[], list[int]] = _C._get_sdp_priority_order
+SDPAParams: type = torch.backends.cuda.SDPAParams
+foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
+get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
+
+MULTI_HANDLE: type = torch.autograd.graph._MultiHandle
+
+# Saved-tensor hooks as calls, and the message of who disabled them.
+push_saved_tensors_hooks: Callable[..., None] = _C._autograd._push_saved_tensors_default_hooks
+top_saved_tensors_hooks: Callable[[], Any] = partial(_C._autograd._top_saved_tensors_default_hooks, True)
+pop_saved_tensors_hooks: Callable[[], None] = _C._autograd._pop_saved_tensors_default_hooks
+disable_saved_tensors_hooks: Callable[[str], None] = _C._autograd._saved_tensors_hooks_disable
+enable_saved_tensors_hooks: Callable[[], None] = _C._autograd._saved_tensors_hooks_enable
+saved_tensors_hooks_disabled: Callable[[], str | None] = (
+    _C._autograd._saved_tensors_hooks_get_disabled_error_message
+)
+
+# What nn.Module puts around the tensors of a module that has backward hooks, and how it finds them.
+BackwardHookFunction: type[torch.autograd.Function] = torch.nn.modules._functions.BackwardHookFunction
+module_backward_hooks: Callable[[torch.nn.Module], tuple[list[Any], list[Any]]] = torch.nn.Module._get_backward_hooks
+module_backward_pre_hooks: Callable[[torch.nn.Module], list[Any]] = torch.nn.Module._get_backward_pre_hooks
+warn_of_partial_hook: Callable[..., None] = torch.nn.Module._maybe_warn_non_full_backward_hook
+HookOfModule: Callable[..., Any] = module_internals._WrappedHook
+
+# Where C-implemented tensor functions live.
+VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
+NN_FUNCTIONS: Any = _C._nn
+LINALG_FUNCTIONS: Any = getattr(_C, "_linalg", None)
+FFT_FUNCTIONS: Any = getattr(_C, "_fft", None)
+SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
+OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
+
+LAZY_MODULE_WAITING = "_initialize_hook"  # what a lazy module has until its first call
+
+GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
+call_module: Any = torch.nn.Module._call_impl
+_MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether calling the module does nothing but to call its class's ``forward``."""
+    state = module.__dict__
+    return (
+        type(module).__call__ is torch.nn.Module.__call__
+        and "forward" not in state
+        and not state.get("_compiled_call_impl")
+        and not any(state.get(name) for name in _MODULE_HOOKS)
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
+
+
+GLOBAL_FORWARD_HOOKS: tuple[str, ...] = ("_global_forward_pre_hooks", "_global_forward_hooks")
