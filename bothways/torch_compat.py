@@ -19,6 +19,7 @@ import torch.amp.autocast_mode as autocast_mode
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
+import torch.utils._device
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -67,6 +68,14 @@ exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_infe
 _keep_view_operations: Any = torch.autograd.grad_mode._force_original_view_tracking
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+# Functions that make tensors on the default device; a context in which no torch function mode sees what is called.
+device_constructors: Callable[[], set[Any]] = torch.utils._device._device_constructors
+without_function_modes: Callable[[], Any] = _C.DisableTorchFunction
+# Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments.
+ADAFACTOR_UPDATES: tuple[Any, ...] = (
+    torch.optim._adafactor._single_tensor_adafactor,
+    torch.optim._adafactor._multi_tensor_adafactor,
+)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
@@ -458,13 +467,6 @@ def apply_binds_keywords() -> bool:
     return True
 
 
-def adafactor_updates() -> tuple[Any, ...]:
-    """Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments."""
-    from torch.optim import _adafactor
-
-    return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor
-
-
 def operation_state() -> tuple[Any, ...]:
     """The interpreter-wide state that decides which operations run for a program, and what they give."""
     backends = torch.backends
@@ -489,23 +491,7 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
     return original if getattr(function, "__name__", None) == "ScriptFunction" else None
 
 
-def device_constructors() -> set[Any]:
-    """The functions that make tensors on the default device."""
-    from torch.utils import _device
-
-    return _device._device_constructors()
-
-
 def caller_device() -> torch.device | None:
     """The default device, where choosing it is all that the active torch function modes do."""
-    from torch.utils import _device
-
-    if function_mode_depth() != 1:
-        return None
-    mode = torch.overrides._get_current_function_mode()
-    return mode.device if isinstance(mode, _device.DeviceContext) else None
-
-
-def without_function_modes() -> Any:
-    """No torch function mode sees what is called."""
-    return _C.DisableTorchFunction()
+    mode = torch.overrides._get_current_function_mode() if function_mode_depth() == 1 else None
+    return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None
