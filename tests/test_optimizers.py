@@ -203,3 +203,11 @@ def test_a_state_that_was_loaded_is_used():
         return list(model.parameters()), optimizer.state_dict()
 
     assert same(fit(bothways.compile(step, backend="eager", fullgraph=True)), fit(step))
+
+
+def test_optimizers_that_pytorchs_compiler_has_seen(monkeypatch):
+    import torch._dynamo.eval_frame as peer
+
+    monkeypatch.setattr(optim.AdamW, "_init_group", peer.DisableContext()(optim.AdamW._init_group), raising=False)
+    compiled = bothways.compile(step, backend="eager", fullgraph=True)
+    assert same(train(optim.AdamW, compiled), train(optim.AdamW, step))

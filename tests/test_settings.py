@@ -231,3 +231,19 @@ def test_a_grad_mode_set_by_the_users_own_context():
         with torch.set_grad_enabled(enabled):
             y, z, now = compiled(x)
             assert y.requires_grad and not z.requires_grad and now == enabled
+
+
+def test_a_break_where_settings_are_changed():
+    def function(x):
+        torch.set_default_dtype(torch.float64)
+        y = torch.zeros(2)
+        bothways.graph_break()
+        z = torch.ones(2)
+        torch.set_default_dtype(torch.float32)
+        return x * 2, y, z, torch.zeros(1)
+
+    compiled = bothways.compile(function, backend="eager")
+    expected = [kind(tensor) for tensor in function(X)]
+    for _ in range(2):
+        assert [kind(tensor) for tensor in compiled(X)] == expected
+        assert torch.get_default_dtype() == torch.float32

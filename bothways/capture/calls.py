@@ -27,6 +27,9 @@ LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
     "_script_if_tracing.<locals>.wrapper": ("fn", None),
     "_use_grad_for_differentiable.<locals>._use_grad": ("func", step_with_its_grad_mode),
 }
+# What PyTorch's compiler puts around methods of optimizers when a process uses it: it means that compiler only. Around
+# a function of the user's the same wrapper is the user's word.
+KEPT_FROM_ANOTHER = {"DisableContext.__call__.<locals>._fn": ("fn", None)}
 
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -45,8 +48,11 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         if handler is not None:
             return handler(tracer, args, kwargs)
         wrapper = real.__code__.co_qualname  # the function itself bears the name of what it wraps
-        if wrapper in LOOKED_THROUGH:
-            return _call_behind(tracer, function, *LOOKED_THROUGH[wrapper], args, kwargs)
+        behind = LOOKED_THROUGH.get(wrapper)
+        if behind is None and (real.__module__ or "").startswith("torch.optim."):
+            behind = KEPT_FROM_ANOTHER.get(wrapper)
+        if behind is not None:
+            return _call_behind(tracer, function, *behind, args, kwargs)
         stand_in = standins.find(real)
         if stand_in is not None:
             return tracer.inline(stand_in, args, kwargs)

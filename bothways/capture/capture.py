@@ -319,3 +319,5 @@ def _torch_state_kept(tracer: Tracer) -> Iterator[None]:
         torch_compat.set_grad_enabled(grad_enabled)
         for context in reversed(tracer.open_contexts):
             context.leave()
+        for setting in reversed(tracer.changed_settings):
+            setting.leave()

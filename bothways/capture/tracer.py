@@ -63,6 +63,7 @@ class Tracer:
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
+        self.changed_settings: list[Any] = []  # settings that the program changes, as they were
         self.default_devices: list[Any] = []  # where tensors are made, the caller's default device first
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
         # Questions about tensors and modes whose answer may be another one when the same code runs later.

@@ -14,6 +14,7 @@ import torch._jit_internal
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
+import torch.utils._device
 
 from bothways.torch_compat.names import (
     function_mode_depth,
@@ -346,13 +347,6 @@ def apply_binds_keywords() -> bool:
     return True
 
 
-def adafactor_updates() -> tuple[Any, ...]:
-    """Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments."""
-    from torch.optim import _adafactor
-
-    return _adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafactor
-
-
 def operation_state() -> tuple[Any, ...]:
     """The interpreter-wide state that decides which operations run for a program, and what they give."""
     backends = torch.backends
@@ -377,23 +371,7 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
     return original if getattr(function, "__name__", None) == "ScriptFunction" else None
 
 
-def device_constructors() -> set[Any]:
-    """The functions that make tensors on the default device."""
-    from torch.utils import _device
-
-    return _device._device_constructors()
-
-
 def caller_device() -> torch.device | None:
     """The default device, where choosing it is all that the active torch function modes do."""
-    from torch.utils import _device
-
-    if function_mode_depth() != 1:
-        return None
-    mode = torch.overrides._get_current_function_mode()
-    return mode.device if isinstance(mode, _device.DeviceContext) else None
-
-
-def without_function_modes() -> Any:
-    """No torch function mode sees what is called."""
-    return _C.DisableTorchFunction()
+    mode = torch.overrides._get_current_function_mode() if function_mode_depth() == 1 else None
+    return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None

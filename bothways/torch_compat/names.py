@@ -12,6 +12,7 @@ import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
+import torch.utils._device
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -56,6 +57,14 @@ enter_inference_mode: Callable[[bool], Any] = torch.autograd.grad_mode._enter_in
 exit_inference_mode: Callable[[Any], None] = torch.autograd.grad_mode._exit_inference_mode
 
 context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorator
+# Functions that make tensors on the default device; a context in which no torch function mode sees what is called.
+device_constructors: Callable[[], set[Any]] = torch.utils._device._device_constructors
+without_function_modes: Callable[[], Any] = _C.DisableTorchFunction
+# Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments.
+ADAFACTOR_UPDATES: tuple[Any, ...] = (
+    torch.optim._adafactor._single_tensor_adafactor,
+    torch.optim._adafactor._multi_tensor_adafactor,
+)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true

@@ -100,4 +100,4 @@ def powers_of_tensor(base: torch.Tensor, exponents: Tensors) -> Tensors:
     return [torch.pow(base.to(exponent.dtype), exponent) for exponent in exponents]
 
 
-STANDINS: dict[Any, Any] = dict.fromkeys(torch_compat.adafactor_updates(), adafactor)
+STANDINS: dict[Any, Any] = dict.fromkeys(torch_compat.ADAFACTOR_UPDATES, adafactor)

@@ -203,6 +203,8 @@ def _undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
         for context in reversed(side.open_contexts):
             if context not in tracer.open_contexts:
                 context.leave()
+        for setting in reversed(side.changed_settings):
+            setting.leave()
         torch_compat.set_grad_enabled(False)
 
 

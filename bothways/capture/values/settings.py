@@ -42,7 +42,7 @@ SETTINGS: dict[Callable[..., Any], Callable[[], Call]] = {
 
 @dataclass
 class _Undo:
-    """A setting as it was; among the open contexts, which capture leaves at its end."""
+    """A setting as it was, for the end of the capture."""
 
     setter: Callable[..., Any]
     before: Call
@@ -57,7 +57,7 @@ def _sets(setter: Callable[..., Any], read: Callable[[], Call]) -> Handler:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         before = read()
         tracer.run_const(setter, *positional, **keywords)
-        tracer.open_contexts.append(_Undo(setter, before))
+        tracer.changed_settings.append(_Undo(setter, before))
         tracer.graph.statement(SetsState(setter, positional, keywords), ())
         return ConstantValue(None)
 

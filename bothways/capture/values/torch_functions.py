@@ -164,7 +164,8 @@ def _guarded(function: Callable[..., Any]) -> Handler:
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         answer = fold(tracer, args, kwargs)
-        if not tracer.open_contexts:  # inside a context of its own the program asks about what it did itself
+        # Inside a context of its own, or after a setting of its own, the program asks about what it did itself.
+        if not tracer.open_contexts and not tracer.changed_settings:
             positional, keywords = constant_arguments(tracer, args, kwargs)
             names = [*keywords]
             slots = [f"{{c{index}}}" for index in range(len(positional))]
