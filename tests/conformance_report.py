@@ -98,5 +98,16 @@ def report(found):
     ])  # fmt: skip
 
 
+BY_HAND = "# Conformance with PyTorch's own tests of its compiler\n"
+
+
+def kept(path: Path) -> str:
+    """The part of the document that is written by hand."""
+    _, mark, text = path.read_text().partition(BY_HAND) if path.exists() else ("", "", "")
+    return f"\n{mark}{text}" if mark else ""
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(report(load(sys.argv[1])))
+    document = Path(sys.argv[2])
+    by_hand = kept(document)
+    document.write_text(report(load(sys.argv[1])) + by_hand)

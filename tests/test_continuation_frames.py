@@ -3,6 +3,7 @@
 import array
 import re
 import traceback
+import weakref
 
 import pytest
 import torch
@@ -144,3 +145,32 @@ def test_a_shared_variable_that_is_bound_only_sometimes(flags):
         make = inputs(0)
         expected, got = (observed(lambda x: call(x, flag), make) for call in (program, compiled))
         assert difference(expected, got) is None
+
+
+def test_a_tensor_that_nobody_needs_any_more_is_let_go_of():
+    kept, alive = [], []
+
+    @bothways.disable
+    def keep(tensor):
+        kept.append(weakref.ref(tensor))
+
+    @bothways.disable
+    def look():
+        alive.append(kept[-1]() is not None)
+
+    def program(x):
+        y = x + 1
+        keep(y)
+        z = y * 2
+        del y
+        keep(z)
+        z = z + 1
+        note("in between")
+        look()
+        return z * 3
+
+    compiled = bothways.compile(program, backend="eager")
+    for function in (program, compiled, compiled):
+        alive.clear()
+        function(torch.ones(2))
+        assert alive == [False]

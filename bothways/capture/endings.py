@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -185,10 +186,13 @@ class Stop:
         stack = [text if isinstance(text, str) else str(self._lasti(text, shift)) for text in texts]
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
+        following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
         if self._is_continuation and is_compiled:
-            return [f"return {emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"]
-        call = f"{name}({arguments})"
-        return [f"return {emitter.inject(go_on, 'go_on')}({call})" if is_compiled else f"return {call}"]
+            return [f"return {following}"]
+        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here.
+        held = [name for name in emitter.tensors.values() if re.search(rf"\b{name}\b", arguments)]
+        forget = [f"del {', '.join(held)}"] if held else []
+        return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
 
     def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
         name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"

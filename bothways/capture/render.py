@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
-RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers"}
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after"}
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
@@ -138,6 +138,9 @@ def render(
     body += [*emitter.builds, *emitter.effects]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
+    # Tensors that only effects needed are not held while the user's Python runs.
+    done = [name for name in emitter.tensors.values() if not re.search(rf"\b{name}\b", "\n".join(last))]
+    body += [f"del {', '.join(done)}"] if done and len(last) > 1 else []
     body += last
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count

@@ -29,7 +29,8 @@ class Next:
 def go_on(after: Any) -> Any:
     """Call continuations until one returns what the user's function returns."""
     while type(after) is Next:
-        after = after.function(*after.args)
+        args, after.args = after.args, ()
+        after = after.function(*args)
     return after
 
 
