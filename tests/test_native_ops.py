@@ -221,13 +221,20 @@ def test_nan_and_infinity(dtype):
             torch.isnan, torch.isinf, torch.isfinite, torch.signbit, torch.nan_to_num, torch.sin, torch.logit,
             torch.sinc, F.silu, F.softplus, F.elu, F.hardswish, F.hardsigmoid, F.hardtanh, F.relu6,
             F.leaky_relu, F.hardshrink, F.mish, F.logsigmoid, F.softsign,
-            lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=0), lambda x: x.clamp(max=NAN), lambda x: x**2,
+            lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=0), lambda x: x**2,
             lambda x: x**0.5, lambda x: x**-1, lambda x: 2**x, lambda x: x.clamp(x.flip(0), x),
             lambda x: torch.where(x > 0, x, -x), lambda x: torch.div(x, 2.5, rounding_mode="trunc"),
             lambda x: x.amax(1), lambda x: x.amin(1), lambda x: x.sum(1), lambda x: x.prod(1), lambda x: x.softmax(1),
             lambda x: x.logsumexp(1), lambda x: x.norm(dim=1), lambda x: x.any(1), lambda x: x.all(1),
         )
     ])  # fmt: skip
+
+
+def test_a_bound_that_is_no_number_is_left_to_aten():
+    x, _ = pairs()
+    for bounds in ({"max": NAN}, {"min": NAN}, {"min": 0.0, "max": NAN}):
+        run, _ = compiled(lambda x, bounds=bounds: x.clamp(**bounds), x)
+        torch.testing.assert_close(run(x)[0], x.clamp(**bounds), equal_nan=True, rtol=0, atol=0)
 
 
 def test_zero_keeps_its_sign():

@@ -120,10 +120,12 @@ def capture(
     if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
+    tracer = request.tracer()
     try:
-        return _attempt(request, request.tracer())
+        return _attempt(request, tracer)
     except Interrupted as interrupted:
-        found = interrupted.with_traceback(None)  # its frames hold the user's objects
+        found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
+    tracer.release()
     if fullgraph:
         raise Unsupported(found.break_)
     return _until(request, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -117,19 +118,28 @@ def _masked_fill(b: Builder, out: torch.Tensor, x: Node, mask: Node, value: Oper
     return b.where(mask, value, x, out.dtype)
 
 
+def _refuse_nan(*bounds: Any) -> None:
+    """What a bound that is no number does to the others differs between PyTorch's versions."""
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
+        raise NotLowered("a bound is NaN")
+
+
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def _clamp(b: Builder, out: torch.Tensor, x: Node, low: Any = None, high: Any = None) -> Node:
+    _refuse_nan(low, high)
     found = b.map("copy", x, dtype=out.dtype) if low is None else b.map("maximum", x, low, dtype=out.dtype)
     return found if high is None else b.map("minimum", found, high, dtype=out.dtype)
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
 def _clamp_min(b: Builder, out: torch.Tensor, x: Node, low: Operand) -> Node:
+    _refuse_nan(low)
     return b.map("maximum", x, low, dtype=out.dtype)
 
 
 @lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
 def _clamp_max(b: Builder, out: torch.Tensor, x: Node, high: Operand) -> Node:
+    _refuse_nan(high)
     return b.map("minimum", x, high, dtype=out.dtype)
 
 
