@@ -8,6 +8,7 @@ differentiable itself is differentiated by the same road.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -206,18 +207,23 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
 
 def share_memory(inputs: Sequence[torch.Tensor], changed: Sequence[int]) -> bool:
     """Whether an input that is mutated shares its memory with another one, which would have to see the change."""
-    memory = [torch_compat.storage_identity(tensor) for tensor in inputs]
-    return any(memory.count(memory[index]) > 1 for index in changed)
+    memory = list(map(torch_compat.storage_of, inputs))
+    if len(set(memory)) == len(memory):
+        return False
+    shared = Counter(memory)
+    return any(shared[memory[index]] > 1 for index in changed)
 
 
 def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor]) -> None:
     """Give the inputs that were mutated their new values."""
-    with torch.no_grad():
-        for index, value in zip(changed, values, strict=True):
-            if value is inputs[index]:
-                torch.autograd.graph.increment_version(value)
-            else:
+    written = []
+    for index, value in zip(changed, values, strict=True):
+        if value is inputs[index]:
+            written.append(value)
+        else:
+            with torch.no_grad():
                 inputs[index].copy_(value)
+    torch.autograd.graph.increment_version(written)
 
 
 class DifferentiatedGraph:
