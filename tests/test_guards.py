@@ -5,6 +5,7 @@ program and the right answer; what was not relied on makes none.
 """
 
 import collections
+import enum
 
 import pytest
 import torch
@@ -303,3 +304,13 @@ def test_identity_in_equality_and_containment():
     changes(lambda x, a, b: x + (a in b), (X, ONE, [OTHER]), (X, ONE, [ONE]))
     changes(lambda x, a, b: x + b.index(a), (X, ONE, [OTHER, ONE]), (X, ONE, [ONE, OTHER]))
     changes(lambda x, a, b: x + (a in b), (X, ONE, {OTHER: 1}), (X, ONE, {ONE: 1}))
+
+
+def test_a_key_whose_text_is_none():
+    class Kind(enum.Enum):
+        ONE = 1
+
+        def __str__(self):
+            return self.value
+
+    is_one_program(lambda x, table: x * table[Kind.ONE], (X, {Kind.ONE: 2.0}), (X, {Kind.ONE: 2.0}))

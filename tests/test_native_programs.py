@@ -281,3 +281,15 @@ def test_the_python_around_the_kernels_shows_in_tracebacks():
     with pytest.raises(RuntimeError) as caught:
         program.run(torch.randn(2, 3), torch.randn(5, 5))
     assert any("bothways native" in str(entry.path) for entry in caught.traceback)
+
+
+def test_a_chain_of_thousands_of_operations():
+    def chain(x):
+        for _ in range(3000):
+            x = x + 1
+        return x
+
+    x = torch.zeros(4, requires_grad=True)
+    result = bothways.compile(chain)(x)
+    result.sum().backward()
+    assert torch.equal(result, torch.full((4,), 3000.0)) and torch.equal(x.grad, torch.ones(4))

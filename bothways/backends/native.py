@@ -26,8 +26,8 @@ def compile_kernels(
     if all(tensor.device.type == "cpu" for tensor in tensors) and not _has_complex_values(graph):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
-        except NotLowered:
-            pass  # what the graph does to its inputs is for ATen to do
+        except (NotLowered, RecursionError):
+            pass  # what the graph does to its inputs is for ATen to do; a chain of thousands is too long to take apart
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)

@@ -92,7 +92,9 @@ class GuardWriter:
 
 def _label(constant: object) -> str:
     names = (getattr(constant, attribute, None) for attribute in ("__qualname__", "co_name", "__name__"))
-    return next((name for name in names if isinstance(name, str)), str(constant))
+    found = next((name for name in names if isinstance(name, str)), None)
+    # What a user's class makes of itself as a text may be anything, or raise.
+    return found or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
 
 
 def _count(source: Source, uses: Counter[Source]) -> None:

@@ -159,7 +159,10 @@ def trace_joint(
             function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
-        joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+        try:
+            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+        except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
+            raise NotDifferentiable(str(error)) from error
         if sizes is not None:
             sizes.specialise()
     joint.sizes = sizes

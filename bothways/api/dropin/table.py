@@ -43,6 +43,7 @@ ROWS: tuple[Row, ...] = (
     Row("torch.compiler", "assume_constant_result", facades.assume_constant_result, required=True),
     Row("torch.compiler", "is_compiling", Mark.IS_COMPILING, required=True),
     Row("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
+    Row("torch._utils", "is_compiling", Mark.IS_COMPILING),
     Row("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
     # What people import from the compiler itself: compiling and looking at the result,
     Row("torch._dynamo", "optimize", facades.optimize),
