@@ -211,3 +211,19 @@ def test_optimizers_that_pytorchs_compiler_has_seen(monkeypatch):
     monkeypatch.setattr(optim.AdamW, "_init_group", peer.DisableContext()(optim.AdamW._init_group), raising=False)
     compiled = bothways.compile(step, backend="eager", fullgraph=True)
     assert same(train(optim.AdamW, compiled), train(optim.AdamW, step))
+
+
+def test_a_captured_step_computes_in_pythons_precision():
+    def trained(compiler):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(8, 8))
+        optimizer = torch.optim.AdamW([weight], lr=0.1)
+        step = compiler(optimizer.step)
+        for _ in range(5):
+            weight.grad = torch.randn(8, 8)
+            step()
+        return weight.detach()
+
+    plain = trained(lambda function: function)
+    captured = trained(lambda function: bothways.compile(function, backend="eager", fullgraph=True))
+    assert torch.equal(plain, captured)

@@ -11,6 +11,7 @@ import torch._C as _C
 import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
+import torch.optim.optimizer as optimizer_internals
 import torch.utils._contextlib
 import torch.utils._device
 import torch.utils._pytree as pytree
@@ -67,6 +68,7 @@ ADAFACTOR_UPDATES: tuple[Any, ...] = (
 )
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
+optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
 storage_of: Callable[[torch.Tensor], int] = _C._storage_id  # type: ignore[attr-defined]
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
 is_checkpoint_valid: Callable[[], bool] = torch.autograd._is_checkpoint_valid

@@ -100,4 +100,12 @@ def powers_of_tensor(base: torch.Tensor, exponents: Tensors) -> Tensors:
     return [torch.pow(base.to(exponent.dtype), exponent) for exponent in exponents]
 
 
-STANDINS: dict[Any, Any] = dict.fromkeys(torch_compat.ADAFACTOR_UPDATES, adafactor)
+def value_of(number: Any) -> Any:
+    """The number in a tensor, as a tensor in the precision that Python's numbers have."""
+    return number.double() if isinstance(number, torch.Tensor) else number
+
+
+STANDINS: dict[Any, Any] = {
+    **dict.fromkeys(torch_compat.ADAFACTOR_UPDATES, adafactor),
+    torch_compat.optimizer_value: value_of,
+}
