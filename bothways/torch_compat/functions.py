@@ -274,6 +274,10 @@ def storage_identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+# The same for real tensors, in C where PyTorch has it.
+storage_of: Callable[[torch.Tensor], int] = getattr(_C, "_storage_id", storage_identity)
+
+
 def fake_like(tensor: torch.Tensor) -> torch.Tensor:
     """Another fake tensor of the same mode with the same sizes, strides and dtype."""
     with tensor.fake_mode:  # type: ignore[attr-defined]

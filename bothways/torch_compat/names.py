@@ -69,7 +69,6 @@ ADAFACTOR_UPDATES: tuple[Any, ...] = (
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
-storage_of: Callable[[torch.Tensor], int] = _C._storage_id  # type: ignore[attr-defined]
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
 is_checkpoint_valid: Callable[[], bool] = torch.autograd._is_checkpoint_valid
 is_fx_tracing: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
