@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -39,6 +39,8 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 class Return:
     """The function came to its end."""
 
+    runs_python: ClassVar = False
+
     output: Value
     continuations: list[Continuation] = field(default_factory=list)
 
@@ -51,6 +53,8 @@ class Return:
 
 class Stop:
     """The frame stands before an instruction that is left to plain Python."""
+
+    runs_python: ClassVar = True
 
     def __init__(self, tracer: Tracer, frame: Frame, origin: Origin) -> None:
         self._tracer, self._frame, self._origin = tracer, frame, origin

@@ -142,7 +142,7 @@ def render(
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
     done = [name for name in emitter.tensors.values() if not re.search(rf"\b{name}\b", "\n".join(last))]
-    body += [f"del {', '.join(done)}"] if done and len(last) > 1 else []
+    body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count

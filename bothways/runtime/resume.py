@@ -164,7 +164,7 @@ def _with_closure_behind(code: types.CodeType, first: int, count: int) -> bytes:
         return code.co_code
     moved = bytearray(code.co_code)
     extended = 0
-    for offset, opcode, _ in _units(code):
+    for offset, opcode in _units(code):
         arg = extended << 8 | moved[offset + 1]
         extended = arg if opcode == dis.EXTENDED_ARG else 0
         if opcode in _PAIRS:
@@ -177,13 +177,13 @@ def _with_closure_behind(code: types.CodeType, first: int, count: int) -> bytes:
     return bytes(moved)
 
 
-def _units(code: types.CodeType) -> Iterator[tuple[int, int, int]]:
-    """The code units that are instructions, without their caches."""
+def _units(code: types.CodeType) -> Iterator[tuple[int, int]]:
+    """Offset and opcode of each code unit that is an instruction, without their caches."""
     data = code.co_code
     offset = 0
     while offset < len(data):
         opcode = data[offset]
-        yield offset, opcode, data[offset + 1]
+        yield offset, opcode
         offset += 2 + 2 * _caches(opcode)
 
 
@@ -196,5 +196,5 @@ def _caches(opcode: int) -> int:
 
 def entry_point(code: types.CodeType) -> ResumePoint:
     """The beginning of a function, for a continuation whose closure is given; only the arguments are bound."""
-    first = next(offset for offset, opcode, _ in _units(code) if opcode != dis.opmap["COPY_FREE_VARS"])
+    first = next(offset for offset, opcode in _units(code) if opcode != dis.opmap["COPY_FREE_VARS"])
     return ResumePoint(first, (), slots_of(code)[len(parameters_of(code)) :])

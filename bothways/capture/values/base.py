@@ -75,8 +75,6 @@ class Value:
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not any("__call__" in base.__dict__ for base in self.python_type().__mro__):
             self._no_slot(tracer, "is not callable")
-        if not any("__call__" in base.__dict__ for base in self.python_type().__mro__):
-            self._no_slot(tracer, "is not callable")
         tracer.stop("call_unknown", f"cannot call {self.describe()}")
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
