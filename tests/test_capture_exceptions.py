@@ -413,3 +413,75 @@ def test_an_operation_that_refuses_its_arguments_leaves_nothing_in_the_log(caplo
     with pytest.raises(RuntimeError, match="expects a tensor with <= 2 dimensions"):
         compiled(torch.ones(2, 3, 4))
     assert not caplog.records
+
+
+# What the caller is handling ---------------------------------------------------------------------------------
+
+
+def fails_inside(x):
+    try:
+        int("a")
+    except ValueError as error:
+        return x + 1, error
+
+
+def looks_back(x):
+    try:
+        [].pop()
+    except IndexError as error:
+        return x + (1 if error.__context__ is None else 2)
+
+
+def raises_again(x):
+    try:
+        raise
+    except (KeyError, RuntimeError) as error:
+        return x * 2, str(error)
+
+
+def breaks_and_fails(x):
+    try:
+        raise IndexError(len(x))
+    finally:
+        x.sum().item()
+
+
+def chain_of(error):
+    return [] if error is None else [repr(error), *chain_of(error.__context__)]
+
+
+def handled_around(function, x):
+    """What a function shows when it is called in a handler, and when it is not."""
+
+    def shown():
+        try:
+            result = function(x)
+        except Exception as error:
+            return chain_of(error)
+        return [chain_of(part) if isinstance(part, Exception) else part for part in [*result]]
+
+    try:
+        raise KeyError("outside")
+    except KeyError:
+        inside = shown()
+    return inside, shown()
+
+
+@pytest.mark.parametrize("function", [fails_inside, looks_back, raises_again, breaks_and_fails])
+def test_what_the_caller_handles_is_the_context_of_what_is_raised_inside(function):
+    compiled = bothways.compile(function, backend="eager")
+    expected = handled_around(function, X)
+    for _ in range(2):
+        assert str(handled_around(compiled, X)) == str(expected)
+    assert "outside" in str(expected) or function is looks_back
+
+
+def test_elements_of_a_tensor_are_views_that_were_made_together():
+    def change_the_last(x):
+        with torch.no_grad():
+            *_, last = x * 2
+        last += x.sum()
+        return last
+
+    raises(change_the_last, [X.clone().requires_grad_()])
+    agree(lambda x: sum(row * 2 for row in x.view(2, 2)), (X,))

@@ -7,6 +7,7 @@ changes nothing outside itself; torch's interpreter-wide state is put back whate
 from __future__ import annotations
 
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -95,10 +96,11 @@ class Request:
     tag: str
     fullgraph: bool
     sizes: SizeHistory | None
+    handled: BaseException | None = None  # by the caller
 
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
-        tracer.fullgraph = self.fullgraph
+        tracer.fullgraph, tracer.handled_outside = self.fullgraph, self.handled
         tracer.is_continuation = origin_of(self.function).shift > 0
         return tracer
 
@@ -119,7 +121,7 @@ def capture(
     device = torch_compat.caller_device()
     if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
-    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, sys.exception())
     tracer = request.tracer()
     try:
         return _attempt(request, tracer)

@@ -6,6 +6,7 @@ objects and never changes them, so that a capture which stops leaves no trace.
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
 from bothways.capture.saved_tensors import SavedTensors
-from bothways.capture.sources import Attr, Injected, Item, Source, WeakInjected
+from bothways.capture.sources import Attr, Expression, Injected, Item, Source, WeakInjected
 from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
@@ -56,6 +57,7 @@ class Tracer:
         self.frames: list[Frame] = []
         # The exceptions being handled: by the program, and by each generator that is running, innermost last.
         self.handling: list[ExceptionValue | None] = [None]
+        self.handled_outside: BaseException | None = None  # by whoever called the captured function
         self.generators: list[GeneratorValue] = []  # all that were made
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
@@ -81,7 +83,7 @@ class Tracer:
     def fork(self) -> Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
         other = Tracer(self.depth_limit, self.tag)
-        other.fullgraph = self.fullgraph
+        other.fullgraph, other.handled_outside = self.fullgraph, self.handled_outside
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
         other.symbols = self.symbols.without_new_ones(other)
@@ -92,6 +94,7 @@ class Tracer:
         self._known.clear()
         self.graph.inputs, self.graph.objects = [], []
         self.effects = Effects()
+        self.handled_outside = None
         self.generators, self.registrations, self.left_to_python, self.final_checks = [], [], [], []
 
     # Positions and stops.
@@ -210,6 +213,10 @@ class Tracer:
     def handled(self) -> ExceptionValue | None:
         """The exception a bare ``raise`` raises again, and the context of a new one."""
         return next((exception for exception in reversed(self.handling) if exception is not None), None)
+
+    def outer_exception(self) -> Value:
+        """What the caller is handling, for exceptions of a program that handles none itself."""
+        return self.wrap(self.handled_outside, Expression(self.inject(sys.exception, "sys.exception"), "{}()"))
 
     def inline(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""

@@ -42,9 +42,10 @@ def CHECK_EXC_MATCH(frame: Frame, inst: Instruction) -> None:
 def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     tracer = frame.tracer
     if inst.arg == 0:
-        if tracer.handled is None:
+        handled = tracer.handled or tracer.outer_exception().realize()
+        if not isinstance(handled, ExceptionValue):
             tracer.throw(RuntimeError, "No active exception to reraise")
-        raise Observed(tracer.handled, again=True)
+        raise Observed(handled, again=True)
     cause = frame.pop().realize() if inst.arg == 2 else None
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):

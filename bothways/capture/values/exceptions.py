@@ -51,6 +51,7 @@ class ExceptionValue(ObjectValue):
         super().__init__(cls, obj=obj, source=source)
         self.args = list(args)
         self.traceback: Value | None = None  # None until captured code raises it or stores one
+        self.was_raised = False
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         from bothways.capture.values.containers import TupleValue
@@ -60,6 +61,8 @@ class ExceptionValue(ObjectValue):
         if name == "__traceback__" and self.traceback is not None:
             return self.traceback
         if name not in self.attrs and self.source is None:
+            if name == "__context__" and self.was_raised:
+                return tracer.outer_exception()
             if name in _FIELDS:
                 return ConstantValue(_FIELDS[name])
             if name == "value" and issubclass(self.cls, StopIteration):
@@ -75,6 +78,7 @@ class ExceptionValue(ObjectValue):
 
     def note_raised(self, where: Position) -> None:
         """Raising gives an exception a new traceback."""
+        self.was_raised = True
         before = self.traceback.passed if isinstance(self.traceback, TracebackValue) else ()
         self.traceback = TracebackValue((*before, where))
 
@@ -202,6 +206,8 @@ class ExceptionValue(ObjectValue):
 
     def fill(self, emitter: Emitter, name: str) -> None:
         super().fill(emitter, name)
+        if self.source is None and self.was_raised and "__context__" not in self.attrs:
+            emitter.build(f"{name}.__context__ = {emitter.inject(sys.exception, 'exception')}()")
         if self.source is None and isinstance(self.traceback, TracebackValue):
             passed = emitter.inject(self.traceback.passed, "passed")
             emitter.build(f"{name}.__traceback__ = {emitter.inject(made_traceback, 'made_traceback')}({passed})")

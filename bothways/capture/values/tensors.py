@@ -245,13 +245,10 @@ class TensorValue(Value):
         tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import SequenceIterator
-
         if self.fake.meta.dim() == 0:
             tracer.throw(TypeError, "iteration over a 0-d tensor")
-        count = self.fake.meta.shape[0]
-        items = [self.get_item(tracer, ConstantValue(index)) for index in range(count)]
-        return SequenceIterator(items, type(iter(())))
+        # Not one by one: autograd does not let people change one of several views that were made together.
+        return protocols.iterate(tracer, self.call_method(tracer, "unbind", [ConstantValue(0)], {}))
 
     def truth(self, tracer: Tracer) -> bool:
         tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
