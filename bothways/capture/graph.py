@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 
 from bothways import torch_compat
 from bothways.capture import fakes
+from bothways.capture.changes import changed_roots, changes_only_its_own, changes_something
 from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
@@ -320,7 +320,22 @@ class GraphBuilder:
     @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
-        return any(changes_something(node) and not _changes_only_its_own(node) for node in self.graph.nodes)
+        return any(changes_something(node) and not changes_only_its_own(node) for node in self.graph.nodes)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it does something to the world that nobody can undo."""
+        return any(getattr(node.target, "has_effects", False) for node in self.graph.nodes)
+
+    def changed_inputs(self) -> tuple[list[int], list[int]]:
+        """Positions of the inputs that operations write to, and of those that are statistics."""
+        changed, statistics = changed_roots(self.graph.nodes)
+        inputs = [value.placeholder for value in self.used_inputs()]
+        positions = [[index for index, node in enumerate(inputs) if node in found] for found in (changed, statistics)]
+        return positions[0], positions[1]
+
+    def used_inputs(self) -> list[TensorValue]:
+        return [value for value in self.inputs if value.placeholder.users]
 
     @property
     def may_fail(self) -> bool:
@@ -342,32 +357,3 @@ class GraphBuilder:
     @property
     def op_count(self) -> int:
         return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
-
-
-def changes_something(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
-    return node.op not in ("placeholder", "output") and (
-        in_place
-        or "in_place" in node.meta
-        or name in IN_PLACE_OPERATORS
-        or "out" in node.kwargs
-        or bool(node.kwargs.get("inplace"))
-        or getattr(node.target, "has_effects", False)
-    )
-
-
-def _changes_only_its_own(node: torch.fx.Node) -> bool:
-    """Whether what a node changes was made in the graph, from nothing that came into it."""
-    if getattr(node.target, "has_effects", False) or "out" in node.kwargs or node.target is F.batch_norm:
-        return False
-    while node.args and isinstance(node.args[0], torch.fx.Node):
-        node = node.args[0]
-    return not node.all_input_nodes and node.op == "call_function"
-
-
-OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
-IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr "
-    "batch_norm".split()
-)

@@ -18,6 +18,8 @@ from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
+from bothways.runtime.kept_inputs import keep_inputs
+from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
@@ -128,7 +130,7 @@ def render(
         effect.emit_effects(emitter)
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
-    inputs += [emitter.read(_source_of(value)) for value in tracer.graph.inputs if value.placeholder.users]
+    inputs += [emitter.read(_source_of(value)) for value in tracer.graph.used_inputs()]
     outputs = list(emitter.tensors)
     body = [*emitter.loads, *prepared]
     if tracer.graph.has_work:
@@ -136,7 +138,8 @@ def render(
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        body += _retried(emitter, lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
+        retried = tracer.graph.may_fail and not tracer.graph.has_effects
+        body += _retried(emitter, lines, graph_key) if retried else lines
     body += [*emitter.builds, *emitter.effects]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
@@ -166,12 +169,17 @@ def _restoring(emitter: Emitter, call: str) -> list[str]:
     ]
 
 
-def _retried(emitter: Emitter, call: list[str]) -> list[str]:
+def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
     effects that come before that line, inside the user's own ``try``."""
-    ask, put_back = [], []
+    ask, put_back, undo = [], [], []
+    if emitter.tracer.graph.changes_inputs:
+        values, changed = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.changed_inputs()
+        tensors = ", ".join(emitter.read(_source_of(value)) for value in values)
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"]
+        undo = [f"    if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:
-        ask = [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
+        ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
         *ask,
@@ -179,6 +187,7 @@ def _retried(emitter: Emitter, call: list[str]) -> list[str]:
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
+        *undo,
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
         *put_back,

@@ -191,6 +191,7 @@ def _inference(
         return take_outputs(outputs, values, results)
 
     call.read_inputs = facts.read_inputs  # type: ignore[attr-defined]
+    call.writes_at_end = True  # type: ignore[attr-defined]
     return call
 
 
@@ -228,6 +229,8 @@ def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: S
 
 class DifferentiatedGraph:
     """A graph whose backward is compiled."""
+
+    writes_at_end = True  # what it changes of its inputs, so that it can fail without a trace
 
     def __init__(
         self,

@@ -80,6 +80,7 @@ def _inference(
         write_back(tensors, changed, results[count:])
         return take_outputs(outputs, tensors, results, sizes.values(values[:skipped]))
 
+    call.writes_at_end = True  # type: ignore[attr-defined]
     return call
 
 

@@ -57,8 +57,8 @@ def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusi
     if any(isinstance(unit, Call) and unit.extern.is_view for unit in readers):
         return False  # who reads the view is not known here
     others = [unit for unit in readers if unit is not group]
-    # A check that raises leaves the inputs as they were.
-    others += [unit for unit in fusion.units if isinstance(unit, Call) and not unit.extern.results]
+    # What raises leaves the inputs as they were.
+    others += [unit for unit in fusion.units if isinstance(unit, Call) and unit.extern.may_fail]
     if any(unit.reach & group.bit for unit in others):
         return False
     if group in readers and not _reads_own_element(group, node, target, fusion):

@@ -154,6 +154,15 @@ class Take(Node):
         return (self.source, self.index)
 
 
+# Of the operations that stay calls of ATen, those that take any data.
+CANNOT_FAIL = frozenset(
+    "mm addmm bmm baddbmm mv addmv dot convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward native_batch_norm _native_batch_norm_legit_functional "
+    "native_batch_norm_backward bernoulli rand randn rand_like randn_like uniform sort cumsum cumprod topk "
+    "max_pool2d_with_indices view reshape expand permute transpose slice select unsqueeze squeeze as_strided".split()
+)
+
+
 @dataclass(eq=False)
 class Extern(Node):
     """A call of ATen. ``arguments`` holds Nodes where tensors go; its results are Buffers."""
@@ -172,6 +181,12 @@ class Extern(Node):
         """Whether the results may be other views of the arguments' memory."""
         schema = getattr(self.target, "_schema", None)
         return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether the call can raise on the data it meets: a singular matrix, an index out of range."""
+        schema = getattr(self.target, "_schema", None)
+        return not any(self.results) or schema is None or schema.name.removeprefix("aten::") not in CANNOT_FAIL
 
     @property
     def is_pure(self) -> bool:

@@ -379,3 +379,8 @@ def caller_device() -> torch.device | None:
     """The default device, where choosing it is all that the active torch function modes do."""
     mode = torch.overrides._get_current_function_mode() if function_mode_depth() == 1 else None
     return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was changed in place; inference tensors do not count."""
+    return None if tensor.is_inference() else tensor._version

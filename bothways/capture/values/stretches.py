@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bothways.capture import protocols
-from bothways.capture.graph import changes_something
+from bothways.capture.changes import changes_something, statistics_of
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import ListValue, TupleValue
@@ -50,8 +49,8 @@ class Stretch:
         """The inputs that the call changes in place; normalization does so to its statistics."""
         found: set[torch.fx.Node] = set()
         for node in filter(changes_something, self.nodes):
-            if node.target is F.batch_norm:
-                found.update(node.all_input_nodes[1:3])
+            if statistics := statistics_of(node):
+                found.update(statistics)
                 continue
             target: Any = node.args[0]
             while target in self.nodes and changes_something(target):

@@ -1,0 +1,119 @@
+"""Graphs that change their inputs and then fail on data: the call starts again, as if nothing had happened."""
+
+import copy
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bothways
+from bothways.testing import difference
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+def pick(x, index):
+    return x[index]
+
+
+def change_and_pick(x, index, log):
+    x.add_(1)
+    log.append("added")
+    y = pick(x, index)
+    log.append("picked")
+    return y * 2
+
+
+def catch_it(x, index, log):
+    try:
+        x.add_(1)
+        y = pick(x, index)
+    except IndexError as error:
+        log.append(str(error))
+        y = x.mul_(3)
+    finally:
+        log.append("done")
+    return y * 2
+
+
+def change_a_view(x, index, log):
+    part = x.view(-1)[1:3]
+    part.mul_(4)
+    x[index] = 7.0
+    return part.sum()
+
+
+def change_between(x, index, log):
+    y = pick(x, torch.zeros(1, dtype=torch.long))
+    x.mul_(2)
+    y = y + pick(x, index)
+    x.sub_(1)
+    return y
+
+
+class Normalised(torch.nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+        self.calls = 0
+
+    def forward(self, x, index, log):
+        self.calls += 1
+        return F.cross_entropy(self.norm(x.view(2, 2, -1)).mean(-1), index.expand(2))
+
+
+def shown(function, state, index):
+    """What a call shows: its result or error with the user's lines, and what it changed."""
+    x, log = torch.arange(8.0), []
+    try:
+        result = function(x, torch.tensor([index]), log)
+    except Exception as error:
+        steps = traceback.extract_tb(error.__traceback__)
+        lines = [(step.name, step.lineno) for step in steps if step.filename == __file__]
+        result = type(error).__name__, str(error), lines
+    return result, x, log, copy.deepcopy(state())
+
+
+def check(plain, compiled, state, compiled_state, indices):
+    for index in indices:
+        expected = shown(plain, state, index)
+        assert difference(expected, shown(compiled, compiled_state, index)) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [change_and_pick, catch_it, change_a_view, change_between])
+def test_an_error_finds_the_inputs_as_they_were(function, backend):
+    compiled = bothways.compile(function, backend=backend)
+    check(function, compiled, dict, dict, (1, 99, 2, 99))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "norm", [torch.nn.BatchNorm1d(2), torch.nn.InstanceNorm1d(2, track_running_stats=True)], ids=["batch", "instance"]
+)
+def test_running_statistics_are_updated_once_where_the_loss_fails(norm, backend):
+    module = Normalised(copy.deepcopy(norm))
+    twin = copy.deepcopy(module)
+    compiled = bothways.compile(twin, backend=backend)
+    state, twin_state = (lambda: [module.state_dict(), module.calls]), (lambda: [twin.state_dict(), twin.calls])
+    check(module, compiled, state, twin_state, (1, 5, 0, 5))
+
+
+def test_what_is_too_large_to_copy_keeps_what_was_done_to_it(monkeypatch):
+    monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", 4)
+    expected = shown(change_and_pick, dict, 99)
+    (kind, message, _), x, _, _ = shown(bothways.compile(change_and_pick, backend="eager"), dict, 99)
+    assert (kind, message) == expected[0][:2] and torch.equal(x, expected[1])
+
+
+def test_an_input_that_became_part_of_autograds_graph_keeps_what_was_done_to_it():
+    def program(x, w, index):
+        x.mul_(w)
+        return x[index]
+
+    for function in (program, bothways.compile(program, backend="eager")):
+        x = torch.ones(3)
+        with pytest.raises(IndexError):
+            function(x, torch.full((3,), 2.0, requires_grad=True), torch.tensor([9]))
+        assert torch.equal(x.detach(), torch.full((3,), 2.0)) and x.requires_grad
