@@ -465,6 +465,16 @@ def many_variables(x):
     return a * b + c * d + e
 
 
+GROWING = []
+
+
+def over_a_list_that_was_empty(x):
+    GROWING.clear()
+    note("cleared")
+    GROWING.append(x)
+    return [note(item) + 1 for item in GROWING]
+
+
 PROGRAMS = [
     value
     for name, value in list(globals().items())

@@ -140,7 +140,7 @@ def render(
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         retried = tracer.graph.may_fail and not tracer.graph.has_effects
         body += _retried(emitter, lines, graph_key) if retried else lines
-    body += [*emitter.builds, *emitter.effects]
+    body += [*emitter.builds, *emitter.effects, *emitter.last]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
