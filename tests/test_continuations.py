@@ -472,7 +472,9 @@ def over_a_list_that_was_empty(x):
     GROWING.clear()
     note("cleared")
     GROWING.append(x)
-    return [note(item) + 1 for item in GROWING]
+    for item in GROWING:
+        note(item)
+    return item + 1
 
 
 PROGRAMS = [
