@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import torch
 import torch.fx
 import torch.nn.functional as F
 
@@ -56,11 +57,46 @@ def changed_roots(nodes: Iterable[torch.fx.Node]) -> tuple[set[torch.fx.Node], s
     return changed, statistics
 
 
+# What gives several views at once, of which autograd lets nobody change one.
+TAKES_APART = frozenset("unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit".split())
+
+
+def may_fail_in_place(node: torch.fx.Node) -> bool:
+    """Whether an operation that takes any data may refuse to write where it should.
+
+    That is over other elements of its operands, to elements that share their memory, or to one view of several.
+    """
+    targets: list[torch.fx.Node] = []
+    read: list[torch.fx.Node] = []
+    torch.fx.map_arg(node.args[:1], targets.append)
+    torch.fx.map_arg((node.args[1:], node.kwargs), read.append)
+    paths = [list(_path(target)) for target in targets]
+    roots = {path[-1] for path in paths}
+    return (
+        any(root_of(other) in roots and other not in targets for other in read)
+        or any(_name(step) in TAKES_APART for path in paths for step in path)
+        or not all(map(_has_room_for_each_element, targets))
+    )
+
+
+def _has_room_for_each_element(node: torch.fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
+        return False
+    return all(stride != 0 or size <= 1 for size, stride in zip(example.shape, example.stride(), strict=True))
+
+
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """What a node is a view of, if it is one of anything."""
+    *_, root = _path(node)
+    return root
+
+
+def _path(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    yield node
     while node.args and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
-    return node
+        yield node
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -12,6 +12,8 @@ import re
 
 import torch.fx
 
+from bothways.capture.changes import may_fail_in_place
+
 SAFE = frozenset(
     (
         # arithmetic and pointwise functions
@@ -46,8 +48,21 @@ def may_fail(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
-    return _name(node) not in SAFE
+    name = _name(node)
+    if name == "pow":
+        return not any(map(_is_floating, node.all_input_nodes))  # no whole number has a negative power
+    if name in IN_PLACE or (name.endswith("_") and name.removeprefix("_foreach_")[:-1] in SAFE):
+        return may_fail_in_place(node)
+    return name.removeprefix("_foreach_") not in SAFE
 
+
+def _is_floating(node: torch.fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    return isinstance(example, torch.Tensor) and example.is_floating_point()
+
+
+# Operators that write to what is on their left.
+IN_PLACE = frozenset("iadd isub imul itruediv".split())
 
 RANDOM = re.compile(
     r"rand|dropout|bernoulli|normal(?!iz)|multinomial|poisson|uniform|exponential|geometric|cauchy|rrelu|gumbel"
