@@ -64,7 +64,8 @@ TAKES_APART = frozenset("unbind split split_with_sizes chunk tensor_split hsplit
 def may_fail_in_place(node: torch.fx.Node) -> bool:
     """Whether an operation that takes any data may refuse to write where it should.
 
-    That is over other elements of its operands, to elements that share their memory, or to one view of several.
+    That is over other elements of its operands, to elements that share their memory, or to one view of several,
+    which an input may be.
     """
     targets: list[torch.fx.Node] = []
     read: list[torch.fx.Node] = []
@@ -74,7 +75,7 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     roots = {path[-1] for path in paths}
     return (
         any(root_of(other) in roots and other not in targets for other in read)
-        or any(_name(step) in TAKES_APART for path in paths for step in path)
+        or any(_name(step) in TAKES_APART or step.meta.get("is_view") for path in paths for step in path)
         or not all(map(_has_room_for_each_element, targets))
     )
 

@@ -128,6 +128,7 @@ class TensorValue(Value):
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
         value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
+        value.node.meta["is_view"] = tensor._is_view()
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
         tracer.graph.inputs.append(value)
