@@ -412,6 +412,28 @@ def test_a_metaclass_decides_what_calling_a_class_does():
     assert Singleton.instances.pop(Only).n == 3
 
 
+def test_what_happens_when_an_object_goes_away_happens():
+    gone = []
+
+    class Resource:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            gone.append(self.name)
+
+    @bothways.compile(backend="eager")
+    def program(x):
+        resource = Resource("inside")
+        return x * len(resource.name)
+
+    for count in (1, 2):
+        assert torch.equal(program(X), X * 6)
+        assert gone == ["inside"] * count
+    with pytest.raises(Unsupported, match="__del__"):
+        bothways.compile(program, backend="eager", fullgraph=True)(X)
+
+
 def test_defining_a_class_inside_stops_the_capture():
     def program(x):
         class Inner:

@@ -1,5 +1,6 @@
 """``bothways.compile``: what may be compiled, that it stays what it was, and what a mistake says."""
 
+import asyncio
 import copy
 import functools
 import inspect
@@ -422,6 +423,33 @@ def test_without_fullgraph_what_cannot_be_captured_runs_as_plain_python():
     for _ in range(5):
         assert torch.equal(program(X), X + 1)
         assert torch.equal(program(-X), -X - 1)
+
+
+def test_generators_and_coroutines_run_plainly_and_are_known_as_what_they_are():
+    def generator(x):
+        try:
+            sent = yield x * 2
+            while True:
+                sent = yield sent + x
+        except ValueError as error:
+            yield str(error)
+
+    async def coroutine(x):
+        return [part async for part in async_generator(x)]
+
+    async def async_generator(x):
+        yield x * 2
+
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    for function in (generator, coroutine, async_generator):
+        compiled = bothways.compile(function, backend="eager")
+        assert [kind(compiled) for kind in kinds] == [kind(function) for kind in kinds]
+    for _ in range(5):
+        talk = bothways.compile(generator, backend="eager")(X)
+        found = [next(talk), talk.send(X), talk.throw(ValueError("stop"))]
+        assert torch.equal(found[0], X * 2) and torch.equal(found[1], X + X) and found[2] == "stop"
+        (part,) = asyncio.run(bothways.compile(coroutine, backend="eager")(X))
+        assert torch.equal(part, X * 2)
 
 
 # reset

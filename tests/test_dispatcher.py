@@ -76,6 +76,20 @@ def test_after_the_limit_the_function_is_plain_with_one_warning():
         assert part in str(message.message)
 
 
+def test_the_warning_of_a_continuation_names_the_users_line():
+    def program(x, n):
+        bothways.graph_break()
+        return x * n
+
+    compiled = bothways.compile(program, backend="eager", dynamic=False)
+    with config.patch(recompile_limit=2), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(4):
+            assert torch.equal(compiled(X, n), X * n)
+    assert [message.category for message in caught] == [errors.RecompileLimitWarning]
+    assert caught[0].filename == __file__
+
+
 def test_programs_from_before_the_limit_are_still_used():
     calls = []
 

@@ -46,7 +46,9 @@ def softmaxes(x):
 
 def joined(x):
     n = x.shape[0]
-    return torch.cat([x, x[1:]]), torch.stack([x, x]), x.repeat(2, 1), F.pad(x, (0, 0, 1, n)), x.roll(1, 0), x.flip(0)
+    with_nothing = torch.cat([torch.tensor([]), x], dim=-2)  # a cache of keys begins like that
+    moved = F.pad(x, (0, 0, 1, n)), x.roll(1, 0), x.flip(0)
+    return torch.cat([x, x[1:]]), with_nothing, torch.stack([x, x]), x.repeat(2, 1), *moved
 
 
 def in_parts(x):

@@ -10,6 +10,7 @@ from torch import nn
 
 import bothways
 from bothways import torch_compat
+from bothways.capture.tracer import Tracer
 from bothways.testing import CompileCounter
 
 
@@ -100,6 +101,20 @@ def test_a_break_keeps_nothing():
     compiled(x, module)
     del x, module
     assert alive(references) == []
+
+
+def test_a_capture_that_was_given_up_goes_with_its_symbols():
+    @bothways.compile(backend="eager")
+    def program(x):
+        y = x * x.shape[0]
+        bothways.graph_break()
+        return y + x.shape[0]
+
+    for size in (2, 3, 4):
+        program(torch.ones(size))
+    del program
+    gc.collect()
+    assert not any(type(thing) is Tracer for thing in gc.get_objects())
 
 
 def test_an_exception_keeps_nothing():

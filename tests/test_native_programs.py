@@ -119,6 +119,25 @@ def test_softmax_is_one_kernel():
     assert len(kernels(compare(lambda x: (F.softmax(x * 0.5, -1),), torch.randn(8, 33)))) == 1
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (4, 5)])
+def test_sums_of_rows_and_of_columns_meet_in_the_whole(shape):
+    def function(x, y):
+        return (x / x.sum(1, keepdim=True) + (y.t() / y.t().sum(1, keepdim=True)).t(),)
+
+    compare(function, torch.rand(shape), torch.rand(shape))
+
+
+def test_a_loss_over_the_rows_and_the_columns_of_a_square():
+    def loss(x):
+        labels = torch.arange(x.shape[0])
+        return F.cross_entropy(x, labels) + F.cross_entropy(x.t(), labels)
+
+    x = torch.randn(6, 6, requires_grad=True)
+    (expected,) = torch.autograd.grad(loss(x), x)
+    (got,) = torch.autograd.grad(bothways.compile(loss, backend="native")(x), x)
+    torch.testing.assert_close(got, expected)
+
+
 def test_kernels_of_like_layers_are_written_once():
     def function(x, *weights):
         for weight in weights:

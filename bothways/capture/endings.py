@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.runtime.callees import COMPILED_CALLEE
+from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import Next, go_on, step_function, while_handling
 from bothways.runtime.resume import Continuation, Entry, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 NOTHING = ConstantValue(None)
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass
@@ -124,7 +123,7 @@ class Stop:
         if not isinstance(function, FunctionValue) or function.source is not None or step.keywords is None:
             return step
         code = function.code
-        if code.co_flags & _SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
+        if code.co_flags & SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
             return step
         if free_names(code) != code.co_freevars:  # two parameters would have one name
             return step

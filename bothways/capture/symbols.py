@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,8 +33,9 @@ class Symbols:
 
     def __init__(self, tracer: Tracer, history: SizeHistory) -> None:
         self._tracer, self._history = tracer, history
+        self._late: list[Guard] | None = None  # what is assumed after the program was written
         self.environment = Environment()
-        self.environment.on_condition = self._note
+        self.environment.on_condition = _weakly(self._note)
         self.sources: dict[Symbol, Source] = {}
         self._sizes: dict[Source, Any] = {}
 
@@ -110,27 +112,34 @@ class Symbols:
         return Guard(text if condition.holds else f"not {text}", tuple(sources), (), self._tracer.where())
 
     def _note(self, condition: Condition) -> None:
-        self._tracer.guards.add(self.guard_of(condition))
+        guard = self.guard_of(condition)
+        self._tracer.guards.add(guard) if self._late is None else self._late.append(guard)
 
     def finish(self) -> list[Guard]:
         """The program is written: what is assumed from now on is collected, for those who make the program."""
-        late: list[Guard] = []
-        self.environment.on_condition = lambda condition: late.append(self.guard_of(condition))
-        return late
+        self._late = []
+        return self._late
 
     def settle(self) -> None:
         """The program is in use: nothing more can be assumed for all of it."""
-
-        def refuse(condition: Condition) -> None:
-            raise AssertionError(f"{condition} is assumed after the guards were written")
-
-        self.environment.on_condition = refuse
+        self.environment.on_condition = _refuse
 
     # How they are written.
 
     def text(self, expression: Expression | Real, emitter: Emitter) -> str:
         """The Python that computes an expression in the body of the program."""
         return spelled(expression, lambda symbol: emitter.read(self.sources[symbol]))
+
+
+def _refuse(condition: Condition) -> None:
+    raise AssertionError(f"{condition} is assumed after the guards were written")
+
+
+def _weakly(note: Callable[[Condition], None]) -> Callable[[Condition], None]:
+    """A method that does not keep its object: sizes that tensors have in C++ lead to the environment, and from there
+    to what holds these tensors, on a road that no garbage collector sees. A capture that was given up would stay."""
+    found = weakref.WeakMethod(note)
+    return lambda condition: (found() or _refuse)(condition)
 
 
 def is_argument(source: Source) -> bool:

@@ -145,7 +145,10 @@ def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
 
 
 def unified(mappings: Iterable[Mapping | None], domain: Domain) -> Mapping | None:
-    """The one mapping that all known ones agree on; None inside them agrees with everything."""
+    """The one mapping that all known ones agree on; None inside them agrees with everything.
+
+    Sums of the rows and of the columns of one square agree in that way, and yet go over its diagonal only.
+    """
     known = [domain.settled(mapping) for mapping in mappings if mapping is not None]
     if not known:
         return None
@@ -155,4 +158,7 @@ def unified(mappings: Iterable[Mapping | None], domain: Domain) -> Mapping | Non
         if len(choices) > 1:
             raise NoMapping
         found.append(choices.pop() if choices else None)
+    used = [loop for loops in found for loop in loops or ()]
+    if len(used) != len(set(used)):
+        raise NoMapping
     return tuple(found)

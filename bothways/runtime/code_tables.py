@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+# The flags of code that can stop in the middle: generators and coroutines.
+SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Handler(NamedTuple):

@@ -263,7 +263,7 @@ class CompiledFunction:
             f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
             "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
             errors.RecompileLimitWarning,
-            stacklevel=5,
+            stacklevel=logs.level_of_user(),
         )
         self.dispatcher.stop_capturing()
         return False

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bothways.runtime import logs
+from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.program import DISAGREE, Program
 
 _serial = itertools.count()
@@ -199,8 +200,10 @@ class Dispatcher:
         code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
         # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
         # keyword, under the names they know.
+        # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
         count = len(self.parameters)
         return code.replace(
+            co_flags=code.co_flags | (self._original.__code__.co_flags & SUSPENDS),
             co_varnames=(*self.parameters, *code.co_varnames[count:]),
             co_name=self._original.__name__,
             co_qualname=self._original.__qualname__,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ from bothways.runtime.program import Program
 
 logger = logging.getLogger("bothways")
 _thread = threading.local()
+# The files of our own code, and what those of generated code are called.
+OWN_CODE = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<bothways ")
 
 
 def capturing() -> bool:
@@ -29,6 +33,14 @@ def capture_in_progress() -> Iterator[None]:
         yield
     finally:
         _thread.capturing = before
+
+
+def level_of_user() -> int:
+    """The ``stacklevel`` with which a warning of the caller's names the user's line, not one that leads to it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_CODE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _say(topic: str, message: str) -> None:

@@ -18,7 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bothways.runtime.code_tables import exception_table, instruction, lines_of_nothing, packed_exception_table
+from bothways.runtime.code_tables import (
+    SUSPENDS,
+    exception_table,
+    instruction,
+    lines_of_nothing,
+    packed_exception_table,
+)
 from bothways.runtime.dispatcher import parameters_of
 
 
@@ -97,7 +103,7 @@ def resumed_code(
     code: types.CodeType, point: ResumePoint, closure_is_given: bool = False
 ) -> tuple[types.CodeType, int]:
     """The code of a continuation, and how many bytes later than in the original its instructions are."""
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    if code.co_flags & SUSPENDS:
         raise NotResumable("the frame is one of a generator or a coroutine")
     given = code.co_freevars if closure_is_given else ()
     closure = () if closure_is_given else code.co_freevars

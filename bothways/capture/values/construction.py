@@ -116,6 +116,8 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     from bothways.capture.values.containers import TupleValue
     from bothways.capture.values.exceptions import ExceptionValue
 
+    if lookup(cls, "__del__") is not MISSING:
+        tracer.stop("object_unknown", f"{cls.__name__} has a __del__, which runs when nobody holds it")
     base = builtin_base(cls)
     if base is object:
         if not _made_by_object(cls):

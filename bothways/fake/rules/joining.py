@@ -13,11 +13,15 @@ from bothways.fake.tensor import NotThin, Spec, ThinTensor
 
 
 def _cat(tensors: Sequence[ThinTensor], dim: int = 0) -> Spec:
-    """The sizes added up in one dimension, in the memory format that all share."""
+    """The sizes added up in one dimension, in the memory format that all share.
+
+    An empty tensor of one dimension counts for the dtype and for the format, whatever the others' dimensions are.
+    """
     dtype = common_dtype(tensors)
     shapes = [tuple(tensor.shape) for tensor in tensors]
-    if any(not shape or shape == (0,) for shape in shapes):
-        raise NotThin("cat of scalars, or of nothing")
+    if not all(shapes):
+        raise NotThin("cat of scalars")
+    shapes = [shape for shape in shapes if shape != (0,)] or shapes[:1]
     first = shapes[0]
     dim = wrap_dim(dim, len(first))
     others = [shape[:dim] + shape[dim + 1 :] for shape in shapes]
