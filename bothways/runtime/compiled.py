@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bothways import errors
+from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
 from bothways.runtime import generated, logs
@@ -171,7 +171,8 @@ class CompiledFunction:
         program = captured.program
         if captured.graph is not None:
             graph = captured.graph
-            with generated.kept_in(self.history.generated):
+            # Nobody's function mode is to see what a backend does to find its way.
+            with torch_compat.without_function_modes(), generated.kept_in(self.history.generated):
                 program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
                 program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
@@ -292,14 +293,17 @@ def failing_check(
 ) -> Check | None:
     """The first guard of a program that does not hold for these values, evaluated one by one."""
     variables = {**(dispatcher.namespace if names is None else names), **dispatcher.renamed(values)}
-    for check in program.checks:
+
+    def holds(check: Check) -> bool:
         try:
-            holds = eval(check.code, variables)
+            return bool(eval(check.code, variables))
         except Exception:
-            holds = False
-        if not holds:
-            return check
-    return None
+            return False
+
+    if program.quietly is not None and not holds(program.quietly[0]):
+        return program.quietly[0]
+    with torch_compat.without_function_modes():
+        return next((check for check in program.checks if not holds(check)), None)
 
 
 def describe_check(check: Check) -> str:
