@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,10 +21,10 @@ import torch
 from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
-from bothways.runtime import generated, logs
+from bothways.runtime import generated, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
-from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
+from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
@@ -57,6 +57,7 @@ class Options:
     backend_name: str
     fullgraph: bool = False
     dynamic: bool | None = None
+    forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
 
 
 @dataclass
@@ -105,13 +106,30 @@ class CompiledFunction:
         self.dispatcher = Dispatcher(function, self._miss, rename)
         self.function = self.dispatcher.function
         self.function.__bothways__ = self  # type: ignore[attr-defined]
+        self._forced: dict[Any, CompiledFunction] = {}  # the same function with another backend, by backend
         _all.add(self)
+        self.stand(stances.current())
+
+    def stand(self, stance: stances.Stance) -> None:
+        """Do with calls what a stance says."""
+        if stance.name == "force_eager":
+            self.dispatcher.redirect(PLAIN)
+        elif stance.backend is not None and not self.options.forced:
+            if stance.backend not in self._forced:
+                options = replace(self.options, backend=stance.backend, backend_name="forced", forced=True)
+                self._forced[stance.backend] = CompiledFunction(self.original, options, self._capture, self._rename)
+            self.dispatcher.redirect(INSTEAD, self._forced[stance.backend].function)
+        else:
+            self.dispatcher.redirect(None)
 
     # The road of a call that no program takes.
 
     def _miss(self, *values: Any) -> Any:
-        if logs.capturing():
+        stance = stances.current().name
+        if logs.capturing() or stance == "eager_on_recompile":
             return self._plain(values)
+        if stance == "fail_on_recompile":
+            raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
         with self._lock:
             program = self._program_for(values)
         if program is None:  # outside of the handler, so that a user's exception has no context of ours
@@ -313,6 +331,14 @@ def describe_check(check: Check) -> str:
 
 def graph_text(graph: Any) -> Callable[[], str]:
     return lambda: str(graph.print_readable(print_output=False))
+
+
+def _stand(stance: stances.Stance) -> None:
+    for compiled in list(_all):
+        compiled.stand(stance)
+
+
+stances.on_change(_stand)
 
 
 def reset_all() -> None:
