@@ -10,6 +10,7 @@ from bothways.api.decorators import (
     is_compiling,
     mark_dynamic,
     mark_static,
+    set_stance,
 )
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
@@ -35,6 +36,7 @@ __all__ = [
     "mark_static",
     "register_backend",
     "reset",
+    "set_stance",
     "testing",
     "trace",
     "trace_wrapped",

@@ -58,7 +58,7 @@ HINTS: dict[str, str] = {
     "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
     "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",
     "tensor_subclass": "Pass a plain torch.Tensor or nn.Parameter.",
-    "torch_mode": "Leave the torch function or dispatch mode before calling the compiled function.",
+    "torch_mode": "Leave the mode or the transform before calling the compiled function, or do that part outside.",
     "mutation_unknown": "Mutate the object outside the compiled function.",
     "object_unknown": "Pass the parts of the object that are needed instead of the object.",
     "hash_unknown": "Use keys and set elements that are numbers, strings or tuples of them.",

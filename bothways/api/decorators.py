@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
-from bothways.errors import InvalidTarget
-from bothways.runtime import logs
+from bothways.backends import call_backend, lookup_backend
+from bothways.errors import InvalidOption, InvalidTarget
+from bothways.runtime import logs, stances
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
+from bothways.runtime.stances import STANCES, Stance
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +32,43 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     mark(disabled, Mark.DISABLED)
     return disabled
+
+
+class set_stance:
+    """Say what compiled functions do from now on: one of ``"default"``, ``"force_eager"``, ``"eager_on_recompile"`` and
+    ``"fail_on_recompile"``; as a context or a decorator, for so long.
+
+    ``force_backend`` compiles with another backend than the one each function was given.
+    """
+
+    def __init__(self, stance: str = "default", *, force_backend: str | Callable[..., Any] | None = None) -> None:
+        if stance not in tuple(STANCES):
+            raise InvalidOption(f"stance={stance!r}: the valid stances are {', '.join(map(repr, STANCES))}")
+        if force_backend is not None and stance != "default":
+            raise InvalidOption(f"force_backend goes with the stance 'default', not with {stance!r}")
+        backend = None if force_backend is None else functools.partial(call_backend, lookup_backend(force_backend))
+        self._stance = Stance(stance, backend)
+        self._before = stances.change(self._stance)
+
+    def __enter__(self) -> None:
+        stances.change(self._stance)
+
+    def __exit__(self, *exception: object) -> None:
+        stances.change(self._before)
+
+    def __call__(self, fn: F) -> F:
+        stances.change(self._before)
+
+        @functools.wraps(fn)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            before = stances.change(self._stance)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                stances.change(before)
+
+        mark(decorated, Mark.DISABLED)
+        return cast(F, decorated)
 
 
 def allow_in_graph(fn: F) -> F:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from bothways.capture import policy
 from bothways.capture.policy import Treatment
@@ -30,6 +33,11 @@ LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
 # What PyTorch's compiler puts around methods of optimizers when a process uses it: it means that compiler only. Around
 # a function of the user's the same wrapper is the user's word.
 KEPT_FROM_ANOTHER = {"DisableContext.__call__.<locals>._fn": ("fn", None)}
+
+# Methods of tensors that are written in Python; a handler is given the function.
+TENSOR_METHODS: dict[Any, str] = {
+    function: name for name, function in vars(torch.Tensor).items() if isinstance(function, types.FunctionType)
+}
 
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -58,10 +66,25 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
             return tracer.inline(stand_in, args, kwargs)
         treatment = policy.treatment_of(real)
         if treatment is Treatment.GRAPH:
-            return torch_functions.call_in_graph(tracer, real, args, kwargs)
+            return _call_operation(tracer, function, args, kwargs)
         if treatment is Treatment.BREAK:
             tracer.stop("call_unknown", f"{real.__module__}.{real.__qualname__} is not looked into")
     return inline(tracer, function, args, kwargs)
+
+
+def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
+    """Call a function of PyTorch's that is one operation; one in whose way somebody stands asks for that itself."""
+    from bothways.capture.values import torch_functions
+    from bothways.capture.values.tensors import TensorValue
+
+    real = function.function
+    if tracer.overrides.has_say([*args, *kwargs.values()]):
+        return inline(tracer, function, args, kwargs)
+    tensor = args[0].realize() if args else None
+    name = TENSOR_METHODS.get(real)
+    if name is not None and isinstance(tensor, TensorValue):
+        return tensor.call_method(tracer, name, args[1:], kwargs)
+    return torch_functions.call_in_graph(tracer, real, args, kwargs)
 
 
 def _call_behind(
@@ -91,6 +114,7 @@ def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Ar
     real = function.function
     assert real is not None
     if marked is Mark.IN_GRAPH:
+        tracer.overrides.refuse_modes(tracer, function.name)
         return torch_functions.call_in_graph(tracer, real, args, kwargs)
     if marked is Mark.IS_COMPILING:
         return ConstantValue(True)

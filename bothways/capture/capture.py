@@ -10,7 +10,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values:
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame, Stopped
+from bothways.capture.overrides import without_class
 from bothways.capture.render import render, render_guards, render_late
 from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.tracer import Observed, Tracer
@@ -51,7 +52,7 @@ STATE = (
     torch_compat.dispatch_mode_depth,
     torch_compat.functorch_level,
 )
-MODES = (torch_compat.function_mode_depth, torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
+MODES = (torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
 
 
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
@@ -96,7 +97,8 @@ class Request:
     tag: str
     fullgraph: bool
     sizes: SizeHistory | None
-    handled: BaseException | None = None  # by the caller
+    override_state: Any
+    handled: BaseException | None  # by the caller
 
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
@@ -118,17 +120,22 @@ def capture(
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
     """
-    device = torch_compat.caller_device()
-    if any(active() for active in (MODES if device is None else MODES[1:])):
-        raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
-    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, sys.exception())
+    if any(active() for active in MODES):
+        raise Unsupported(Break("torch_mode", "a torch dispatch mode or a function transform is active"))
+    overrides, handled = torch_compat.override_state(), sys.exception()
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled)
+    with torch_compat.without_function_modes():  # nobody is to see what capture does
+        return _captured(request)
+
+
+def _captured(request: Request) -> Capture:
     tracer = request.tracer()
     try:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
         found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
     tracer.release()
-    if fullgraph:
+    if request.fullgraph:
         raise Unsupported(found.break_)
     return _until(request, found)
 
@@ -151,6 +158,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     function, arguments, tag = request.function, request.arguments, request.tag
     ending: Ending | Break
     device = torch_compat.caller_device()
+    tracer.overrides.begin(tracer, request.override_state)
     state: list[tuple[Any, Any]] = [(query, query()) for query in STATE]
     if device is not None:
         tracer.default_devices.append(device)
@@ -158,8 +166,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
         grad_before = torch.is_grad_enabled()
         try:
-            with nullcontext() if device is None else torch_compat.without_function_modes():
-                ending = _interpret(tracer, function, arguments, stop)
+            ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
             if unsupported.break_.code not in RAISED_BY_USER_CODE:
                 raise
@@ -182,7 +189,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
     graph = tracer.graph.finish(outputs) if tracer.graph.has_work else None
     inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
-    inputs += [value.obj for value in tracer.graph.inputs if value.obj is not None]
+    inputs += [without_class(value.obj) for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
     late = _late_checks(tracer, list(arguments))
     tracer.release()

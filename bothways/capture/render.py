@@ -16,6 +16,7 @@ from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
+from bothways.capture.overrides import without_class
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.runtime.kept_inputs import keep_inputs
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from bothways.capture.endings import Ending
     from bothways.capture.tracer import Tracer
+    from bothways.capture.values.tensors import TensorValue
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
 RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after"}
@@ -124,23 +126,26 @@ def render(
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
-    emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects)])
+    left = tracer.overrides.modes
+    emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
     given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
         effect.emit_effects(emitter)
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
-    inputs += [emitter.read(_source_of(value)) for value in tracer.graph.used_inputs()]
+    inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
     outputs = list(emitter.tensors)
-    body = [*emitter.loads, *prepared]
+    modes = tracer.overrides.changes(emitter)
+    body = _quiet(emitter, [*emitter.loads, *prepared])
     if tracer.graph.has_work:
         call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
+        lines = _quiet(emitter, lines)
         retried = tracer.graph.may_fail and not tracer.graph.has_effects
         body += _retried(emitter, lines, graph_key) if retried else lines
-    body += [*emitter.builds, *emitter.effects, *emitter.last]
+    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.last]), *modes]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
@@ -148,9 +153,31 @@ def render(
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     program = Program(
-        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
-    )
+        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count,
+        quietly=_quietly(tracer),
+    )  # fmt: skip
     return program, outputs
+
+
+def _quietly(tracer: Tracer) -> tuple[Check, str] | None:
+    """How to ask guards that must not be seen by function modes and by the classes of tensors."""
+    if not tracer.overrides.is_quiet:
+        return None
+    asked = tracer.inject(torch_compat.override_state, "override_state").key
+    expected = tracer.inject(tracer.overrides.state_at_entry, "state").key
+    first = Check(f"{asked}() == {expected}", f"overrides of torch functions: {tracer.overrides.state_at_entry}", None)
+    return first, tracer.inject(torch_compat.without_function_modes, "without_function_modes").key
+
+
+def _quiet(emitter: Emitter, lines: list[str]) -> list[str]:
+    """Lines that function modes and the classes of tensors must not see."""
+    quietly = _quietly(emitter.tracer)
+    return lines if quietly is None or not lines else [f"with {quietly[1]}():", *(f"    {line}" for line in lines)]
+
+
+def _input(emitter: Emitter, value: TensorValue) -> str:
+    name = emitter.read(_source_of(value))
+    return f"{emitter.inject(without_class, 'without_class')}({name})" if value.is_stripped else name
 
 
 def _restoring(emitter: Emitter, call: str) -> list[str]:
@@ -175,9 +202,10 @@ def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
     ask, put_back, undo = [], [], []
     if emitter.tracer.graph.changes_inputs:
         values, changed = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.changed_inputs()
-        tensors = ", ".join(emitter.read(_source_of(value)) for value in values)
-        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"]
-        undo = [f"    if not {emitter.inject(undone, 'put_back')}(kept): raise"]
+        tensors = ", ".join(_input(emitter, value) for value in values)
+        keep = f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"
+        ask = _quiet(emitter, [keep])
+        undo = _quiet(emitter, [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"])
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
@@ -187,7 +215,7 @@ def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
-        *undo,
+        *(f"    {line}" for line in undo),
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
         *put_back,
@@ -200,7 +228,7 @@ def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
 def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     checks = _checks(tracer, parameter_names(parameters))
-    return Program(program_name, checks, (), tracer.namespace)
+    return Program(program_name, checks, (), tracer.namespace, quietly=_quietly(tracer))
 
 
 def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:

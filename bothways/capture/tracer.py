@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
+from bothways.capture.overrides import Overrides
 from bothways.capture.saved_tensors import SavedTensors
 from bothways.capture.sources import Attr, Expression, Injected, Item, Source, WeakInjected
 from bothways.capture.symbols import Symbols
@@ -54,6 +55,7 @@ class Tracer:
         self.graph = GraphBuilder(self)
         self.guards = GuardSet()
         self.effects = Effects()
+        self.overrides = Overrides()
         self.frames: list[Frame] = []
         # The exceptions being handled: by the program, and by each generator that is running, innermost last.
         self.handling: list[ExceptionValue | None] = [None]

@@ -45,6 +45,7 @@ from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.tensor_subclasses import check_class
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
@@ -181,8 +182,7 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 
 def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
-    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        tracer.stop("tensor_subclass", f"{source} is a {type(obj).__name__}")
+    check_class(tracer, type(obj))
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or obj.is_conj() or obj.is_neg():
         tracer.stop("tensor_subclass", f"{source} is a tensor of a special layout")
     return TensorValue.external(tracer, obj, source)

@@ -83,6 +83,13 @@ class CompiledNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        if not torch_compat.function_mode_depth():
+            return CompiledNode.run_backward(ctx, *tangents)
+        with torch_compat.without_function_modes():  # eager's backward is in C++, where no mode sees it
+            return CompiledNode.run_backward(ctx, *tangents)
+
+    @staticmethod
+    def run_backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
         # A node that saved nothing can be gone through any number of times, in eager as well.
         values = _saved(ctx, graph, tangents) if graph.saves_something else []

@@ -13,18 +13,18 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
-from bothways import errors
+from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
-from bothways.runtime import generated, logs
+from bothways.runtime import generated, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
-from bothways.runtime.dispatcher import Dispatcher, Rename, call_bound
+from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
@@ -57,6 +57,7 @@ class Options:
     backend_name: str
     fullgraph: bool = False
     dynamic: bool | None = None
+    forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
 
 
 @dataclass
@@ -105,13 +106,30 @@ class CompiledFunction:
         self.dispatcher = Dispatcher(function, self._miss, rename)
         self.function = self.dispatcher.function
         self.function.__bothways__ = self  # type: ignore[attr-defined]
+        self._forced: dict[Any, CompiledFunction] = {}  # the same function with another backend, by backend
         _all.add(self)
+        self.stand(stances.current())
+
+    def stand(self, stance: stances.Stance) -> None:
+        """Do with calls what a stance says."""
+        if stance.name == "force_eager":
+            self.dispatcher.redirect(PLAIN)
+        elif stance.backend is not None and not self.options.forced:
+            if stance.backend not in self._forced:
+                options = replace(self.options, backend=stance.backend, backend_name="forced", forced=True)
+                self._forced[stance.backend] = CompiledFunction(self.original, options, self._capture, self._rename)
+            self.dispatcher.redirect(INSTEAD, self._forced[stance.backend].function)
+        else:
+            self.dispatcher.redirect(None)
 
     # The road of a call that no program takes.
 
     def _miss(self, *values: Any) -> Any:
-        if logs.capturing():
+        stance = stances.current().name
+        if logs.capturing() or stance == "eager_on_recompile":
             return self._plain(values)
+        if stance == "fail_on_recompile":
+            raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
         with self._lock:
             program = self._program_for(values)
         if program is None:  # outside of the handler, so that a user's exception has no context of ours
@@ -171,7 +189,8 @@ class CompiledFunction:
         program = captured.program
         if captured.graph is not None:
             graph = captured.graph
-            with generated.kept_in(self.history.generated):
+            # Nobody's function mode is to see what a backend does to find its way.
+            with torch_compat.without_function_modes(), generated.kept_in(self.history.generated):
                 program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
                 program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
@@ -292,14 +311,17 @@ def failing_check(
 ) -> Check | None:
     """The first guard of a program that does not hold for these values, evaluated one by one."""
     variables = {**(dispatcher.namespace if names is None else names), **dispatcher.renamed(values)}
-    for check in program.checks:
+
+    def holds(check: Check) -> bool:
         try:
-            holds = eval(check.code, variables)
+            return bool(eval(check.code, variables))
         except Exception:
-            holds = False
-        if not holds:
-            return check
-    return None
+            return False
+
+    if program.quietly is not None and not holds(program.quietly[0]):
+        return program.quietly[0]
+    with torch_compat.without_function_modes():
+        return next((check for check in program.checks if not holds(check)), None)
 
 
 def describe_check(check: Check) -> str:
@@ -309,6 +331,14 @@ def describe_check(check: Check) -> str:
 
 def graph_text(graph: Any) -> Callable[[], str]:
     return lambda: str(graph.print_readable(print_output=False))
+
+
+def _stand(stance: stances.Stance) -> None:
+    for compiled in list(_all):
+        compiled.stand(stance)
+
+
+stances.on_change(_stand)
 
 
 def reset_all() -> None:

@@ -23,7 +23,7 @@ from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.program import DISAGREE, Program
 
 _serial = itertools.count()
-MISS, PROMOTE, PLAIN = "_bothways_miss", "_bothways_promote", "_bothways_plain"
+MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothways_plain", "_bothways_instead"
 Rename = Callable[[Iterable[str]], tuple[str, ...]]
 
 
@@ -38,6 +38,7 @@ class Dispatcher:
         self.parameters = parameters_of(function.__code__)
         self.inner = rename(self.parameters)  # the parameters' names in generated code
         self.forwards = False  # whether a miss is a plain call instead of a capture
+        self._redirected: str | None = None  # the name of what every call goes to, if not to a program
         self._original = function
         self._programs: dict[int, Program] = {}
         self._first: int | None = None
@@ -96,6 +97,14 @@ class Dispatcher:
             self._first = self._first if self._first in self._programs else next(reversed(self._programs), None)
             self._renew()
 
+    def redirect(self, name: str | None, target: types.FunctionType | None = None) -> None:
+        """Send every call to ``PLAIN``, or to a function as ``INSTEAD``; with None, to the programs again."""
+        with self._lock:
+            if name == self._redirected and self.namespace.get(INSTEAD) is target:
+                return
+            self._redirected, self.namespace[INSTEAD] = name, target
+            self._renew()
+
     def start_again(self) -> None:
         """Forget everything; the next call is a miss."""
         with self._lock:
@@ -147,6 +156,8 @@ class Dispatcher:
         return [] if first is None else [first, *(other for other in reversed(self._programs) if other != first)]
 
     def _lines(self, first: int | None) -> list[str]:
+        if self._redirected is not None:
+            return [f"return {self._plain_call(self._redirected)}"]
         lines: list[str] = []
         for number in self._order(first):
             promote = None if number == first else f"{PROMOTE}({number})"
@@ -177,8 +188,8 @@ class Dispatcher:
             parts.append("**" + names[cursor])
         return ", ".join(parts)
 
-    def _plain_call(self) -> str:
-        """A call of the original that passes everything on as it came."""
+    def _plain_call(self, name: str = PLAIN) -> str:
+        """A call of the original, or of another function, that passes everything on as it came."""
         code, inner = self._original.__code__, self.inner
         count, keyword_only = code.co_argcount, code.co_kwonlyargcount
         parts = list(inner[:count])
@@ -190,7 +201,7 @@ class Dispatcher:
         parts += [f"{name}={text}" for name, text in by_keyword]
         if code.co_flags & inspect.CO_VARKEYWORDS:
             parts.append("**" + inner[cursor])
-        return f"{PLAIN}({', '.join(parts)})"
+        return f"{name}({', '.join(parts)})"
 
     def _generate(self, text: str) -> types.CodeType:
         filename = f"<bothways {self._original.__qualname__} {next(_serial)}>"

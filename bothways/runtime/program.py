@@ -38,19 +38,32 @@ class Program:
     effects: tuple[str, ...] = ()
     graph_text: Callable[[], str] | None = field(default=None, repr=False)
     op_count: int = 0
+    # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
+    # would call somebody's ``__torch_function__``.
+    quietly: tuple[Check, str] | None = None
 
     def lines(self, plain: str, promote: str | None = None) -> list[str]:
         """The block of a dispatcher that tries this program; falls through when a guard fails."""
         return [
             "try:",
-            "    hit = (",
-            *(f"        {line}" for line in self._condition()),
-            "    )",
+            *(f"    {line}" for line in self._question()),
             "except Exception:  # what a guard reads is not there: another program",
             "    hit = False",
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
             *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
+        ]
+
+    def _question(self) -> list[str]:
+        asked = ["hit = (", *(f"    {line}" for line in self._condition()), ")"]
+        if self.quietly is None:
+            return asked
+        first, context = self.quietly
+        return [
+            f"hit = {first.code}",
+            "if hit:",
+            f"    with {context}():",
+            *(f"        {line}" for line in asked),
         ]
 
     def _condition(self) -> list[str]:

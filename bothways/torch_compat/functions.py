@@ -376,8 +376,8 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
 
 
 def caller_device() -> torch.device | None:
-    """The default device, where choosing it is all that the active torch function modes do."""
-    mode = torch.overrides._get_current_function_mode() if function_mode_depth() == 1 else None
+    """The default device, where the outermost of the active torch function modes chooses it."""
+    mode = _C._get_function_stack_at(0) if function_mode_depth() else None
     return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None
 
 

@@ -12,6 +12,7 @@ import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.modules.module as module_internals
 import torch.optim.optimizer as optimizer_internals
+import torch.overrides
 import torch.utils._contextlib
 import torch.utils._device
 import torch.utils._pytree as pytree
@@ -61,6 +62,21 @@ context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorato
 # Functions that make tensors on the default device; a context in which no torch function mode sees what is called.
 device_constructors: Callable[[], set[Any]] = torch.utils._device._device_constructors
 without_function_modes: Callable[[], Any] = _C.DisableTorchFunction
+without_subclass_functions: Callable[[], Any] = _C.DisableTorchFunctionSubclass
+# What people put in the way of functions: the stack of their modes, and how much of ``__torch_function__`` is heeded.
+push_function_mode: Callable[[Any], None] = _C._push_on_torch_function_stack
+pop_function_mode: Callable[[], Any] = _C._pop_torch_function_stack
+function_mode_at: Callable[[int], Any] = _C._get_function_stack_at
+OverrideState: Any = _C._TorchFunctionState  # type: ignore[attr-defined]
+override_state: Callable[[], Any] = _C._get_torch_function_state  # type: ignore[attr-defined]
+set_override_state: Callable[[Any], None] = _C._set_torch_function_state  # type: ignore[attr-defined]
+OVERRIDE_SWITCHES: dict[Any, Any] = {
+    _C.DisableTorchFunction: OverrideState.ALL_DISABLED,
+    _C.DisableTorchFunctionSubclass: OverrideState.SUBCLASSES_DISABLED,
+}
+disabled_torch_dispatch: Any = _C._disabled_torch_dispatch_impl
+nowrap_functions: Callable[[], Any] = torch.overrides.get_default_nowrap_functions
+make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 # Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments.
 ADAFACTOR_UPDATES: tuple[Any, ...] = (
     torch.optim._adafactor._single_tensor_adafactor,

@@ -28,6 +28,7 @@ from bothways.api.dropin.names import BACKENDS
 from bothways.api.explain import explain as our_explain
 from bothways.errors import Break, InvalidBackend, Position
 from bothways.runtime.marks import Mark, mark
+from bothways.runtime.stances import STANCES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -220,6 +221,19 @@ def reset() -> None:
     compiling.reset()
     if "torch._dynamo" in sys.modules:
         theirs("reset")()
+
+
+class set_stance(decorators.set_stance):
+    """``torch.compiler.set_stance``."""
+
+    def __init__(
+        self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False, force_backend: Any = None
+    ) -> None:
+        if force_backend is not None and stance != "default":
+            raise RuntimeError("force_backend goes with the stance 'default'")
+        if stance not in STANCES:
+            raise RuntimeError(f"invalid stance {stance!r}; the stances are {', '.join(STANCES)}")
+        super().__init__(stance, force_backend=None if force_backend is None else lookup_backend(force_backend))
 
 
 # Explaining ------------------------------------------------------------------------------------------------

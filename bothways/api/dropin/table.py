@@ -38,6 +38,7 @@ ROWS: tuple[Row, ...] = (
     # The public namespace.
     Row("torch.compiler", "compile", facades.compile, required=True),
     Row("torch.compiler", "reset", facades.reset, required=True),
+    Row("torch.compiler", "set_stance", facades.set_stance),
     Row("torch.compiler", "list_backends", facades.list_backends, required=True),
     Row("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
     Row("torch.compiler", "assume_constant_result", facades.assume_constant_result, required=True),
@@ -51,6 +52,7 @@ ROWS: tuple[Row, ...] = (
     Row("torch._dynamo", "run", facades.run),
     Row("torch._dynamo", "explain", facades.explain),
     Row("torch._dynamo", "reset", facades.reset),
+    Row("torch._dynamo", "set_stance", facades.set_stance),
     Row("torch._dynamo", "OptimizedModule", facades.OptimizedModule),
     # marks on functions and on tensors,
     Row("torch._dynamo", "allow_in_graph", facades.allow_in_graph),

@@ -79,6 +79,18 @@ def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | Non
     return inlined
 
 
+def _set_field(tracer: Tracer, name: str, args: Args) -> Value:
+    args[0].realize().set_attr(tracer, name, args[1])
+    return ConstantValue(None)
+
+
+# ``torch.Tensor.shape.__get__(x)`` and the like, as handlers of ``__torch_function__`` are given them.
+DESCRIPTOR_CALLS: dict[str, Callable[[Tracer, str, Args], Value]] = {
+    "__get__": lambda tracer, name, args: protocols.get_attr(tracer, args[0], name),
+    "__set__": _set_field,
+}
+
+
 class BuiltinValue(Value):
     """A C function, or a method of a built-in type that is bound to nothing yet."""
 
@@ -102,6 +114,8 @@ class BuiltinValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = tracer.run_const(getattr, self.function, name)
+        if isinstance(self.function, types.GetSetDescriptorType) and name in DESCRIPTOR_CALLS:
+            return BuiltinValue(found)
         if isinstance(found, types.MethodWrapperType):
             return BoundBuiltin(self, name)
         return constant_value(found, tracer)
@@ -119,6 +133,8 @@ class BuiltinValue(Value):
         if isinstance(function, METHOD_TYPES):
             return self._call_on_first(tracer, args, kwargs)
         owner = getattr(function, "__self__", None)
+        if isinstance(owner, types.GetSetDescriptorType) and function.__name__ in DESCRIPTOR_CALLS:
+            return DESCRIPTOR_CALLS[function.__name__](tracer, owner.__name__, args)
         if function.__name__ == "__new__" and isinstance(owner, type):
             from bothways.capture.values.classes import ClassValue
 

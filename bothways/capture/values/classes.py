@@ -84,6 +84,8 @@ class ClassValue(Value):
             return library_value(tracer, attribute)
         if isinstance(attribute, (staticmethod, classmethod, types.ClassMethodDescriptorType)):
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
+        if isinstance(attribute, types.GetSetDescriptorType):
+            return BuiltinValue(attribute)
         if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
             return BuiltinValue(getattr(self.cls, name))
         if isinstance(attribute, property):

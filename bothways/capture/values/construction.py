@@ -80,8 +80,6 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
     cls = target.cls
     if issubclass(cls, torch.autograd.Function) and not args and not kwargs:
         return ObjectValue(cls)  # an instance has no state; people make one to reach ``apply``
-    if issubclass(cls, torch.Tensor):
-        tracer.stop("tensor_subclass", f"a {cls.__name__} is made inside the function")
     make = lookup(cls, "__new__")
     made: Value
     if isinstance(make, staticmethod):
@@ -102,7 +100,7 @@ def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwar
     initialize = lookup(cls, "__init__")
     if isinstance(initialize, types.FunctionType):
         protocols.call(tracer, bind_class_attribute(tracer, made, cls, "__init__", initialize), args, kwargs)
-    elif initialize is object.__init__:
+    elif initialize is object.__init__ or issubclass(cls, torch.Tensor):
         # object.__init__ complains about arguments only when __new__ is object's as well.
         if (args or kwargs) and lookup(cls, "__new__") is object.__dict__["__new__"]:
             tracer.throw(TypeError, f"{cls.__name__}() takes no arguments")
@@ -116,6 +114,10 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     from bothways.capture.values.containers import TupleValue
     from bothways.capture.values.exceptions import ExceptionValue
 
+    if issubclass(cls, torch.Tensor):
+        from bothways.capture.values.tensor_subclasses import new_tensor
+
+        return new_tensor(tracer, cls, args, kwargs)
     if lookup(cls, "__del__") is not MISSING:
         tracer.stop("object_unknown", f"{cls.__name__} has a __del__, which runs when nobody holds it")
     base = builtin_base(cls)
@@ -136,6 +138,10 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
         return ExceptionValue(cls, args)
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and not _has_state(cls):
         return TupleValue(protocols.unpack(tracer, args[0]) if args else [], cls)
+    if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
+        items = protocols.unpack(tracer, args[0])
+        if len(items) == cls.n_sequence_fields:  # type: ignore[attr-defined]
+            return TupleValue(items, cls)
     if base not in PAYLOADS:
         tracer.stop("object_unknown", f"instances of {cls.__name__} are kept by C code ({base.__name__})")
     if base in IMMUTABLE_PAYLOADS:

@@ -69,6 +69,7 @@ HANDLERS.update({setter: _sets(setter, read) for setter, read in SETTINGS.items(
 
 def call_device(tracer: Tracer, device: ConstantValue, name: str) -> Value:
     """``with device:``, entered or left."""
+    tracer.overrides.refuse_modes(tracer, "a change of the default device")
     if name == "__enter__":
         tracer.default_devices.append(device.content)
         return device

@@ -75,6 +75,8 @@ class Stretch:
 
 def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Stretch:
     """Capture a call, and say which nodes it recorded."""
+    if not tracer.overrides.idle:
+        tracer.stop("torch_mode", "a function that runs as a graph of its own runs where somebody overrides operations")
     builder = tracer.graph
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}

@@ -16,6 +16,16 @@ import torch.fx
 from bothways.capture import protocols
 from bothways.capture.fakes import Fake, fake_like
 from bothways.capture.guards import WeakIdentity
+from bothways.capture.overrides import (
+    PASSED,
+    PLAIN_CLASSES,
+    call_special,
+    call_tensor_method,
+    get_tensor_attr,
+    overrides_functions,
+    set_tensor_attr,
+    slot,
+)
 from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -152,6 +162,10 @@ class TensorValue(Value):
 
         if name in LATER:
             tracer.asked.add(name)
+        if not tracer.overrides.idle:
+            found = get_tensor_attr(tracer, self, name)
+            if found is not PASSED:
+                return found
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -170,11 +184,17 @@ class TensorValue(Value):
             return BoundBuiltin(self, name)
         if hasattr(torch.Tensor, name):
             tracer.stop("attribute_unknown", f"cannot read Tensor.{name}")
+        if hasattr(self.cls, name):
+            tracer.stop("attribute_unknown", f"cannot read {name!r} of a {self.cls.__name__}")
         if self.source is not None:
             tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if not tracer.overrides.idle and set_tensor_attr(tracer, self, name, value):
+            return
+        if name in SETTERS and self.is_stripped:
+            tracer.stop("mutation_unknown", f"cannot set {name!r} of a {self.cls.__name__}")
         if name in SETTERS:
             SETTERS[name](tracer, self, value)
             return
@@ -183,6 +203,8 @@ class TensorValue(Value):
         self.store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
+        if name not in self.attrs and tracer.overrides.has_say([self]):
+            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class has a say")
         self.get_attr(tracer, name)
         self.store(tracer, name, None)
 
@@ -197,6 +219,12 @@ class TensorValue(Value):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name in LATER:
             tracer.asked.add(name)
+        if tracer.overrides.has_say([self, *args, *kwargs.values()]):
+            result = call_tensor_method(tracer, name, [self, *args], kwargs)
+            if result is not PASSED:
+                return result
+        if self.is_stripped and (name in HOOK_METHODS or name == "requires_grad_"):
+            tracer.stop("tensor_subclass", f"Tensor.{name} is called on a {self.cls.__name__}")
         if name == "stride" and self.source is None and any(size <= 1 for size in self.fake.shape):
             # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
             tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
@@ -225,7 +253,13 @@ class TensorValue(Value):
     def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
         from bothways.capture.values.objects import ObjectValue
 
-        if isinstance(other, ObjectValue) and other.payload is None:
+        is_object = isinstance(other, ObjectValue) and other.payload is None
+        if not tracer.overrides.idle or is_object:
+            result = call_special(tracer, self, op.reflected if reflected else op.method, [other])
+            if result is not PASSED:
+                declined = isinstance(result, ConstantValue) and result.content is NotImplemented
+                return None if declined else result
+        if is_object:
             return None
         operands: list[Value] = [other, self] if reflected else [self, other]
         if op.symbol in ("==", "!=") and isinstance(other, ConstantValue) and not _is_number(other):
@@ -233,27 +267,35 @@ class TensorValue(Value):
         return tracer.graph.op("call_function", op.function, op.function, operands, {})
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
+        result = PASSED if tracer.overrides.idle else call_special(tracer, self, method, [])
+        if result is not PASSED:
+            return result  # type: ignore[return-value]
         return tracer.graph.op("call_function", function, function, [self], {})
 
+    @slot("__getitem__")
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(key, NumberValue) and key.python_type() is int:
             # The same, said so that a symbol stays one.
             return tracer.graph.op("call_method", "select", torch.Tensor.select, [self, ConstantValue(0), key], {})
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
+    @slot("__setitem__")
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         value = value.realize()
         tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
 
+    @slot("__iter__")
     def iterate(self, tracer: Tracer) -> Value:
         if self.fake.meta.dim() == 0:
             tracer.throw(TypeError, "iteration over a 0-d tensor")
         # Not one by one: autograd does not let people change one of several views that were made together.
         return protocols.iterate(tracer, self.call_method(tracer, "unbind", [ConstantValue(0)], {}))
 
+    @slot("__bool__", protocols.truth)
     def truth(self, tracer: Tracer) -> bool:
         tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
 
+    @slot("__len__", protocols.as_index)
     def length(self, tracer: Tracer) -> int:
         return int(self.first_size(tracer))
 
@@ -263,6 +305,7 @@ class TensorValue(Value):
             tracer.throw(TypeError, "len() of a 0-d tensor")
         return self.fake.shape[0]
 
+    @slot("__contains__", protocols.truth)
     def contains(self, tracer: Tracer, item: Value) -> bool:
         tracer.stop("tensor_value", "looking for an element reads the tensor's data")
 
@@ -282,7 +325,17 @@ class TensorValue(Value):
 
     @property
     def two_phase(self) -> bool:  # type: ignore[override]
-        return bool(self.attrs)
+        return bool(self.attrs) or self._is_reclassed
+
+    @property
+    def _is_reclassed(self) -> bool:
+        """Whether it is a result that has to be given its class."""
+        return self.source is None and self.cls not in PLAIN_CLASSES
+
+    @property
+    def is_stripped(self) -> bool:
+        """Whether the graph is given a view of it without the class, whose handlers would see the backward."""
+        return self.source is not None and overrides_functions(self.cls)
 
     def rebuild(self, emitter: Emitter) -> str:
         return emitter.tensor(self)
@@ -292,6 +345,8 @@ class TensorValue(Value):
     def fill(self, emitter: Emitter, name: str) -> None:
         from bothways.capture.emit import stores
 
+        if self._is_reclassed:
+            emitter.build(f"{name}.__class__ = {emitter.inject(self.cls, self.cls.__name__)}")
         for statement in stores(emitter, name, self.attrs):
             emitter.build(statement)
 

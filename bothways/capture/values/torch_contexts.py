@@ -19,11 +19,13 @@ from bothways.capture.values import (  # noqa: F401  they fill the table of hand
     anomaly,
     assumptions,
     data_checks,
+    function_modes,
     hooks,
     saved_tensors,
     settings,
     stretches,
     tensor_state,
+    tensor_subclasses,
 )
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments

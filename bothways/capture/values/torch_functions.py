@@ -17,6 +17,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy, protocols
+from bothways.capture.overrides import PASSED, PLAIN_CLASSES, overridden
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import TupleValue
@@ -78,9 +79,6 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.compiler.is_exporting: False,
     torch_compat.is_fx_tracing: False,
     torch_compat.are_transforms_active: False,  # a program is only used outside of them
-    torch.overrides.has_torch_function: False,
-    torch.overrides.has_torch_function_unary: False,
-    torch.overrides.has_torch_function_variadic: False,
 }
 
 
@@ -139,10 +137,22 @@ class TorchFunctionValue(Value):
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if mark_of(self.function) is Mark.DISABLED:
             tracer.stop("call_disabled", f"{self.describe()} is marked with bothways.disable")
+        if self._may_be_overridden(tracer):
+            result = overridden(tracer, self.function, args, kwargs)
+            if result is not PASSED:
+                return result
         handler = HANDLERS.get(self.function)
         if handler is not None:
             return handler(tracer, args, kwargs)
         return call_in_graph(tracer, self.function, args, kwargs)
+
+    def _may_be_overridden(self, tracer: Tracer) -> bool:
+        """Whether modes or classes may have a say; to ask is to call the function where they have none."""
+        if mark_of(self.function) is Mark.IN_GRAPH:
+            tracer.overrides.refuse_modes(tracer, self.describe())
+            return False
+        sets_grad_mode = self.function is torch_compat.set_grad_enabled
+        return policy.is_graph_function(self.function) or (sets_grad_mode and tracer.overrides.heeds_modes)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         return constant_value(tracer.run_const(getattr, self.function, name), tracer)
@@ -253,6 +263,9 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     from bothways.capture.values.autograd_functions import apply
 
+    tracer.overrides.refuse_modes(tracer, "a custom function")
+    if any(isinstance(arg, TensorValue) and arg.cls not in PLAIN_CLASSES for arg in (arg.realize() for arg in args)):
+        tracer.stop("tensor_subclass", "a custom function is given a tensor of a class of the user's")
     return apply(tracer, args, kwargs)
 
 
@@ -324,11 +337,13 @@ def _numel(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Size)
 def _size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    sizes = protocols.unpack(tracer, args[0]) if len(args) == 1 and not kwargs else []
+    if len(args) > 1 or kwargs:
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        return constant_value(tracer.run_const(torch.Size, *positional, **keywords))
+    sizes = [size for given in args for size in protocols.unpack(tracer, given)]
     if any(isinstance(size.realize(), NumberValue) for size in sizes):
         return TupleValue(sizes, torch.Size)
-    positional, _ = constant_arguments(tracer, args, kwargs)
-    return constant_value(tracer.run_const(torch.Size, *positional))
+    return constant_value(tracer.run_const(torch.Size, [protocols.as_constant(tracer, size) for size in sizes]))
 
 
 def _from_data(function: Any) -> Handler:

@@ -1,0 +1,58 @@
+"""What compiled functions do with a call, for the whole process: as ever, or nothing new, or nothing at all.
+
+A change reaches every compiled function at once, so that a call that hits asks no question.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# Stance -> what it means.
+STANCES: dict[str, str] = {
+    "default": "compile as ever",
+    "force_eager": "run everything as plain Python",
+    "eager_on_recompile": "use the programs there are; what would have to be compiled runs as plain Python",
+    "fail_on_recompile": "use the programs there are; what would have to be compiled is an error",
+}
+
+
+@dataclass(frozen=True)
+class Stance:
+    """One of ``STANCES``; with a backend, functions are compiled with that one instead of their own."""
+
+    name: str = "default"
+    backend: Callable[..., Any] | None = None
+
+
+class _Current:
+    """The one stance of the process."""
+
+    def __init__(self) -> None:
+        self.stance = Stance()
+        self.lock = threading.RLock()
+        self.listeners: list[Callable[[Stance], None]] = []
+
+
+_current = _Current()
+
+
+def current() -> Stance:
+    return _current.stance
+
+
+def change(stance: Stance) -> Stance:
+    """Take a stance; gives the one before."""
+    with _current.lock:
+        before, _current.stance = _current.stance, stance
+        if stance != before:
+            for listener in _current.listeners:
+                listener(stance)
+    return before
+
+
+def on_change(listener: Callable[[Stance], None]) -> None:
+    """Have a function called with every new stance."""
+    _current.listeners.append(listener)
