@@ -10,6 +10,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
@@ -18,6 +19,7 @@ from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
+from bothways.capture.values.random_numbers import outside
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
@@ -122,6 +124,7 @@ def render(
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
+    before = _draw(tracer, emitter)
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects)])
     given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
@@ -136,7 +139,11 @@ def render(
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        body += _retried(emitter, lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
+        if tracer.graph.may_fail and not tracer.graph.changes_inputs:
+            body[before.place : before.place] = before.ask
+            body += _retried(emitter, lines, before)
+        else:
+            body += lines
     body += [*emitter.builds, *emitter.effects]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
@@ -166,13 +173,36 @@ def _restoring(emitter: Emitter, call: str) -> list[str]:
     ]
 
 
-def _retried(emitter: Emitter, call: list[str]) -> list[str]:
+@dataclass(frozen=True)
+class _Generators:
+    """Python's random number generators that a program uses: how to ask where they are, and how to put them back.
+
+    ``place`` is the line before which they are to be asked.
+    """
+
+    place: int
+    ask: list[str]
+    put_back: list[str]
+
+
+def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
+    """Write the calls of random number generators; they come before everything else."""
+    used = [emitter.read(_source_of(value)) for value in outside(tracer)]
+    states = {name: emitter.names.fresh("drawn_state") for name in used}
+    place = len(emitter.loads)
+    for draw in tracer.draws:
+        draw.emit(emitter)
+    ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
+    return _Generators(place, ask, [f"    {name}.setstate({state})" for name, state in states.items()])
+
+
+def _retried(emitter: Emitter, call: list[str], generators: _Generators) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
     effects that come before that line, inside the user's own ``try``."""
-    ask, put_back = [], []
+    ask, put_back = [], generators.put_back
     if emitter.tracer.graph.may_draw:
         ask = [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
-        put_back = [f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
+        put_back = [*put_back, f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
         *ask,
         "failure = None",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.generators import GeneratorValue
     from bothways.capture.values.hooks import Event
+    from bothways.capture.values.random_numbers import Draw
 
 
 class Observed(Exception):
@@ -71,6 +72,7 @@ class Tracer:
         # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
         self.left_to_python: list[tuple[object, Value]] = []
         self.saved_tensors = SavedTensors()
+        self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         # What can be judged only when everything was looked at; runs before the guards are complete.
         self.final_checks: list[Callable[[], None]] = []
         self._injected: dict[int, Injected] = {}

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 def assume(tracer: Tracer, condition: TensorValue) -> None:
     """Go on as if all elements of a tensor were true."""
     tracer.graph.call(require_true, (condition.node,))
-    tracer.final_checks.append(lambda: _check_repeatable(tracer))
-
-
-def _check_repeatable(tracer: Tracer) -> None:
-    if tracer.graph.changes_inputs:
-        tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
+    tracer.final_checks.append(tracer.graph.check_repeatable)
 
 
 @handles(torch_compat.LazyPropertyOfClass)

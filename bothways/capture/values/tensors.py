@@ -206,10 +206,10 @@ class TensorValue(Value):
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name == "__len__":
             return constant_value(self.first_size(tracer))
-        if name in STOPS:
-            tracer.stop(*STOPS[name])
         if name in SPECIAL_METHODS:
             return SPECIAL_METHODS[name](tracer, self, args, kwargs)
+        if name in STOPS:
+            tracer.stop(*STOPS[name])
         if name in HOOK_METHODS:
             from bothways.capture.values.hooks import register_on_tensor
 

@@ -19,6 +19,7 @@ from bothways.capture.values import (  # noqa: F401  they fill the table of hand
     anomaly,
     assumptions,
     data_checks,
+    data_numbers,
     hooks,
     saved_tensors,
     settings,
