@@ -56,6 +56,8 @@ MODES = (torch_compat.function_mode_depth, torch_compat.dispatch_mode_depth, tor
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
+# The same for those that break where breaks are allowed.
+ONCE_UNDER_FULLGRAPH = frozenset({"lazy_state"})
 
 
 @dataclass
@@ -159,7 +161,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
             with nullcontext() if device is None else torch_compat.without_function_modes():
                 ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
-            if unsupported.break_.code not in RAISED_BY_USER_CODE:
+            if not _leaves_to_python(unsupported.break_, tracer):
                 raise
             ending = unsupported.break_
         else:
@@ -236,9 +238,14 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        if unsupported.break_.code in RAISED_BY_USER_CODE or unsupported.break_.code == "too_long":
+        if _leaves_to_python(unsupported.break_, frame.tracer) or unsupported.break_.code == "too_long":
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
+
+
+def _leaves_to_python(found: Break, tracer: Tracer) -> bool:
+    """Whether the whole function runs as plain Python, whatever the user said about breaks."""
+    return found.code in RAISED_BY_USER_CODE or (tracer.fullgraph and found.code in ONCE_UNDER_FULLGRAPH)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:

@@ -21,6 +21,7 @@ from bothways.capture.values import (  # noqa: F401  they fill the table of hand
     data_checks,
     data_numbers,
     hooks,
+    optimizer_steps,
     saved_tensors,
     settings,
     stretches,
