@@ -1,4 +1,4 @@
-"""What an optimizer does otherwise in its first step than in all the others, so that those need no program of their own.
+"""What an optimizer does otherwise in its first step than in all the others, which then need no other program.
 
 An optimizer makes its state once in its life: that step is left to plain Python. To forget gradients is the same
 whether or not there are any.
