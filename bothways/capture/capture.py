@@ -19,6 +19,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
+from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.render import render, render_guards, render_late
@@ -97,10 +98,11 @@ class Request:
     tag: str
     fullgraph: bool
     sizes: SizeHistory | None
+    assumes: bool = True
 
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
-        tracer.fullgraph = self.fullgraph
+        tracer.fullgraph, tracer.assumes = self.fullgraph, self.assumes
         tracer.is_continuation = origin_of(self.function).shift > 0
         return tracer
 
@@ -122,13 +124,20 @@ def capture(
     if any(active() for active in (MODES if device is None else MODES[1:])):
         raise Unsupported(Break("torch_mode", "a torch function mode, dispatch mode or function transform is active"))
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes)
+    try:
+        return _captured(request)
+    except Unrepeatable:
+        return _captured(replace(request, assumes=False))
+
+
+def _captured(request: Request) -> Capture:
     tracer = request.tracer()
     try:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
         found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
     tracer.release()
-    if fullgraph:
+    if request.fullgraph:
         raise Unsupported(found.break_)
     return _until(request, found)
 

@@ -54,6 +54,10 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
 
 
+class Unrepeatable(Exception):
+    """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
+
+
 class GraphBuilder:
     """The graph under construction and the Values that stand for its nodes."""
 
@@ -174,12 +178,18 @@ class GraphBuilder:
 
     def require(self, left: Any, symbol: str, right: Any) -> None:
         """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
+        self.rely_on_data()
         self.call(require_holds, (self._sizes.node(left), symbol, self._sizes.node(right)))
-        self.tracer.final_checks.append(self.check_repeatable)
 
-    def check_repeatable(self) -> None:
-        if self.changes_inputs:
+    def rely_on_data(self) -> None:
+        """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
+        if not self.tracer.assumes:
             self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
+        self.tracer.final_checks.append(self._check_repeatable)
+
+    def _check_repeatable(self) -> None:
+        if self.changes_inputs:
+            raise Unrepeatable
 
     def item(self, node: torch.fx.Node, index: int, fake: Fake) -> torch.fx.Node:
         """One of several results of a node."""

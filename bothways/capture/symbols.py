@@ -149,7 +149,7 @@ class Symbols:
             self._assumes = before
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
-        if question == VALUE or not self._assumes or isinstance(asked, Real):
+        if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
             self._tracer.stop("tensor_value", f"a decision depends on {asked}, which is known only when the graph runs")
         answer = _is_likely(asked, question, self.environment)
         self._check(asked, question, answer)

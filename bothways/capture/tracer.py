@@ -61,6 +61,7 @@ class Tracer:
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
         self.is_continuation = False
+        self.assumes = True  # whether the graph may rely on data, and fail where it is otherwise
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
@@ -83,7 +84,7 @@ class Tracer:
     def fork(self) -> Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
         other = Tracer(self.depth_limit, self.tag)
-        other.fullgraph = self.fullgraph
+        other.fullgraph, other.assumes = self.fullgraph, self.assumes
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
         other.symbols = self.symbols.without_new_ones(other)

@@ -38,7 +38,7 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
 
     def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         kind = kind_of(tensor.fake.dtype)
-        if not _is_wanted(tracer) or kind is None or not _is_single(tensor) or args or kwargs:
+        if not _is_wanted(tracer) or kind is None or not tensor.is_single or args or kwargs:
             tracer.stop(*STOPS[name])
         return number_value(tracer.graph.number(kind, call, target, (tensor.node,)))
 
@@ -47,10 +47,6 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
 
 def _is_wanted(tracer: Tracer) -> bool:
     return config.numbers_from_data and not tracer.symbols.only_looks
-
-
-def _is_single(tensor: TensorValue) -> bool:
-    return all(type(size) is int and size == 1 for size in tensor.fake.shape)
 
 
 _read("item", _kind, "call_method", "item")

@@ -265,6 +265,11 @@ class TensorValue(Value):
             tracer.throw(TypeError, "len() of a 0-d tensor")
         return self.fake.shape[0]
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one element, whatever symbols are."""
+        return all(type(size) is int and size == 1 for size in self.fake.shape)
+
     def contains(self, tracer: Tracer, item: Value) -> bool:
         tracer.stop("tensor_value", "looking for an element reads the tensor's data")
 
