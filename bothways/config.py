@@ -68,6 +68,10 @@ class Config:
     static_parameters: bool = True
     """Never make sizes of an ``nn.Parameter`` symbols."""
 
+    numbers_from_data: bool = False
+    """Capture ``item()``, ``tolist()``, ``int()`` and ``float()`` of tensors as numbers of the graph. What has to know
+    one breaks as before. False breaks at the call."""
+
     inline_depth_limit: int = 100
     """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
 

@@ -56,6 +56,7 @@ HINTS: dict[str, str] = {
     "hook": "Register the hook outside the compiled function; there it runs as plain Python.",
     "backward": "Call backward() outside the compiled function for now.",
     "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
+    "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
     "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",
     "tensor_subclass": "Pass a plain torch.Tensor or nn.Parameter.",
     "torch_mode": "Leave the mode or the transform before calling the compiled function, or do that part outside.",

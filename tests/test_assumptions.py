@@ -1,5 +1,6 @@
 """Data that code makes sure of, as distributions do of their parameters: taken for granted, checked by the graph."""
 
+import asserting
 import pytest
 import torch
 from torch import distributions as D
@@ -108,3 +109,51 @@ def test_tensors_made_inside_may_be_changed():
     assert same(compiled(x, x), x * 2)
     with pytest.raises(ValueError):
         compiled(x, -x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_an_assertion_on_data_is_taken_for_granted_and_checked(backend):
+    compiled = bothways.compile(asserting.twice, backend=backend, fullgraph=True)
+    for values in ([3.0, 4, 5], [3.0, 1, 1]):
+        torch.testing.assert_close(compiled(torch.tensor(values)), asserting.twice(torch.tensor(values)))
+    for values in ([1.0, 4, 5], [3.0, -7, 1]):
+        with pytest.raises(AssertionError) as plain:
+            asserting.twice(torch.tensor(values))
+        with pytest.raises(AssertionError) as found:
+            compiled(torch.tensor(values))
+        assert str(found.value) == str(plain.value)
+    assert compiled.__bothways__.history.captures == 1
+
+
+def test_what_comes_before_an_assertion_that_fails_happens_once():
+    compiled = bothways.compile(asserting.caught, backend="eager", fullgraph=True)
+    for value in (1.0, -1.0, 2.0):
+        sides = [(run(torch.tensor(value), log := []), log) for run in (asserting.caught, compiled)]
+        assert sides[0] == sides[1]
+
+
+def test_an_assertion_in_a_function_that_changes_its_input_breaks():
+    compiled = bothways.compile(asserting.before_a_change, backend="eager")
+    for values in ([1.0, 2.0], [2.0, 3.0]):
+        one, other = torch.tensor(values), torch.tensor(values)
+        assert compiled(one).tolist() == asserting.before_a_change(other).tolist()
+        assert one.tolist() == other.tolist()
+    unchanged = torch.tensor([-1.0, 0.0])
+    with pytest.raises(AssertionError):
+        compiled(unchanged)
+    assert unchanged.tolist() == [-1.0, 0.0]
+    with pytest.raises(bothways.errors.Unsupported, match="tensor_branch"):
+        bothways.compile(asserting.before_a_change, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def test_an_assertion_on_several_elements_raises_as_in_plain_python():
+    with pytest.raises(RuntimeError, match="more than one value"):
+        bothways.compile(asserting.of_several, backend="eager")(torch.ones(2))
+
+
+def test_an_assertion_on_a_number_read_from_data():
+    with bothways.config.patch(numbers_from_data=True):
+        compiled = bothways.compile(asserting.about_a_number, backend="eager", fullgraph=True)
+        assert compiled(torch.arange(5), torch.tensor(3)).tolist() == [0, 1, 2]
+        with pytest.raises(AssertionError):
+            compiled(torch.arange(5), torch.tensor(2))

@@ -199,3 +199,54 @@ def test_every_iterator_of_itertools_has_a_stand_in():
 
     public = [getattr(itertools, name) for name in dir(itertools) if not name.startswith("_")]
     assert [item for item in public if callable(item) and standins.find(item) is None] == []
+
+
+def listed(value):
+    """What is left of iterators, up to some elements, and everything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return [listed(item) for item in value]
+    if hasattr(value, "__next__"):
+        return [type(value), *(listed(item) for item in itertools.islice(value, 6))]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def leaves(function, *args, fullgraph=True):
+    """The iterators that a function returns go on as those of plain Python do."""
+    compiled = bothways.compile(function, backend="eager", fullgraph=fullgraph)
+    for _ in range(2):
+        assert listed(compiled(*args)) == listed(function(*args))
+
+
+def test_untouched_iterators_leave_the_function():
+    def function(x):
+        return (
+            itertools.compress("ABCDEF", [1, 0, 1, 0, 1, 1]), itertools.chain([1], [x]), itertools.count(x, 2),
+            itertools.islice(itertools.count(), 2, 9, 3), itertools.accumulate([1, 2, 3]), itertools.cycle([1, x]),
+            itertools.takewhile(lambda v: v < 3, [1, 2, 3]), itertools.dropwhile(lambda v: v < 2, [1, 2, 3]),
+            itertools.starmap(lambda a, b: a + b, [(1, 2), (x, 3)]), itertools.pairwise([1, 2, 3]),
+            itertools.repeat(x), itertools.repeat(7, 2),
+        )  # fmt: skip
+
+    leaves(function, torch.ones(2))
+
+
+def test_iterators_leave_the_function_where_they_stand():
+    def function(x):
+        ones, numbers, sevens = itertools.repeat(1), itertools.count(2), itertools.repeat(7, 5)
+        even, small = itertools.filterfalse(lambda v: v % 2, [1, 2, 3, 4, 6]), itertools.takewhile(bool, [3, 2, 0, 1])
+        chosen = itertools.compress([x, x + 1, x + 2], [1, 1, 1])
+        for _ in range(2):
+            x = x + next(ones) + next(numbers) + next(sevens)
+        return x, next(even), next(small), next(chosen), ones, numbers, sevens, even, small, chosen
+
+    leaves(function, torch.ones(2))
+
+
+def test_an_iterator_that_was_begun_and_cannot_be_made_again_breaks():
+    def function(x):
+        both = itertools.chain([1, 2], [x])
+        return x * next(both), both
+
+    leaves(function, torch.ones(2), fullgraph=False)
+    with pytest.raises(bothways.errors.Unsupported, match="generator_escapes"):
+        bothways.compile(function, backend="eager", fullgraph=True)(torch.ones(2))

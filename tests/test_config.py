@@ -25,6 +25,7 @@ def test_defaults():
         "automatic_dynamic": True,
         "assume_static": True,
         "static_parameters": True,
+        "numbers_from_data": False,
         "inline_depth_limit": 100,
         "suppress_errors": False,
         "recompute": True,

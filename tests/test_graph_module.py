@@ -72,3 +72,10 @@ def test_a_compiled_function_generates_no_code_of_its_graph():
     (graph,) = compiled.__bothways__.history.graphs
     assert not is_generated(graph)
     assert "sin" in graph.code
+
+
+def test_sizes_are_readable():
+    compiled = bothways.compile(lambda x: x.sin() * 2, backend="eager")
+    compiled(torch.ones(3))
+    (graph,) = compiled.__bothways__.history.graphs
+    assert 'sin: "f32[3]" = l_x_.sin()' in graph.print_readable(print_output=False)

@@ -132,6 +132,59 @@ def test_a_scheduler_changes_the_learning_rate():
     assert same(fit(bothways.compile(step, backend="eager", fullgraph=True)), fit(step))
 
 
+@pytest.mark.parametrize("make", [optim.Adam, optim.RMSprop, lambda parameters: optim.SGD(parameters, momentum=0.9)])
+def test_the_step_that_makes_the_state_needs_no_program(make):
+    counter = CompileCounterWithBackend("eager")
+    compiled = bothways.compile(step, backend=counter)
+    assert same(train(make, compiled), train(make, step))
+    assert counter.frame_count == 1
+
+
+def test_a_training_step_is_compiled_once():
+    """Neither the gradients that are missing at first nor the state that is made need graphs of their own."""
+
+    def training_step(model, optimizer):
+        optimizer.zero_grad()
+        loss = model(X).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def fit(step):
+        model, optimizer = setup(optim.Adam)
+        return [step(model, optimizer).detach() for _ in range(4)], list(model.parameters())
+
+    counter = CompileCounterWithBackend("eager")
+    assert same(fit(bothways.compile(training_step, backend=counter)), fit(training_step))
+    assert counter.frame_count == 2  # before backward() and after it
+
+
+def test_an_optimizer_made_inside_steps_in_the_graph():
+    def program(weight, gradient):
+        weight.grad = gradient
+        optimizer = optim.Adam([weight], lr=0.1)
+        optimizer.step()
+        return weight * 1
+
+    compiled = bothways.compile(program, backend="eager")
+    results = [run(torch.ones(3, requires_grad=True), torch.arange(3.0)) for run in (program, compiled, compiled)]
+    assert same(results[1], results[0]) and same(results[2], results[0])
+
+
+def test_zero_grad_where_some_gradients_are_missing():
+    def forget(optimizer):
+        optimizer.zero_grad()
+
+    compiled = bothways.compile(forget, backend="eager", fullgraph=True)
+    for given in ((True, False), (False, True), (True, True), (False, False)):
+        weights = [torch.ones(2, requires_grad=True) for _ in given]
+        for weight, has in zip(weights, given, strict=True):
+            weight.grad = torch.ones(2) if has else None
+        compiled(optim.SGD(weights, lr=0.1))
+        assert all(weight.grad is None for weight in weights)
+    assert compiled.__bothways__.history.captures == 1
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad(set_to_none):
     def update(optimizer):

@@ -7,7 +7,7 @@ import torch
 
 import bothways
 from bothways.errors import Unsupported
-from bothways.testing import CompileCounter, same
+from bothways.testing import CompileCounter, CompileCounterWithBackend, same
 
 X = torch.ones(3)
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -193,6 +193,34 @@ def test_implementations_of_attention_are_chosen(backend):
     compiled = bothways.compile(function, backend=backend, fullgraph=True)
     for _ in range(2):
         assert same(compiled(q), function(q))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_break_where_implementations_of_attention_are_chosen(backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    enabled = torch.backends.cuda.flash_sdp_enabled
+
+    def function(q, fail):
+        found = [enabled()]
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+                bothways.graph_break()
+                found.append(enabled())
+                y = y + 1
+                if fail:
+                    raise ValueError
+        except ValueError:
+            y = y - 1
+        return y, found, enabled()
+
+    q = torch.arange(24.0).reshape(1, 2, 3, 4) / 10
+    counter = CompileCounterWithBackend(backend)
+    compiled = bothways.compile(function, backend=counter)
+    for fail in (False, True, False):
+        assert same(compiled(q, fail), function(q, fail))
+    assert counter.frame_count == 3  # before the break, and behind it one for each flag
 
 
 def test_a_context_that_forbids_hooks_decorates_a_function():

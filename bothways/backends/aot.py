@@ -23,6 +23,7 @@ from bothways.grad.origins import noting_origins
 from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
+from bothways.symbols import Undecided
 
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
@@ -46,7 +47,7 @@ def aot(
             if found is None:
                 return graph.forward
             sizes, inputs = found
-        refusals: tuple[type[Exception], ...] = (NotDifferentiable, *torch_compat.fake_tensor_errors())
+        refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)

@@ -20,6 +20,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
+from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.overrides import without_class
@@ -58,6 +59,8 @@ MODES = (torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
+# The same for those that break where breaks are allowed.
+ONCE_UNDER_FULLGRAPH = frozenset({"lazy_state"})
 
 
 @dataclass
@@ -99,10 +102,11 @@ class Request:
     sizes: SizeHistory | None
     override_state: Any
     handled: BaseException | None  # by the caller
+    assumes: bool = True
 
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
-        tracer.fullgraph, tracer.handled_outside = self.fullgraph, self.handled
+        tracer.fullgraph, tracer.assumes, tracer.handled_outside = self.fullgraph, self.assumes, self.handled
         tracer.is_continuation = origin_of(self.function).shift > 0
         return tracer
 
@@ -125,7 +129,11 @@ def capture(
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled)
     with torch_compat.without_function_modes():  # nobody is to see what capture does
-        return _captured(request)
+        try:
+            return _captured(request)
+        except Unrepeatable:
+            pass
+        return _captured(replace(request, assumes=False))
 
 
 def _captured(request: Request) -> Capture:
@@ -168,7 +176,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         try:
             ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
-            if unsupported.break_.code not in RAISED_BY_USER_CODE:
+            if not _leaves_to_python(unsupported.break_, tracer):
                 raise
             ending = unsupported.break_
         else:
@@ -245,9 +253,14 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        if unsupported.break_.code in RAISED_BY_USER_CODE or unsupported.break_.code == "too_long":
+        if _leaves_to_python(unsupported.break_, frame.tracer) or unsupported.break_.code == "too_long":
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
+
+
+def _leaves_to_python(found: Break, tracer: Tracer) -> bool:
+    """Whether the whole function runs as plain Python, whatever the user said about breaks."""
+    return found.code in RAISED_BY_USER_CODE or (tracer.fullgraph and found.code in ONCE_UNDER_FULLGRAPH)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:

@@ -16,6 +16,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
+from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_outline
 
 MODE = ThinMode()
@@ -141,6 +142,8 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         raise FakeFailure(NotImplementedError(str(error))) from error
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
+    except Unsupported:  # a number is asked for that nobody has
+        raise
     except Exception as error:
         if torch_compat.wants_numbers(error):
             return _run_on_torch_fakes(function, args, kwargs, fakes)

@@ -24,7 +24,7 @@ from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 from bothways.runtime.graph_module import graph_module
-from bothways.runtime.nodes import ApplyFunction, Watched
+from bothways.runtime.nodes import ApplyFunction, Watched, require_holds
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
 })  # fmt: skip
 
 _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
+
+
+class Unrepeatable(Exception):
+    """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
 
 
 class GraphBuilder:
@@ -130,9 +134,10 @@ class GraphBuilder:
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
         try:
-            result = fakes.run(
-                run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
-            )
+            with self.tracer.symbols.assuming():
+                result = fakes.run(
+                    run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+                )
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         node = self.graph.create_node(
@@ -156,11 +161,35 @@ class GraphBuilder:
         self.statements.add(function)
         return node
 
-    def call(self, target: Any, args: tuple[torch.fx.Node, ...]) -> torch.fx.Node:
+    def call(self, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
         """A call of something that stands for a graph of its own."""
         node = self.graph.create_node("call_function", target, args)
         self._note_origin(node)
         return node
+
+    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...]) -> Any:
+        """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
+        node = self.graph.create_node(call, target, args)
+        self._note_origin(node)
+        node.meta["as_captured"] = node.meta["number"] = True
+        found = self.tracer.symbols.from_graph(node, kind)
+        self._sizes.give(next(iter(expression_of(found).symbols())), node)
+        return found
+
+    def require(self, left: Any, symbol: str, right: Any) -> None:
+        """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
+        self.rely_on_data()
+        self.call(require_holds, (self._sizes.node(left), symbol, self._sizes.node(right)))
+
+    def rely_on_data(self) -> None:
+        """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
+        if not self.tracer.assumes:
+            self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
+        self.tracer.final_checks.append(self._check_repeatable)
+
+    def _check_repeatable(self) -> None:
+        if self.changes_inputs:
+            raise Unrepeatable
 
     def item(self, node: torch.fx.Node, index: int, fake: Fake) -> torch.fx.Node:
         """One of several results of a node."""

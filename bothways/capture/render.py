@@ -10,6 +10,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
@@ -19,6 +20,7 @@ from bothways.capture.object_inputs import build_before
 from bothways.capture.overrides import without_class
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
+from bothways.capture.values.random_numbers import outside
 from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
@@ -126,6 +128,7 @@ def render(
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
+    before = _draw(tracer, emitter)
     left = tracer.overrides.modes
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
     given, prepared = build_before(tracer, emitter, objects)
@@ -136,15 +139,16 @@ def render(
     inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
-    body = _quiet(emitter, [*emitter.loads, *prepared])
+    is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
+    loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
+    body = _quiet(emitter, [*loads, *prepared])
     if tracer.graph.has_work:
         call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         lines = _quiet(emitter, lines)
-        retried = tracer.graph.may_fail and not tracer.graph.has_effects
-        body += _retried(emitter, lines, graph_key) if retried else lines
+        body += _retried(emitter, lines, before, graph_key) if is_retried else lines
     body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.last]), *modes]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
@@ -196,10 +200,35 @@ def _restoring(emitter: Emitter, call: str) -> list[str]:
     ]
 
 
-def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
+@dataclass(frozen=True)
+class _Generators:
+    """Python's random number generators that a program uses: how to ask where they are, and how to put them back.
+
+    ``place`` is the line before which they are to be asked.
+    """
+
+    place: int
+    ask: list[str]
+    put_back: list[str]
+
+
+def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
+    """Write the calls of random number generators; they come before everything else."""
+    used = [emitter.read(_source_of(value)) for value in outside(tracer)]
+    states = {name: emitter.names.fresh("drawn_state") for name in used}
+    place = len(emitter.loads)
+    for draw in tracer.draws:
+        draw.emit(emitter)
+    ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
+    return _Generators(place, ask, [f"    {name}.setstate({state})" for name, state in states.items()])
+
+
+def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_key: str) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
     effects that come before that line, inside the user's own ``try``."""
-    ask, put_back, undo = [], [], []
+    ask: list[str] = []
+    undo: list[str] = []
+    put_back = generators.put_back
     if emitter.tracer.graph.changes_inputs:
         values, changed = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.changed_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
@@ -208,7 +237,7 @@ def _retried(emitter: Emitter, call: list[str], graph_key: str) -> list[str]:
         undo = _quiet(emitter, [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"])
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
-        put_back = [f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
+        put_back = [*put_back, f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
         *ask,
         "failure = None",

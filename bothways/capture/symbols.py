@@ -2,6 +2,10 @@
 
 A dimension or number that the history of the function calls moving gets a symbol. Whatever the environment has to
 assume about symbols becomes a guard, in terms of the places where they are found.
+
+Numbers that are found only when the program runs are symbols, too: no guard can be about them. What the shapes of an
+operation's results need to know of them is assumed, and a node of the graph checks it; any other question stops the
+capture.
 """
 
 from __future__ import annotations
@@ -9,16 +13,29 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 from bothways.capture.guards import Guard
 from bothways.capture.sources import Attr, Item, Local, Source
 from bothways.config import config
 from bothways.runtime.size_history import LARGEST, SizeHistory
-from bothways.symbols import Condition, Environment, Expression, Real, Symbol, expression_of, size, spelled
+from bothways.symbols import (
+    Applied,
+    Condition,
+    Environment,
+    Expression,
+    Real,
+    Symbol,
+    expression_of,
+    size,
+    spelled,
+)
+from bothways.symbols.environment import INVERSE, NEGATIVE, VALUE, readable, refuse
 from bothways.symbols.layouts import symbolic_strides
 
 if TYPE_CHECKING:
@@ -26,6 +43,8 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 Sizes = tuple[Any, ...]  # of plain numbers and torch.SymInts
+# What numbers are taken for that are known only when the program runs: a small size, or a fraction.
+GUESSES: dict[type, Any] = {int: 2, float: 0.5}
 
 
 class Symbols:
@@ -35,14 +54,18 @@ class Symbols:
         self._tracer, self._history = tracer, history
         self._late: list[Guard] | None = None  # what is assumed after the program was written
         self.environment = Environment()
-        self.environment.on_condition = _weakly(self._note)
+        self.environment.on_condition = _weakly(self._note, _assumed_too_late)
+        self.environment.on_unknown = _weakly(self._answer, refuse)
         self.sources: dict[Symbol, Source] = {}
+        self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
         self._sizes: dict[Source, Any] = {}
+        self._assumes = False
+        self.only_looks = False
 
     def without_new_ones(self, tracer: Tracer) -> Symbols:
         """For code that is only looked at, and runs as the user's Python: what it finds outside are constants."""
         made = copy.copy(self)
-        made._tracer, made._history = tracer, SizeHistory(dynamic=False)
+        made._tracer, made._history, made.only_looks = tracer, SizeHistory(dynamic=False), True
         return made
 
     # What becomes a symbol.
@@ -84,6 +107,19 @@ class Symbols:
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
+    def from_graph(self, node: torch.fx.Node, kind: type) -> Any:
+        """A number that a node of the graph gives."""
+        symbol = self.environment.unknown_symbol(GUESSES[kind], -math.inf)
+        self.nodes[symbol] = node
+        found = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
+        return found
+
+    def from_program(self, source: Source, kind: type) -> Any:
+        """A number that the program finds before the graph runs, and has at ``source``."""
+        symbol = self.environment.unknown_symbol(GUESSES[kind], -math.inf)
+        self.sources[symbol] = source
+        return size(self.environment, Expression.atom(symbol))
+
     def text_changes(self, value: str, source: Source) -> bool:
         """Whether a text that the call is given was another one before."""
         return is_argument(source) and self._history.changes(source.name, value)
@@ -103,7 +139,35 @@ class Symbols:
             texts.append(text)
         self._tracer.guard(f"{{s0}}.stride() == ({', '.join(texts)},)", *sources)
 
-    # What is assumed about them.
+    # What is assumed about those that nobody knows yet.
+
+    @contextmanager
+    def assuming(self) -> Iterator[None]:
+        """Inside, questions of an operation are answered by what is likely, which the graph checks before it."""
+        before, self._assumes = self._assumes, True
+        try:
+            yield
+        finally:
+            self._assumes = before
+
+    def _answer(self, asked: Expression | Real, question: str) -> bool:
+        if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
+            self._tracer.stop("tensor_value", f"a decision depends on {asked}, which is known only when the graph runs")
+        answer = _is_likely(asked, question, self.environment)
+        self._check(asked, question, answer)
+        return answer
+
+    def assume(self, difference: Expression, question: str, answer: bool) -> None:
+        """Go on as if the answer were this one."""
+        self._check(difference, question, answer)
+        self.environment.learn(difference, question, answer)
+
+    def _check(self, difference: Expression, question: str, answer: bool) -> None:
+        condition = readable(difference, question if answer else INVERSE[question])
+        left, right = (size(self.environment, side) for side in (condition.left, condition.right))
+        self._tracer.graph.require(left, condition.symbol, right)
+
+    # What is assumed about the others.
 
     def guard_of(self, condition: Condition) -> Guard:
         left, sources = _template(condition.left, self.sources, [])
@@ -118,28 +182,44 @@ class Symbols:
     def finish(self) -> list[Guard]:
         """The program is written: what is assumed from now on is collected, for those who make the program."""
         self._late = []
+        self.environment.on_unknown = refuse
         return self._late
 
     def settle(self) -> None:
         """The program is in use: nothing more can be assumed for all of it."""
-        self.environment.on_condition = _refuse
+        self.environment.on_condition = _assumed_too_late
 
     # How they are written.
 
     def text(self, expression: Expression | Real, emitter: Emitter) -> str:
         """The Python that computes an expression in the body of the program."""
-        return spelled(expression, lambda symbol: emitter.read(self.sources[symbol]))
+
+        def name(symbol: Symbol) -> str:
+            node = self.nodes.get(symbol)
+            return emitter.read(self.sources[symbol]) if node is None else emitter.result(node)
+
+        return spelled(expression, name)
 
 
-def _refuse(condition: Condition) -> None:
+def _is_likely(difference: Expression, question: str, environment: Environment) -> bool:
+    """What is assumed about numbers that sizes and indices are computed from: sizes that an operation compares are
+    equal, but none is 0 or 1; the numbers are small and not negative."""
+    if question == NEGATIVE:
+        return difference.value(environment.values) < 0
+    products = [product for product in difference.terms if product]
+    plain = len(products) == 1 and not any(isinstance(atom, Applied) for atom in products[0])
+    return not (plain and difference.terms.get((), 0) in (-1, 0, 1))
+
+
+def _assumed_too_late(condition: Condition) -> None:
     raise AssertionError(f"{condition} is assumed after the guards were written")
 
 
-def _weakly(note: Callable[[Condition], None]) -> Callable[[Condition], None]:
+def _weakly(method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """A method that does not keep its object: sizes that tensors have in C++ lead to the environment, and from there
     to what holds these tensors, on a road that no garbage collector sees. A capture that was given up would stay."""
-    found = weakref.WeakMethod(note)
-    return lambda condition: (found() or _refuse)(condition)
+    found = weakref.WeakMethod(method)
+    return lambda *args: (found() or otherwise)(*args)
 
 
 def is_argument(source: Source) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.exceptions import ExceptionValue
     from bothways.capture.values.generators import GeneratorValue
     from bothways.capture.values.hooks import Event
+    from bothways.capture.values.random_numbers import Draw
 
 
 class Observed(Exception):
@@ -64,6 +65,7 @@ class Tracer:
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
         self.is_continuation = False
+        self.assumes = True  # whether the graph may rely on data, and fail where it is otherwise
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
@@ -75,6 +77,7 @@ class Tracer:
         # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
         self.left_to_python: list[tuple[object, Value]] = []
         self.saved_tensors = SavedTensors()
+        self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         # What can be judged only when everything was looked at; runs before the guards are complete.
         self.final_checks: list[Callable[[], None]] = []
         self._injected: dict[int, Injected] = {}
@@ -85,7 +88,7 @@ class Tracer:
     def fork(self) -> Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
         other = Tracer(self.depth_limit, self.tag)
-        other.fullgraph, other.handled_outside = self.fullgraph, self.handled_outside
+        other.fullgraph, other.assumes, other.handled_outside = self.fullgraph, self.assumes, self.handled_outside
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
         other.symbols = self.symbols.without_new_ones(other)

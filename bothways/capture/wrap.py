@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import logging
+import random
 import types
 import weakref
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
 from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.random_numbers import RandomValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
 from bothways.capture.values.tensor_subclasses import check_class
@@ -320,6 +322,7 @@ BY_TYPE: dict[type, Wrapper] = {
     functools.partial: _look_partial,
     type(functools.lru_cache(len)): _look_cached,
     torch.autocast: external_autocast,
+    random.Random: RandomValue.external,
     torch_compat.SDPAParams: AttentionParams.external,
 }
 

@@ -119,6 +119,7 @@ def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
         or node.target in MODES
         or node.target in (setattr, torch_compat.SDPAParams)
         or (node.target is getattr and node.args[1] == "data")
+        or node.meta.get("as_captured")
         or makes_leaf(node)
     )
 
@@ -149,29 +150,32 @@ def _chained(
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
+    numbers = {node for node in graph.graph.nodes if "number" in node.meta}
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
     for index, stretch in enumerate(stretches):
-        inputs, outputs = _interface(stretch)
+        inputs, outputs = _interface(stretch, numbers)
         name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
         inputs = [*symbols, *inputs]
-        kind = sized_part(symbols) if symbols else Part
+        kind = sized_part(list(symbols)) if symbols else Part
         part = kind(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
         for position, node in enumerate(outputs):
             copies[node] = chain.call_function(operator.getitem, (call, position))
+        symbols += [node for node in stretch.nodes if node in numbers]  # which the parts behind it know
     result = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     chain.output(torch.fx.map_arg(result.args[0], copies.__getitem__))
     return torch.fx.GraphModule(torch.nn.Module(), chain)
 
 
-def _interface(stretch: Stretch) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """What a stretch reads from before it, and what is read of it afterwards."""
+def _interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """What a stretch reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
+    them."""
     own = set(stretch.nodes)
     read = itertools.chain.from_iterable(node.all_input_nodes for node in stretch.nodes)
-    inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node)))
-    return inputs, [node for node in stretch.nodes if any(user not in own for user in node.users)]
+    inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node) and node not in numbers))
+    return inputs, [node for node in stretch.nodes if node in numbers or any(user not in own for user in node.users)]
 
 
 def _module(
@@ -181,6 +185,8 @@ def _module(
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node, placeholder in copies.items():
         placeholder.meta = dict(node.meta)
+        if "number" in node.meta:
+            placeholder.meta["size"] = True
     for node in _with_sizes(stretch.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))

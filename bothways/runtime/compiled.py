@@ -74,6 +74,8 @@ class History:
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
+# Breaks that are not there at the next call: the program that goes around one is not kept.
+BREAKS_ONCE = frozenset({"lazy_state"})
 
 _all: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
@@ -156,12 +158,20 @@ class CompiledFunction:
             return self._remember_escape(captured.program, captured.escaped)
         if reason is not None and not self._may_recompile(reason):
             return None
+        once = False
         if captured.broke is not None:
             self._note_break(captured.broke)
             captured.program.namespace[COMPILED_CALLEE] = self._callees.compiled
-        self._compile(captured)
-        self.dispatcher.add(captured.program)
+            once = self._is_only_now(captured.broke)
+        self._compile(captured, as_captured=once)
+        if not once:
+            self.dispatcher.add(captured.program)
         return captured.program
+
+    def _is_only_now(self, found: Break) -> bool:
+        """Whether the break is of this call and not of the next; nobody knows what a function is that says so often."""
+        self._breaks[found.code, found.where] += found.code in BREAKS_ONCE
+        return 0 < self._breaks[found.code, found.where] < BREAKS_BEFORE_PLAIN
 
     def _look_at(self, values: tuple[Any, ...]) -> Captured:
         """Capture the call; what goes wrong inside is told apart from what is not supported."""
@@ -184,19 +194,21 @@ class CompiledFunction:
             except Exception as error:
                 raise self._internal(error) from error
 
-    def _compile(self, captured: Captured) -> None:
-        """Hand the graph to the backend."""
+    def _compile(self, captured: Captured, *, as_captured: bool = False) -> None:
+        """Hand the graph to the backend, unless the program runs but once."""
         program = captured.program
         if captured.graph is not None:
             graph = captured.graph
             # Nobody's function mode is to see what a backend does to find its way.
             with torch_compat.without_function_modes(), generated.kept_in(self.history.generated):
-                program.namespace[captured.graph_key] = self.options.backend(graph, captured.inputs)
+                run = graph.forward if as_captured else self.options.backend(graph, captured.inputs)
+                program.namespace[captured.graph_key] = run
                 program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
-            self.history.graphs.append(graph)
-            counters["stats"]["unique_graphs"] += 1
-            counters["stats"]["calls_captured"] += program.op_count
+            if not as_captured:
+                self.history.graphs.append(graph)
+                counters["stats"]["unique_graphs"] += 1
+                counters["stats"]["calls_captured"] += program.op_count
         for continued in captured.continuations:
             program.namespace[continued.name] = self._continuation(continued)
         counters["frames"]["ok"] += 1

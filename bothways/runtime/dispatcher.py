@@ -119,7 +119,8 @@ class Dispatcher:
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
         """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold."""
         lines = [*program.lines(self._plain_call()), f"return {self._missed()}"]
-        flat = types.FunctionType(self._generate(self._text(lines)), {**self.namespace, MISS: otherwise})
+        names = {**self.namespace, **program.namespace, MISS: otherwise}  # those of a program that is not kept, too
+        flat = types.FunctionType(self._generate(self._text(lines)), names)
         return call_bound(flat, self._original.__code__, values)
 
     def renamed(self, values: tuple[Any, ...]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ Generating and compiling it takes as long as capturing a graph does. Once it is 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch.fx
 
+_THIN = re.compile(r"\bThinTensor\((.*?)\)(?=\")")
 # What ``recompile`` sets.
 _MADE = frozenset({"_code", "_lineno_map", "_prologue_start"})
 
@@ -33,6 +35,13 @@ class LazyGraphModule(torch.fx.GraphModule):
             self._waits = True
             return None
         return super().recompile()
+
+    def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
+        """The code with sizes beside it. That sizes are known from thin tensors is nobody's business."""
+        text = _THIN.sub(r"\1", super().print_readable(False, *args, **kwargs))
+        if print_output:
+            print(text)
+        return text
 
     def __reduce__(self) -> Any:
         self.recompile()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -220,6 +221,20 @@ def require_true(condition: torch.Tensor) -> None:
 
 
 require_true.opaque = True  # type: ignore[attr-defined]
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def require_holds(left: Any, symbol: str, right: Any) -> None:
+    """Fail unless a comparison of numbers is true."""
+    if not COMPARISONS[symbol](left, right):
+        raise Otherwise
+
+
+require_holds.opaque = True  # type: ignore[attr-defined]
 
 
 def refuse_stand_ins(what: object) -> None:

@@ -18,14 +18,22 @@ from bothways.symbols.bounds import Range, range_of
 from bothways.symbols.expressions import Applied, Expression, Product, Symbol
 from bothways.symbols.reals import Real
 
-# What is asked of ``left - right``: whether it is zero, whether it is negative.
-ZERO, NEGATIVE = "==", "<"
+# What is asked of ``left - right``: whether it is zero, whether it is negative; or of an expression: its very value.
+ZERO, NEGATIVE, VALUE = "==", "<", "value"
 INVERSE = {"==": "!=", "<": ">="}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 SWAPPED = {"==": "==", "!=": "!=", "<": ">", ">=": "<="}
 _versions = itertools.count(1)
+
+
+class Undecided(Exception):
+    """The answer depends on a number that nobody knows before the program runs."""
+
+
+def refuse(asked: Expression | Real, question: str) -> bool:
+    raise Undecided(f"{asked} is known only when the program runs")
 
 
 @dataclass(frozen=True)
@@ -79,16 +87,33 @@ class Environment:
         self.values: dict[Symbol, Any] = {}
         self.conditions: list[Condition] = []
         self.on_condition: Callable[[Condition], None] = self.conditions.append
+        # Symbols whose values nobody knows before the program runs (read from data, drawn by chance): no guard can be
+        # about them. Whoever can do something about a question answers it here; the others refuse.
+        self.unknown: frozenset[Symbol] = frozenset()
+        self.on_unknown: Callable[[Expression | Real, str], bool] = refuse
         self.known = Knowledge()
         self.version = 0  # changes with what is known
         self._lock = threading.RLock()
 
     def symbol(self, value: Any, least: float) -> Symbol:
         """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
-        made = Symbol(f"{'s' if type(value) is int else 'f'}{len(self.values)}")
+        return self._symbol("s" if type(value) is int else "f", value, least)
+
+    def unknown_symbol(self, like: int | float, least: float) -> Symbol:
+        """A symbol for a number that is found when the program runs; ``like`` has its type, and is a guess."""
+        made = self._symbol("u" if type(like) is int else "fu", like, least)
+        self.unknown |= {made}
+        return made
+
+    def _symbol(self, letter: str, value: Any, least: float) -> Symbol:
+        made = Symbol(f"{letter}{len(self.values)}")
         self.values[made] = value
         self.known.ranges[made] = Range(least)
         return made
+
+    def is_unknown(self, expression: Expression | Real) -> bool:
+        """Whether the value of an expression is found only when the program runs."""
+        return bool(self.unknown) and not self.unknown.isdisjoint(expression.symbols())
 
     @contextmanager
     def later(self, values: Mapping[Symbol, int] | None = None) -> Iterator[list[Condition]]:
@@ -97,14 +122,15 @@ class Environment:
             yield from self._later(values)
 
     def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
-        before = self.values, self.on_condition, self.known
+        before = self.values, self.on_condition, self.known, self.unknown
         found: list[Condition] = []
         self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()
+        self.unknown -= set(values or ())
         self.version = next(_versions)
         try:
             yield found
         finally:
-            self.values, self.on_condition, self.known = before
+            self.values, self.on_condition, self.known, self.unknown = before
             self.version = next(_versions)
 
     def simplified(self, expression: Expression) -> Expression:
@@ -139,21 +165,27 @@ class Environment:
         known = self.known_answer(difference, question)
         if known is not None:
             return known
-        value = difference.value(self.values)
-        answer = value == 0 if question == ZERO else value < 0
-        self.on_condition(_readable(difference, question if answer else INVERSE[question]))
-        self._learn(difference, question, answer)
+        if self.is_unknown(difference):
+            answer = self.on_unknown(difference, question)
+        else:
+            value = difference.value(self.values)
+            answer = value == 0 if question == ZERO else value < 0
+            self.on_condition(readable(difference, question if answer else INVERSE[question]))
+        self.learn(difference, question, answer)
         return answer
 
     def decide_real(self, left: Any, right: Any, symbol: str) -> bool:
         """A comparison of numbers that may have fractions; nothing follows from it."""
         left, right = (Real("value", side) if isinstance(side, (int, float)) else side for side in (left, right))
+        for side in (left, right):
+            self._need_value(side)
         answer: bool = COMPARISONS[symbol](left.value(self.values), right.value(self.values))
         self.on_condition(Condition(left, symbol, right, answer))
         return answer
 
     def specialise_real(self, real: Expression | Real) -> float:
         """The value of now, which what it is computed from must have from now on."""
+        self._need_value(real)
         for symbol in sorted(real.symbols()):
             if type(self.values[symbol]) is int:
                 self.specialise(Expression.atom(symbol))
@@ -164,6 +196,7 @@ class Environment:
     def specialise(self, expression: Expression) -> int:
         """The value of now, which it must have from now on."""
         expression = self.simplified(expression)
+        self._need_value(expression)
         value = expression.value(self.values)
         if expression.constant is None:
             # Each symbol by itself: a product that must be 12 is guarded as its factors.
@@ -172,9 +205,13 @@ class Environment:
                 self.decide(own, Expression.of(self.values[symbol]), ZERO)
         return value
 
+    def _need_value(self, expression: Expression | Real) -> None:
+        if self.is_unknown(expression):
+            self.on_unknown(expression, VALUE)
+
     # Conclusions.
 
-    def _learn(self, difference: Expression, question: str, answer: bool) -> None:
+    def learn(self, difference: Expression, question: str, answer: bool) -> None:
         if question == ZERO:
             self.known.zero[_unsigned(difference)] = answer
             if answer:
@@ -243,7 +280,7 @@ def _has_no_root(difference: Expression) -> bool:
     return bool(rest % (others.content() or 1))
 
 
-def _readable(difference: Expression, symbol: str) -> Condition:
+def readable(difference: Expression, symbol: str) -> Condition:
     """A question about a difference as a comparison without minus signs, a number on the right."""
     left = Expression({product: factor for product, factor in difference.terms.items() if factor > 0 and product})
     right = Expression({product: -factor for product, factor in difference.terms.items() if factor < 0 and product})

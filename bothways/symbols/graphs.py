@@ -31,6 +31,7 @@ class SizeNodes:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._graph = graph
         self.symbols: dict[Symbol, torch.fx.Node] = {}
+        self._given: dict[Symbol, torch.fx.Node] = {}  # those that a node of the graph finds
         self._last: torch.fx.Node | None = None
         self._known: dict[Expression, Any] = {}
         self._atoms: dict[Atom, torch.fx.Node] = {}
@@ -44,6 +45,10 @@ class SizeNodes:
         if isinstance(found, torch.fx.Node) and "val" not in found.meta:
             found.meta["example_value"] = found.meta["val"] = number
         return found
+
+    def give(self, symbol: Symbol, node: torch.fx.Node) -> None:
+        """Let a node of the graph be what finds the value of a symbol."""
+        self._given[symbol] = node
 
     def declare(self, symbols: Iterable[Symbol], environment: Environment) -> None:
         """See to it that the graph takes exactly these symbols, in this order."""
@@ -89,7 +94,7 @@ class SizeNodes:
 
     def _atom(self, atom: Atom) -> torch.fx.Node:
         if isinstance(atom, Symbol):
-            return self._placeholder(atom)
+            return self._given[atom] if atom in self._given else self._placeholder(atom)
         assert isinstance(atom, Applied)
         if atom not in self._atoms:
             self._atoms[atom] = self._call(FUNCTIONS[atom.function], *map(self._computed, atom.args))

@@ -214,7 +214,8 @@ class SizeNode(_Node):
         return self._dense_in(order, sizes, strides)
 
     def _dense_in(self, order: Any, sizes: Sequence[SizeNode], strides: Sequence[SizeNode]) -> TruthNode:
-        if any(_is(size, 0) for size in sizes):
+        order = list(order)
+        if self._follows_sizes(order, sizes, strides) or any(_is(size, 0) for size in sizes):
             return self.wrap_bool(True)
         expected = self.wrap_int(1)
         for dim in order:
@@ -223,6 +224,15 @@ class SizeNode(_Node):
                     return self.wrap_bool(False)
                 expected = expected.mul(sizes[dim])
         return self.wrap_bool(True)
+
+    def _follows_sizes(self, order: Sequence[int], sizes: Sequence[SizeNode], strides: Sequence[SizeNode]) -> bool:
+        """Whether the strides are those of dense memory by their very expressions, whatever the sizes are."""
+        expected = Expression.of(1)
+        for dim in order:
+            if strides[dim].expression != expected:
+                return False
+            expected = expected * sizes[dim].expression
+        return True
 
     def _ordered(self, order: Any, sizes: Sequence[SizeNode], strides: Sequence[SizeNode]) -> TruthNode:
         if _is(strides[1], 0):
@@ -251,6 +261,19 @@ class TruthNode(_Node):
 
     def __init__(self, environment: Environment, question: Any = None, value: bool | None = None) -> None:
         self.environment, self._question, self._value = environment, question, value
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer is found only when the program runs."""
+        if self._value is not None:
+            return False
+        return self.known is None and any(map(self.environment.is_unknown, self._question[:2]))
+
+    @property
+    def comparison(self) -> tuple[Expression, str, bool]:
+        """The difference that is asked about, the question, and the answer for which this is true."""
+        left, right, question, wanted = self._question
+        return self.environment.simplified(left - right), question, wanted
 
     @property
     def known(self) -> bool | None:
@@ -385,7 +408,7 @@ def symbol_number(environment: Environment, symbol: Symbol) -> Any:
     return torch.SymInt(SizeNode(environment, own))
 
 
-def size(environment: Environment, expression: Expression) -> Any:
+def size(environment: Environment, expression: Any) -> Any:
     """An expression as a size: a ``torch.SymInt``, a plain number where it is one, a ``torch.SymFloat`` of floats."""
     if any(type(environment.values[symbol]) is float for symbol in expression.symbols()):
         return torch.SymFloat(RealNode(environment, expression))

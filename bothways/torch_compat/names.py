@@ -10,6 +10,7 @@ import torch
 import torch._C as _C
 import torch._jit_internal
 import torch.amp.autocast_mode as autocast_mode
+import torch.nn.attention
 import torch.nn.modules.module as module_internals
 import torch.optim.optimizer as optimizer_internals
 import torch.overrides
@@ -50,6 +51,7 @@ get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 # Attention asks whether PyTorch's own tracer runs; it never does inside a capture. Newer versions have dropped it.
 is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
 check: Callable[..., None] = torch._check
+check_is_size: Callable[..., None] = torch._check_is_size
 log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 
 # Autocast as two calls, the form a graph can hold.
@@ -101,6 +103,8 @@ SDP_SWITCHES: dict[Any, Any] = {
 }
 set_sdp_priority: Callable[[list[int]], None] = _C._set_sdp_priority_order
 get_sdp_priority: Callable[[], list[int]] = _C._get_sdp_priority_order
+attention_kernels: Callable[..., list[Any]] = torch.nn.attention._cur_sdpa_kernel_backends
+use_attention_kernels: Callable[..., None] = torch.nn.attention._sdpa_kernel
 SDPAParams: type = torch.backends.cuda.SDPAParams
 foreach_addcdiv_: Callable[..., Any] = torch._foreach_addcdiv_
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name

@@ -28,6 +28,7 @@ CONFIG: dict[str, str] = {
     "automatic_dynamic_shapes": "automatic_dynamic",
     "assume_static_by_default": "assume_static",
     "force_parameter_static_shapes": "static_parameters",
+    "capture_scalar_outputs": "numbers_from_data",
 }
 
 # bothways.errors.<name> -> the classes of torch._dynamo.exc whose handlers must see it. Where PyTorch tells

@@ -308,10 +308,18 @@ for _name in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"):
 
 def pop_jump_if(expected: bool) -> Handler:
     def handler(frame: Frame, inst: Instruction) -> None:
-        if protocols.truth(frame.tracer, frame.pop()) is expected:
+        if branch_truth(frame, frame.pop(), frame.index) is expected:
             frame.jump(inst.target)
 
     return handler
+
+
+def branch_truth(frame: Frame, value: Value, following: int) -> bool:
+    """The truth of a value that decides a jump; what an ``assert`` makes sure of is taken for granted."""
+    from bothways.capture.values.assumptions import takes_for_granted
+
+    is_assert = frame.decoded.instructions[following].name == "LOAD_ASSERTION_ERROR"
+    return (is_assert and takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
 
 
 def pop_jump_if_none(expected: bool) -> Handler:

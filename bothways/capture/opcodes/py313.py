@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
 from bothways.capture.opcodes import py312
-from bothways.capture.opcodes.common import read_global, read_local
+from bothways.capture.opcodes.common import branch_truth, read_global, read_local
 from bothways.capture.opcodes.containers import converted
 from bothways.capture.opcodes.functions import (
     FUNCTION_ATTRIBUTES,
@@ -104,7 +104,8 @@ def SET_FUNCTION_ATTRIBUTE(frame: Frame, inst: Instruction) -> None:
 
 
 def TO_BOOL(frame: Frame, inst: Instruction) -> None:
-    frame.push(ConstantValue(protocols.truth(frame.tracer, frame.pop())))
+    jumps = frame.decoded.instructions[frame.index].name == "POP_JUMP_IF_TRUE"
+    frame.push(ConstantValue(branch_truth(frame, frame.pop(), frame.index + jumps)))
 
 
 def COMPARE_OP(frame: Frame, inst: Instruction) -> None:

@@ -22,6 +22,13 @@ def step_with_its_grad_mode(function: Callable[..., Any], *args: Any, **kwargs: 
         torch.set_grad_enabled(before)
 
 
+def forget_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """``zero_grad()``; what is not read needs no guard, so it is the same program with gradients and without."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
 def adafactor(
     params: Tensors,
     grads: Tensors,

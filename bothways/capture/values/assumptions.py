@@ -1,7 +1,8 @@
 """What captured code makes sure of by looking at data: it is taken for granted, and the graph checks it.
 
 ``assume`` records a node that fails when the data is otherwise; the call then runs as plain Python, where whatever
-the user's code does about it happens. A graph that changes its inputs cannot be run again, so there the capture stops.
+the user's code does about it happens. A graph that changes its inputs cannot be run again: a capture of one starts
+again, and assumes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from bothways import torch_compat
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.numbers import OpenTruth
 from bothways.capture.values.objects import ObjectValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_functions import handles
@@ -22,13 +24,22 @@ if TYPE_CHECKING:
 
 def assume(tracer: Tracer, condition: TensorValue) -> None:
     """Go on as if all elements of a tensor were true."""
+    tracer.graph.rely_on_data()
     tracer.graph.call(require_true, (condition.node,))
-    tracer.final_checks.append(lambda: _check_repeatable(tracer))
 
 
-def _check_repeatable(tracer: Tracer) -> None:
-    if tracer.graph.changes_inputs:
-        tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
+def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
+    """Go on as if a condition that only data can tell were true; False where the capture can tell, or cannot go on."""
+    condition = condition.realize()
+    if not tracer.assumes or tracer.symbols.only_looks:
+        return False
+    if isinstance(condition, OpenTruth):
+        condition.assume(tracer)
+        return True
+    if not isinstance(condition, TensorValue) or not condition.is_single:
+        return False
+    assume(tracer, condition)
+    return True
 
 
 @handles(torch_compat.LazyPropertyOfClass)

@@ -14,6 +14,7 @@ from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.containers import ListValue, sort_values
 from bothways.capture.values.iterators import CallIterator
 from bothways.capture.values.methods import is_none, none
+from bothways.capture.values.numbers import extreme_of
 from bothways.capture.values.type_checks import isinstance_of, issubclass_of
 
 if TYPE_CHECKING:
@@ -157,6 +158,9 @@ def _extreme(name: str, symbol: str) -> Callable[..., Value]:
         best: Value | None = None
         best_key: Value | None = None
         for item in args if len(args) > 1 else _each(tracer, args[0]):
+            if best is not None and is_none(key) and (extreme := extreme_of(name, best, item)) is not None:
+                best = best_key = extreme
+                continue
             item_key = item if key is None or is_none(key) else protocols.call(tracer, key, [item])
             if best_key is None or protocols.truth(
                 tracer, protocols.compare(tracer, symbol, item_key, best_key)

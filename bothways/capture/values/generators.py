@@ -9,12 +9,13 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
 from bothways.capture.interpreter import Frame, Signal
 from bothways.capture.tracer import Observed
+from bothways.capture.values import suspended
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.exceptions import ExceptionValue, as_exception, new_exception
@@ -184,8 +185,15 @@ class GeneratorValue(Value):
     def hash_key(self, tracer: Tracer) -> GeneratorValue:
         return self
 
+    # After the call.
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.frame is None else suspended.parts(self.frame, self.started)
+
     def rebuild(self, emitter: Emitter) -> str:
-        emitter.tracer.stop("generator_escapes", "a generator leaves the function before it is consumed")
+        if self.frame is None or self.running:
+            emitter.tracer.stop("generator_escapes", "a generator leaves the function after its end")
+        return suspended.made_again(self.frame, self.started, emitter)
 
     def must_clean_up(self) -> bool:
         """Whether dropping the generator runs code of its own: it stands in a ``try`` or a ``with``."""

@@ -14,7 +14,7 @@ import torch
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.symbols import SYMBOLIC, Real, RealNode, expression_of
-from bothways.symbols.environment import COMPARISONS
+from bothways.symbols.environment import COMPARISONS, INVERSE, readable
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -36,6 +36,12 @@ class NumberValue(Value):
 
     def python_type(self) -> type:
         return int if isinstance(self.content, torch.SymInt) else float
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its value is found only when the program runs."""
+        node = self.content.node
+        return bool(node.environment.is_unknown(node.expression))
 
     def constant(self) -> Any:
         return self.python_type()(self.content)
@@ -74,7 +80,9 @@ class NumberValue(Value):
             return self._plainly(tracer, op, other, reflected)
         else:
             result = real_result(op.symbol, *operands)
-        return number_value(bool(result) if isinstance(result, torch.SymBool) else result)
+        if not isinstance(result, torch.SymBool):
+            return number_value(result)
+        return OpenTruth(result) if result.node.is_open else ConstantValue(bool(result))
 
     def _plainly(
         self, tracer: Tracer, op: Operator, other: ConstantValue | NumberValue, reflected: bool
@@ -114,6 +122,35 @@ class NumberValue(Value):
         return f"({text})" if " " in text else text
 
 
+class OpenTruth(Value):
+    """A comparison whose answer is found only when the program runs."""
+
+    def __init__(self, content: torch.SymBool) -> None:
+        self.content = content
+
+    def python_type(self) -> type:
+        return bool
+
+    def describe(self) -> str:
+        return f"the comparison {self.content}"
+
+    def truth(self, tracer: Tracer) -> bool:
+        tracer.stop("tensor_branch", f"a decision depends on {self.describe()}, which is made when the graph runs")
+
+    def assume(self, tracer: Tracer) -> None:
+        """Go on as if it were true."""
+        tracer.symbols.assume(*self.content.node.comparison)
+
+    def name_hint(self) -> str:
+        return "truth"
+
+    def rebuild(self, emitter: Emitter) -> str:
+        difference, question, wanted = self.content.node.comparison
+        condition = readable(difference, question if wanted else INVERSE[question])
+        sides = [emitter.tracer.symbols.text(side, emitter) for side in (condition.left, condition.right)]
+        return f"({sides[0]} {condition.symbol} {sides[1]})"
+
+
 def number_value(number: Any) -> Value:
     """A result of arithmetic: a symbol, or the constant it turned out to be."""
     return NumberValue(number) if isinstance(number, SYMBOLIC) else ConstantValue(number)
@@ -134,6 +171,16 @@ def _is_safe(symbol: str, left: Any, right: Any) -> bool:
     if symbol == "/":
         return bool(right != 0)
     return isinstance(right, (float, torch.SymFloat)) and bool(left > 0)
+
+
+def extreme_of(name: str, left: Value, right: Value) -> Value | None:
+    """``max`` or ``min`` of whole numbers that are found only when the program runs; None for others."""
+    pair = [left.realize(), right.realize()]
+    if not any(isinstance(one, NumberValue) and one.is_unknown for one in pair):
+        return None
+    if not all(isinstance(one, (NumberValue, ConstantValue)) and one.python_type() is int for one in pair):
+        return None
+    return number_value({"max": torch.sym_max, "min": torch.sym_min}[name](*(one.content for one in pair)))  # type: ignore[attr-defined]
 
 
 def specialise_sizes(tracer: Tracer, tensor: Value, dims: Value | None = None) -> Value:

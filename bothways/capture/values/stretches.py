@@ -80,11 +80,13 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Stret
     builder = tracer.graph
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
-    effects, events = len(tracer.effects.all()), len(tracer.registrations)
+    effects, events, numbers = len(tracer.effects.all()), len(tracer.registrations), len(tracer.symbols.nodes)
     result = protocols.call(tracer, function, args, kwargs)
     nodes = [node for node in builder.nodes_after(before) if node not in builder.left_behind]
     if len(tracer.effects.all()) > effects or len(tracer.registrations) > events:
         tracer.stop("mutation_unknown", "a function that runs as a graph of its own has side effects")
+    if len(tracer.symbols.nodes) > numbers:
+        tracer.stop("tensor_value", "a function that runs as a graph of its own reads numbers from data")
     own = set(nodes)
     for node in nodes:
         target = node.args[0] if node.args else None

@@ -235,10 +235,10 @@ class TensorValue(Value):
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name == "__len__":
             return constant_value(self.first_size(tracer))
-        if name in STOPS:
-            tracer.stop(*STOPS[name])
         if name in SPECIAL_METHODS:
             return SPECIAL_METHODS[name](tracer, self, args, kwargs)
+        if name in STOPS:
+            tracer.stop(*STOPS[name])
         if name in HOOK_METHODS:
             from bothways.capture.values.hooks import register_on_tensor
 
@@ -304,6 +304,11 @@ class TensorValue(Value):
         if not self.fake.shape:
             tracer.throw(TypeError, "len() of a 0-d tensor")
         return self.fake.shape[0]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one element, whatever symbols are."""
+        return all(type(size) is int and size == 1 for size in self.fake.shape)
 
     @slot("__contains__", protocols.truth)
     def contains(self, tracer: Tracer, item: Value) -> bool:

@@ -21,7 +21,7 @@ from bothways.capture.overrides import PASSED, PLAIN_CLASSES, overridden
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import TupleValue
-from bothways.capture.values.numbers import NumberValue
+from bothways.capture.values.numbers import NumberValue, OpenTruth
 from bothways.capture.values.tensors import TensorValue
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
@@ -91,12 +91,15 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def call_in_graph(tracer: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Record a call as one node."""
+def call_in_graph(
+    tracer: Tracer, function: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any] | None = None
+) -> Value:
+    """Record a call as one node; ``run`` computes the same on fakes, where the function itself cannot."""
     out = kwargs.get("out")
     if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
         tracer.stop("call_unknown", "several out= tensors are given")
-    return tracer.graph.op("call_function", function, function, args, on_default_device(tracer, function, kwargs))
+    given = on_default_device(tracer, function, kwargs)
+    return tracer.graph.op("call_function", function, run or function, args, given)
 
 
 def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
@@ -279,9 +282,17 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.check)
 def _check(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if not isinstance(args[0].realize(), ConstantValue) or not protocols.truth(tracer, args[0]):
+    condition = args[0].realize() if args else kwargs["cond"].realize()
+    if isinstance(condition, OpenTruth):
+        condition.assume(tracer)
+    elif not isinstance(condition, ConstantValue) or not protocols.truth(tracer, condition):
         tracer.stop("call_unknown", "torch._check of what is not known to hold")
     return ConstantValue(None)
+
+
+@handles(torch_compat.check_is_size)
+def _check_is_size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _check(tracer, [protocols.compare(tracer, ">=", args[0], ConstantValue(0))], {})
 
 
 @handles(torch.jit.annotate, typing.cast)

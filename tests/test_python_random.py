@@ -1,0 +1,205 @@
+"""Python's random numbers: drawn once, in order, from the very generators; never a constant of a program."""
+
+import random
+
+import pytest
+import torch
+from sizing import BACKENDS
+from torch.utils._pytree import tree_leaves
+
+import bothways
+
+everywhere = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def x():
+    return torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
+
+
+def agree(function, backend, generators=0, calls=4, fullgraph=True, programs=1, args=()):
+    """Run both from the same seeds: results, gradients and the generators afterwards are the same."""
+    compiled = bothways.compile(function, backend=backend, fullgraph=fullgraph)
+    for seed in range(calls):
+        sides = []
+        for run in (function, compiled):
+            random.seed(seed)
+            own = [random.Random(seed + index) for index in range(generators)]
+            tensor = x()
+            result = run(tensor, *args, *own)
+            first = result[0] if isinstance(result, tuple) else result
+            if first.requires_grad:
+                first.sum().backward()
+            sides.append((result, tensor.grad, random.getstate(), [generator.getstate() for generator in own]))
+        plain, found = sides
+        for wanted, got in zip(tree_leaves(plain[0]), tree_leaves(found[0]), strict=True):
+            assert type(wanted) is type(got)
+            assert wanted == got if not isinstance(wanted, torch.Tensor) else torch.allclose(wanted, got)
+        torch.testing.assert_close(found[1], plain[1])
+        assert found[2:] == plain[2:]
+    if programs is not None:
+        assert compiled.__bothways__.history.captures == programs
+
+
+@everywhere
+def test_every_call_draws_again(backend):
+    agree(lambda x: (x + 1) * random.uniform(0, 1), backend)
+
+
+@everywhere
+def test_several_kinds_of_numbers_in_order(backend):
+    def program(x):
+        first, whole = random.random(), random.randint(1, 9)
+        return x * first + whole - random.gauss(0, 1), whole + 1, random.randrange(0, 100, 7), random.triangular()
+
+    agree(program, backend)
+
+
+@everywhere
+def test_numbers_drawn_in_a_loop_of_a_callee(backend):
+    def noisy(x, scale):
+        for _ in range(3):
+            x = x + scale * random.random()
+        return x
+
+    agree(lambda x: noisy(x, random.randint(1, 3)), backend)
+
+
+@everywhere
+def test_generators_from_outside_and_made_inside(backend):
+    def program(x, given):
+        made = random.Random(42)
+        return x + given.randint(1, 9) * made.random() + random.random(), made.random()
+
+    agree(program, backend, generators=1)
+
+
+def test_a_generator_made_inside_is_returned_where_it_stands():
+    def program(x):
+        made = random.Random(7)
+        return x + made.random(), made
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    plain, found = program(x()), compiled(x())
+    torch.testing.assert_close(found[0], plain[0])
+    assert found[1].getstate() == plain[1].getstate() and found[1] is not compiled(x())[1]
+
+
+@everywhere
+def test_states_are_set_and_taken_over(backend):
+    def program(x, first, second):
+        first.seed(42)
+        other = random.Random(9002)
+        second.setstate(other.getstate())
+        return x + first.random() + second.randint(1, 10) + other.uniform(0, 1)
+
+    agree(program, backend, generators=2)
+
+
+@everywhere
+def test_the_same_numbers_again(backend):
+    def program(x):
+        state = random.getstate()
+        first = random.random()
+        random.setstate(state)
+        return x + (first - random.random())
+
+    agree(program, backend)
+
+
+def test_a_state_is_returned():
+    def program(x):
+        before = random.getstate()
+        return x + random.random(), before
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    for seed in (1, 2):
+        random.seed(seed)
+        plain = program(x())
+        random.seed(seed)
+        assert compiled(x())[1] == plain[1]
+
+
+@everywhere
+def test_a_decision_by_chance_breaks(backend):
+    def program(x):
+        if random.random() < 0.5:
+            return x * 2
+        return x - random.random()
+
+    agree(program, backend, fullgraph=False, calls=8, programs=None)
+    with pytest.raises(bothways.errors.Unsupported, match="tensor_value"):
+        bothways.compile(program, backend=backend, fullgraph=True)(x())
+
+
+@everywhere
+def test_a_number_made_a_text_breaks(backend):
+    agree(lambda x: (x + 1, f"{random.random():.3f}"), backend, fullgraph=False, programs=None)
+
+
+@everywhere
+def test_choices_and_shuffles_run_as_plain_python(backend):
+    def program(x):
+        values = [1, 2, 3]
+        random.shuffle(values)
+        return x * values[0], random.choice(values), random.sample(values, 2)
+
+    agree(program, backend, fullgraph=False, programs=None)
+
+
+@everywhere
+def test_a_size_by_chance_where_it_is_small_too(backend):
+    agree(lambda x: (x + 1, torch.zeros(random.randint(0, 3)) + 1), backend, calls=10)
+
+
+@everywhere
+def test_a_graph_that_fails_leaves_the_generators_to_plain_python(backend):
+    def program(x, index):
+        drawn = random.random()
+        try:
+            return x[index] + drawn
+        except IndexError:
+            return x - drawn - random.random()
+
+    for index in (1, 7):
+        agree(program, backend, args=(torch.tensor([index]),))
+
+
+def test_wrong_arguments_raise_as_in_plain_python():
+    def program(x):
+        return x + random.randint(5, 1)
+
+    with pytest.raises(ValueError, match="empty range") as plain:
+        program(x())
+    with pytest.raises(ValueError) as found:
+        bothways.compile(program, backend="eager", fullgraph=True)(x())
+    assert str(found.value) == str(plain.value)
+
+
+def test_one_generator_given_twice_is_not_taken_for_two():
+    def program(x, first, second):
+        return x + first.random() * 10 + second.random()
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    for pair in ((1, 2), (1, 1), (3, 3)):
+        results = []
+        for run in (program, compiled):
+            made = {seed: random.Random(seed) for seed in pair}
+            results.append(run(x(), *(made[seed] for seed in pair)))
+        torch.testing.assert_close(*results)
+
+
+def test_numbers_drawn_in_a_custom_function_stay_in_order():
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + random.random()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * random.random()
+
+    def program(x):
+        before = random.random()
+        return Noisy.apply(x * before) * random.random()
+
+    agree(program, "eager", fullgraph=False, programs=None)
