@@ -10,15 +10,19 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
+from bothways.capture.guard_table import TableWriter
 from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
-from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
+from bothways.config import config
+from bothways.lower.guard_library import guard_library
+from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
 if TYPE_CHECKING:
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
 RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after"}
 
+
+# From so many guards on, calling a table is faster than asking one by one.
+ENOUGH_FOR_C = 1
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
 INJECTED_NAME = re.compile(r"_.*\d$|_bothways_")
@@ -118,7 +125,7 @@ def render(
 ) -> tuple[Program, list[torch.fx.Node]]:
     """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
     names = parameter_names(parameters)
-    checks = _checks(tracer, names)
+    guards = _Guards(tracer, parameters, names)
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
@@ -145,8 +152,9 @@ def render(
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     program = Program(
-        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count
-    )
+        program_name, guards.checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        op_count=tracer.graph.op_count, table=guards.table(body),
+    )  # fmt: skip
     return program, outputs
 
 
@@ -190,8 +198,8 @@ def _retried(emitter: Emitter, call: list[str]) -> list[str]:
 
 def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
     """A Program without a body: when its guards hold, the function runs as plain Python."""
-    checks = _checks(tracer, parameter_names(parameters))
-    return Program(program_name, checks, (), tracer.namespace)
+    guards = _Guards(tracer, parameters, parameter_names(parameters))
+    return Program(program_name, guards.checks, (), tracer.namespace, table=guards.table([]))
 
 
 def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
@@ -209,10 +217,32 @@ def parameter_names(parameters: list[str]) -> Names:
     return names
 
 
-def _checks(tracer: Tracer, names: Names) -> tuple[Check, ...]:
-    guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
-    writer = GuardWriter(tracer, names, guards)
-    return tuple(writer.check(guard) for guard in guards)
+class _Guards:
+    """The guards of a program, as Python and, where they are many, most of them as a table."""
+
+    def __init__(self, tracer: Tracer, parameters: list[str], names: Names) -> None:
+        guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
+        writer = GuardWriter(tracer, names, guards)
+        checks = [writer.check(guard) for guard in guards]
+        self._tracer, self._parameters = tracer, [names.bound[Local(name)] for name in parameters]
+        self._writer = TableWriter(parameters, tracer.namespace)
+        library = guard_library() if config.guards_in_c and len(guards) >= ENOUGH_FOR_C else None
+        if library is not None:
+            checks = [replace(check, in_table=self._writer.takes(guard)) for check, guard in zip(checks, guards, strict=True)]
+        self._library = library
+        self.checks = tuple(checks)
+        self._bound = dict(names.bound)
+
+    def table(self, body: list[str]) -> Table | None:
+        """The table, which gives the names that the rest of the guards and the body read."""
+        if self._library is None:
+            return None
+        text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
+        words = set(re.findall(r"\w+", text))
+        given = {name: source for source, name in self._bound.items() if name in words and self._writer.has(source)}
+        key = f"_table_{self._tracer.tag}".rstrip("_")
+        self._tracer.namespace[key] = self._writer.finish(self._library, given.values())
+        return Table(key, tuple(self._parameters), tuple(given))
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

@@ -6,7 +6,7 @@ no module of the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,20 @@ class Check:
     code: str
     text: str
     where: Position | None
+    in_table: bool = False  # the program's table checks it as well
+
+
+@dataclass(frozen=True)
+class Table:
+    """A function that checks many guards at once: its name, the parameters it takes and the names it gives."""
+
+    key: str
+    parameters: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        call = f"hit = {self.key}({', '.join(self.parameters)})"
+        return [call, "if hit:", f"    {', '.join(self.names)}, = hit"] if self.names else [call]
 
 
 @dataclass
@@ -38,25 +52,41 @@ class Program:
     effects: tuple[str, ...] = ()
     graph_text: Callable[[], str] | None = field(default=None, repr=False)
     op_count: int = 0
+    table: Table | None = None
 
-    def lines(self, plain: str, promote: str | None = None) -> list[str]:
-        """The block of a dispatcher that tries this program; falls through when a guard fails."""
+    def lines(self, plain: str, promote: str | None = None, *, by_table: bool = False) -> list[str]:
+        """The block of a dispatcher that tries this program; falls through when a guard fails.
+
+        ``by_table`` has the table check what it can, and Python the rest.
+        """
         return [
-            "try:",
-            "    hit = (",
-            *(f"        {line}" for line in self._condition()),
-            "    )",
-            "except Exception:  # what a guard reads is not there: another program",
-            "    hit = False",
+            *(self._by_table(self.table) if by_table and self.table is not None else self._in_python(self.checks)),
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
             *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
         ]
 
-    def _condition(self) -> list[str]:
+    def _by_table(self, table: Table) -> list[str]:
+        rest = [check for check in self.checks if not check.in_table]
+        lines = [f"# {len(self.checks) - len(rest)} guards", *table.lines()]
+        if rest:
+            lines += ["if hit:", *(f"    {line}" for line in self._in_python(rest))]
+        return lines
+
+    def _in_python(self, checks: Sequence[Check]) -> list[str]:
+        return [
+            "try:",
+            "    hit = (",
+            *(f"        {line}" for line in self._condition(checks)),
+            "    )",
+            "except Exception:  # what a guard reads is not there: another program",
+            "    hit = False",
+        ]
+
+    def _condition(self, checks: Sequence[Check]) -> list[str]:
         """The guards, one a line, each with the place in the user's source that relied on it."""
         lines: list[str] = []
-        for check in self.checks:
+        for check in checks:
             where = f"  # {check.where.function}:{check.where.line}" if check.where and check.where.line else ""
             lines.append(f"{'and ' * bool(lines)}{check.code}{where}")
         return lines or ["True"]
