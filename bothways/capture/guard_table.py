@@ -30,7 +30,7 @@ from bothways.capture.sources import (
     Source,
     WeakInjected,
 )
-from bothways.capture.values.attributes import MISSING, lookup
+from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
 from bothways.lower.guard_library import Address, GuardLibrary, Row, TensorFacts
 
 # What a guard asks of one value -> the row that asks it, and which answer is expected.
@@ -228,7 +228,9 @@ def _is_plain(cls: type) -> bool:
     """Whether instances have a dictionary, and attributes are found in the way of ``object``."""
     own = lookup(cls, "__dict__")
     getter = lookup(cls, "__getattribute__")
-    return getter is object.__getattribute__ and isinstance(own, types.GetSetDescriptorType)
+    # Only the ``class`` statement makes a way to the dictionary that is sure to lead to the dictionary.
+    made = isinstance(own, types.GetSetDescriptorType) and bool(own.__objclass__.__flags__ & HEAP_TYPE)
+    return getter is object.__getattribute__ and made
 
 
 def _is_reflexive(constant: object) -> bool:

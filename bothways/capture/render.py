@@ -10,7 +10,6 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
 RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after"}
 
-
-# From so many guards on, calling a table is faster than asking one by one.
-ENOUGH_FOR_C = 1
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
 INJECTED_NAME = re.compile(r"_.*\d$|_bothways_")
@@ -68,12 +64,12 @@ class GuardWriter:
                 _count(source, uses)
         self._shared = {source for source, count in uses.items() if count > 1 and source.base is not None}
 
-    def check(self, guard: Guard) -> Check:
+    def check(self, guard: Guard, *, in_table: bool = False) -> Check:
         code = guard.template.format(
             **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
             **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
         )
-        return Check(code, guard.text(), guard.where)
+        return Check(code, guard.text(), guard.where, in_table)
 
     def _read(self, source: Source) -> str:
         if source in self.names.bound:
@@ -218,20 +214,17 @@ def parameter_names(parameters: list[str]) -> Names:
 
 
 class _Guards:
-    """The guards of a program, as Python and, where they are many, most of them as a table."""
+    """The guards of a program, as Python and, as far as that has rows for them, as a table."""
 
     def __init__(self, tracer: Tracer, parameters: list[str], names: Names) -> None:
         guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
-        checks = [writer.check(guard) for guard in guards]
-        self._tracer, self._parameters = tracer, [names.bound[Local(name)] for name in parameters]
-        self._writer = TableWriter(parameters, tracer.namespace)
-        library = guard_library() if config.guards_in_c and len(guards) >= ENOUGH_FOR_C else None
-        if library is not None:
-            checks = [replace(check, in_table=self._writer.takes(guard)) for check, guard in zip(checks, guards, strict=True)]
-        self._library = library
-        self.checks = tuple(checks)
-        self._bound = dict(names.bound)
+        self._rows = TableWriter(parameters, tracer.namespace)
+        self._library = guard_library() if config.guards_in_c else None
+        is_taken = self._rows.takes if self._library is not None else lambda guard: False
+        self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
+        self._tracer, self._bound = tracer, dict(names.bound)
+        self._parameters = tuple(names.bound[Local(name)] for name in parameters)
 
     def table(self, body: list[str]) -> Table | None:
         """The table, which gives the names that the rest of the guards and the body read."""
@@ -239,10 +232,10 @@ class _Guards:
             return None
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
-        given = {name: source for source, name in self._bound.items() if name in words and self._writer.has(source)}
+        given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
         key = f"_table_{self._tracer.tag}".rstrip("_")
-        self._tracer.namespace[key] = self._writer.finish(self._library, given.values())
-        return Table(key, tuple(self._parameters), tuple(given))
+        self._tracer.namespace[key] = self._rows.finish(self._library, given.values())
+        return Table(key, self._parameters, tuple(given))
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

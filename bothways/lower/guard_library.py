@@ -11,7 +11,7 @@ import functools
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,12 @@ class GuardLibrary:
         return made
 
 
+    def like(self, tensor: torch.Tensor) -> Check:
+        """Whether something is a tensor like this one, in everything that can be asked."""
+        grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
+        return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
+
+
 @functools.cache
 def guard_library() -> GuardLibrary | None:
     """The library, built unless it is in the cache; None where there can be none."""
@@ -115,9 +121,9 @@ def guard_library() -> GuardLibrary | None:
         return None
     try:
         library = GuardLibrary(library_of(Source((), (source_text(),))))
-    except (BothwaysError, OSError):
+        return library if _answers_rightly(library) else None
+    except (BothwaysError, OSError, RuntimeError):  # no compiler, or no such tensors here
         return None
-    return library if _answers_rightly(library) else None
 
 
 def _layouts_are_known() -> bool:
@@ -167,28 +173,26 @@ def facts_of(tensor: torch.Tensor) -> TensorFacts:
     )  # fmt: skip
 
 
-def _samples() -> Iterator[torch.Tensor]:
-    yield from (torch.zeros(2, 3, dtype=dtype) for dtype in (torch.float32, torch.float64, torch.int64, torch.bool))
-    yield torch.zeros(3, 2, 4).transpose(0, 2)
-    yield torch.zeros(4, 4)[::2, 1:]
-    yield torch.zeros(1, 5).expand(3, 5)
-    yield torch.zeros(())
-    yield torch.zeros(2, 3, device="meta")
-    yield torch.nn.Parameter(torch.zeros(2, 3))
-    yield torch.zeros(2, 3, requires_grad=True)
-    yield torch.zeros(0, 3)
+def _samples() -> list[torch.Tensor]:
+    zeros = functools.partial(torch.zeros, device="cpu")
+    return [
+        *(zeros(2, 3, dtype=dtype) for dtype in (torch.float32, torch.float64, torch.int64, torch.bool)),
+        zeros(3, 2, 4).transpose(0, 2),
+        zeros(4, 4)[::2, 1:],
+        zeros(1, 5).expand(3, 5),
+        zeros(0, 3),
+        zeros(()),
+        torch.zeros(2, 3, device="meta"),
+        torch.nn.Parameter(zeros(2, 3)),
+        zeros(2, 3).requires_grad_(),
+    ]
 
 
 def _answers_rightly(library: GuardLibrary) -> bool:
     """Whether each of some tensors is like itself, and like no other, in exactly what differs."""
-    samples = list(_samples())
-    for tensor in samples:
-        row = Row("TENSOR", data=facts_of(tensor))
-        grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
-        check = library.check([Row("TYPE", object=type(tensor)), row, grad], 1, 1)
-        if any(check(other) is not _alike(tensor, other) for other in samples):
-            return False
-    return True
+    samples = _samples()
+    checks = [(one, library.like(one)) for one in samples]
+    return all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples)
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

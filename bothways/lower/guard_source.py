@@ -134,7 +134,7 @@ static int has_keys(PyObject *value, PyObject *keys, int64_t count) {
         PyObject *key, *entry;
         int64_t position = 0, seen = 0;
         if (PyDict_Size(value) != count) return 0;
-        while (seen < count && PyDict_Next(value, &position, &key, &entry) && key == PyTuple_GetItem(keys, seen)) ++seen;
+        while (PyDict_Next(value, &position, &key, &entry) && key == PyTuple_GetItem(keys, seen)) ++seen;
         if (seen == count) return 1;
     }
     PyObject *found = PySequence_Tuple(value);

@@ -68,7 +68,8 @@ class Program:
 
     def _by_table(self, table: Table) -> list[str]:
         rest = [check for check in self.checks if not check.in_table]
-        lines = [f"# {len(self.checks) - len(rest)} guards", *table.lines()]
+        taken = self._condition([check for check in self.checks if check.in_table])
+        lines = [f"# {table.key} checks", *(f"#     {line}" for line in taken), *table.lines()]
         if rest:
             lines += ["if hit:", *(f"    {line}" for line in self._in_python(rest))]
         return lines

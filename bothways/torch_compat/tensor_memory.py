@@ -19,9 +19,10 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 @functools.cache
 def tensor_offset() -> int | None:
-    """How many bytes into a Python tensor its ``at::Tensor`` begins, a pointer to the implementation; None if unsure."""
+    """How many bytes into a Python tensor its ``at::Tensor`` begins, which is one pointer; None if unsure."""
     head = object.__basicsize__
-    samples = [torch.zeros(2), torch.zeros(2, 3).t(), torch.nn.Parameter(torch.zeros(1)), torch.zeros((), dtype=torch.int64)]
+    plain = torch.zeros(2, 3, device="cpu")
+    samples = [plain, plain.t(), torch.nn.Parameter(plain), torch.zeros((), dtype=torch.int64, device="cpu")]
     places = [
         [at for at in range(head, torch.Tensor.__basicsize__, _WORD) if _word(id(tensor) + at) == tensor._cdata]
         for tensor in samples
