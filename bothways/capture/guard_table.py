@@ -31,7 +31,8 @@ from bothways.capture.sources import (
     WeakInjected,
 )
 from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
-from bothways.lower.guard_library import Address, GuardLibrary, Row, TensorFacts
+from bothways.lower.call_library import CallLibrary
+from bothways.lower.guard_rows import Address, Row, TensorFacts
 
 # What a guard asks of one value -> the row that asks it, and which answer is expected.
 ASKS: dict[str, tuple[str, bool]] = {
@@ -110,7 +111,7 @@ class TableWriter:
         """Whether the table reads this source; the arguments are given to it."""
         return source in self._slots and not isinstance(source, Local)
 
-    def finish(self, library: GuardLibrary, sources: Iterable[Source]) -> Callable[..., Any]:
+    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> Callable[..., Any]:
         """The function that checks the table and hands over what ``sources`` lead to."""
         rows = [*self._classes.values(), *self._rows]
         return library.check(rows, self._count, self._arguments, [self._slots[source] for source in sources])

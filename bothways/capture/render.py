@@ -20,7 +20,7 @@ from bothways.capture.object_inputs import build_before
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.config import config
-from bothways.lower.guard_library import guard_library
+from bothways.lower.call_library import call_library
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
@@ -220,7 +220,7 @@ class _Guards:
         guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
         self._rows = TableWriter(parameters, tracer.namespace)
-        self._library = guard_library() if config.guards_in_c else None
+        self._library = call_library() if config.guards_in_c else None
         is_taken = self._rows.takes if self._library is not None else lambda guard: False
         self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
         self._tracer, self._bound = tracer, dict(names.bound)

@@ -1,9 +1,8 @@
-'''The C that checks a table of guards: one function, the same for every program, that walks rows.
+"""The C that checks a table of guards: one function, the same for every program, that walks rows.
 
 A row reads something (``READS``) or asks something (``ASKS``). The function is a builtin of Python's: it takes the
-arguments of a call and returns False, True, or a tuple of what the program wants to have been handed over. What is
-called of Python and PyTorch is given to the library as addresses, so that it needs no header and no symbol.
-'''
+arguments of a call and returns False, True, or a tuple of what the program wants to have been handed over.
+"""
 
 from __future__ import annotations
 
@@ -41,61 +40,7 @@ OPERATIONS: tuple[str, ...] = (*READS, *ASKS)
 # Of a tensor's facts, those that are compared.
 FACTS = ("DTYPE", "SIZES", "CONTIGUOUS", "STRIDES", "DEVICE_TYPE", "DEVICE_INDEX")
 
-# What the library calls: of Python, and of PyTorch's C interface for compiled programs.
-PYTHON: dict[str, tuple[str, str]] = {
-    "Py_IncRef": ("void", "PyObject *"),
-    "Py_DecRef": ("void", "PyObject *"),
-    "PyErr_Occurred": ("PyObject *", "void"),
-    "PyErr_ExceptionMatches": ("int", "PyObject *"),
-    "PyErr_Clear": ("void", "void"),
-    "PyMem_Malloc": ("void *", "uint64_t"),
-    "PyMem_Free": ("void", "void *"),
-    "PyBytes_AsString": ("const char *", "PyObject *"),
-    "PyTuple_New": ("PyObject *", "int64_t"),
-    "PyTuple_SetItem": ("int", "PyObject *, int64_t, PyObject *"),
-    "PyTuple_GetItem": ("PyObject *", "PyObject *, int64_t"),
-    "PySequence_Tuple": ("PyObject *", "PyObject *"),
-    "PySequence_Contains": ("int", "PyObject *, PyObject *"),
-    "PyDict_GetItemWithError": ("PyObject *", "PyObject *, PyObject *"),
-    "PyDict_Next": ("int", "PyObject *, int64_t *, PyObject **, PyObject **"),
-    "PyDict_Size": ("int64_t", "PyObject *"),
-    "PyObject_GetAttr": ("PyObject *", "PyObject *, PyObject *"),
-    "PyObject_GetItem": ("PyObject *", "PyObject *, PyObject *"),
-    "PyObject_GenericGetDict": ("PyObject *", "PyObject *, void *"),
-    "PyObject_Size": ("int64_t", "PyObject *"),
-    "PyObject_IsTrue": ("int", "PyObject *"),
-    "PyObject_RichCompareBool": ("int", "PyObject *, PyObject *, int"),
-    "PyObject_CallNoArgs": ("PyObject *", "PyObject *"),
-    "PyObject_CallFunctionObjArgs": ("PyObject *", "PyObject *, ..."),
-    "PyCFunction_NewEx": ("PyObject *", "Method *, PyObject *, PyObject *"),
-    "_PyType_Lookup": ("PyObject *", "PyObject *, PyObject *"),
-}
-TORCH: dict[str, tuple[str, str]] = {
-    "aoti_torch_get_dim": ("int32_t", "void *, int64_t *"),
-    "aoti_torch_get_sizes": ("int32_t", "void *, int64_t **"),
-    "aoti_torch_get_strides": ("int32_t", "void *, int64_t **"),
-    "aoti_torch_get_dtype": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_layout": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_device_type": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_device_index": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_is_contiguous": ("int32_t", "void *, _Bool *"),
-}
-
-# Objects and numbers it needs to know, under the names they have in C.
-KNOWN: dict[str, str] = {
-    "exception": "PyObject *",
-    "dictionary": "PyObject *",
-    "no": "PyObject *",
-    "yes": "PyObject *",
-    "descr_get": "Getter",
-    "tensor_offset": "int64_t",
-    "strided": "int64_t",
-}
-
 TYPES = """\
-typedef struct Object { int64_t references; struct Object *type; } PyObject;
-typedef struct { const char *name; void *function; int flags; const char *text; } Method;
-typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { int32_t operation, to, from, flag; PyObject *object, *other; int64_t data; } Row;
 typedef struct { int64_t rows, slots, arguments, results; Row row[]; } Table;
 typedef struct { int64_t facts, dtype, device_type, device_index, dimensions, numbers[]; } Tensor;
@@ -238,30 +183,16 @@ static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count
     return answer;
 }
 
-static Method method = {"check", check, 0x80, 0};  // METH_FASTCALL
+static Method checking = {"check", check, FASTCALL, 0};
 
-PyObject *make(PyObject *table, PyObject *constants) { return PyCFunction_NewEx(&method, table, constants); }
+PyObject *make_check(PyObject *table, PyObject *constants) { return PyCFunction_NewEx(&checking, table, constants); }
 """
 
 
-def source_text() -> str:
-    """The whole file."""
-    functions = {**PYTHON, **TORCH}
-    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
-    variables += [f"static {kind} {name};" for name, kind in KNOWN.items()]
-    names = [*functions, *KNOWN]
-    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in enumerate(names)]
+def guard_text() -> str:
+    """The C of the guards; declarations of what it calls stand above it."""
     cases = [f"        case {name}: {{ {code} goto read; }}" for name, code in READS.items()]
     cases += [f"        case {name}: {{ {code} break; }}" for name, code in ASKS.items()]
     facts = ", ".join(f"{name} = {1 << bit}" for bit, name in enumerate(FACTS))
-    return "\n".join([
-        TYPES,
-        f"enum {{ {', '.join(OPERATIONS)} }};",
-        f"enum {{ {facts} }};",
-        *variables,
-        "void bind(const int64_t *given) {",
-        *bind,
-        "}\n",
-        HELPERS,
-        WALK.replace("@CASES@", "\n".join(cases)),
-    ])  # fmt: skip
+    enums = f"enum {{ {', '.join(OPERATIONS)} }};\nenum {{ {facts} }};\n"
+    return "\n".join([enums, TYPES, HELPERS, WALK.replace("@CASES@", "\n".join(cases))])

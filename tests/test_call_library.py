@@ -12,9 +12,10 @@ import torch
 
 import bothways
 from bothways import torch_compat
-from bothways.lower.guard_library import Address, Row, facts_of, guard_library
+from bothways.lower.call_library import call_library
+from bothways.lower.guard_rows import Address, Row, facts_of
 
-LIBRARY = guard_library()
+LIBRARY = call_library()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="no C compiler")
 
 
@@ -326,13 +327,13 @@ def test_many_threads_at_once():
 
 PROGRAM = """
 import torch, bothways
-from bothways.lower.guard_library import guard_library
+from bothways.lower.call_library import call_library
 
 module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 compiled = bothways.compile(lambda x: module(x), backend="eager")
 for x in (torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4)):
     assert torch.equal(compiled(x), module(x))
-print(guard_library() is None, [program.table for program in compiled.__bothways__.programs])
+print(call_library() is None, [program.table for program in compiled.__bothways__.programs])
 """
 
 
