@@ -92,6 +92,9 @@ class Config:
     kernel_cache_megabytes: int = 256
     """How large that folder may grow, about; what was not used for the longest time is removed first."""
 
+    guards_in_c: bool = True
+    """Check guards by a table that a small C library walks, where there are enough of them and a C compiler."""
+
     logs: str = field(default_factory=_topics_from_environment)
     """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
     Starts as the environment variable BOTHWAYS_LOGS."""

@@ -32,6 +32,7 @@ def test_defaults():
         "exact_random": True,
         "kernel_cache": True,
         "kernel_cache_megabytes": 256,
+        "guards_in_c": True,
         "logs": "",
     }
     assert "recompile_limit        = 8" in repr(fresh)

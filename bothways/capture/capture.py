@@ -21,7 +21,7 @@ from bothways import torch_compat
 from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
-from bothways.capture.guards import Guard
+from bothways.capture.guards import Guard, distinct_template
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.overrides import without_class
 from bothways.capture.render import render, render_guards, render_late
@@ -307,8 +307,7 @@ def _guard_aliasing(tracer: Tracer) -> None:
             for pair in itertools.combinations(sources, 2):
                 tracer.guard("{s0} is not {s1}", *pair)
         else:
-            ids = ", ".join(f"id({{s{index}}})" for index in range(len(sources)))
-            tracer.guard(f"len({{{{{ids}}}}}) == {len(sources)}", *sources)
+            tracer.guard(distinct_template(len(sources)), *sources)
     known = tracer.known_values()
     for changed in [*tracer.effects.values(), *(value for _, value in tracer.left_to_python)]:
         if changed.source is None:

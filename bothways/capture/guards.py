@@ -47,6 +47,12 @@ class GuardSet:
         return len(self._guards)
 
 
+def distinct_template(count: int) -> str:
+    """The guard that so many sources lead to as many objects."""
+    ids = ", ".join(f"id({{s{index}}})" for index in range(count))
+    return f"len({{{{{ids}}}}}) == {count}"
+
+
 class WeakIdentity:
     """Marks a guard constant that must be compared by identity without being kept alive."""
 

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
+from bothways.capture.guard_table import TableWriter
 from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.overrides import without_class
 from bothways.capture.sources import Injected, Item, Local, Source
 from bothways.capture.values.base import Value
 from bothways.capture.values.random_numbers import outside
+from bothways.config import config
+from bothways.lower.call_library import call_library
 from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
-from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
+from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
 
 if TYPE_CHECKING:
@@ -67,12 +70,12 @@ class GuardWriter:
                 _count(source, uses)
         self._shared = {source for source, count in uses.items() if count > 1 and source.base is not None}
 
-    def check(self, guard: Guard) -> Check:
+    def check(self, guard: Guard, *, in_table: bool = False) -> Check:
         code = guard.template.format(
             **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
             **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
         )
-        return Check(code, guard.text(), guard.where)
+        return Check(code, guard.text(), guard.where, in_table)
 
     def _read(self, source: Source) -> str:
         if source in self.names.bound:
@@ -124,7 +127,7 @@ def render(
 ) -> tuple[Program, list[torch.fx.Node]]:
     """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
     names = parameter_names(parameters)
-    checks = _checks(tracer, names)
+    guards = _Guards(tracer, parameters, names)
     emitter = Emitter(tracer, names)
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
@@ -157,8 +160,8 @@ def render(
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     program = Program(
-        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects), op_count=tracer.graph.op_count,
-        quietly=_quietly(tracer),
+        program_name, guards.checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        op_count=tracer.graph.op_count, table=guards.table(body), quietly=_quietly(tracer),
     )  # fmt: skip
     return program, outputs
 
@@ -256,8 +259,10 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
 
 def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
     """A Program without a body: when its guards hold, the function runs as plain Python."""
-    checks = _checks(tracer, parameter_names(parameters))
-    return Program(program_name, checks, (), tracer.namespace, quietly=_quietly(tracer))
+    guards = _Guards(tracer, parameters, parameter_names(parameters))
+    return Program(
+        program_name, guards.checks, (), tracer.namespace, table=guards.table([]), quietly=_quietly(tracer)
+    )
 
 
 def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
@@ -275,10 +280,30 @@ def parameter_names(parameters: list[str]) -> Names:
     return names
 
 
-def _checks(tracer: Tracer, names: Names) -> tuple[Check, ...]:
-    guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
-    writer = GuardWriter(tracer, names, guards)
-    return tuple(writer.check(guard) for guard in guards)
+class _Guards:
+    """The guards of a program, as Python and, as far as that has rows for them, as a table."""
+
+    def __init__(self, tracer: Tracer, parameters: list[str], names: Names) -> None:
+        guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
+        writer = GuardWriter(tracer, names, guards)
+        self._rows = TableWriter(parameters, tracer.namespace)
+        # What C reads, too, may call somebody's ``__torch_function__``.
+        self._library = call_library() if config.guards_in_c and not tracer.overrides.is_quiet else None
+        is_taken = self._rows.takes if self._library is not None else lambda guard: False
+        self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
+        self._tracer, self._bound = tracer, dict(names.bound)
+        self._parameters = tuple(names.bound[Local(name)] for name in parameters)
+
+    def table(self, body: list[str]) -> Table | None:
+        """The table, which gives the names that the rest of the guards and the body read."""
+        if self._library is None:
+            return None
+        text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
+        words = set(re.findall(r"\w+", text))
+        given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
+        key = f"_table_{self._tracer.tag}".rstrip("_")
+        self._tracer.namespace[key] = self._rows.finish(self._library, given.values())
+        return Table(key, self._parameters, tuple(given))
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

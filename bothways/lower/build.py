@@ -78,11 +78,18 @@ _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: whic
 
 
 def build(source: Source) -> ctypes.CDLL:
-    """The loaded library of a C source."""
-    cache = open_cache()
-    tools = working_tools(cache)
+    """The loaded library of kernels."""
+    library = library_of(source)
+    tools = working_tools(open_cache())
     if not tools.threads:
         warn_once(f"kernels use one thread: {tools.command[0]} does not work with PyTorch's OpenMP runtime")
+    return library
+
+
+def library_of(source: Source) -> ctypes.CDLL:
+    """The loaded library of any C source."""
+    cache = open_cache()
+    tools = working_tools(cache)
     try:
         return _library(source, tools, cache)
     except Failure as failure:
@@ -90,7 +97,7 @@ def build(source: Source) -> ctypes.CDLL:
         if toolchain(working) == tools:
             raise BuildFailed(str(failure)) from None
     _remember(cache, toolchain(), working)
-    return build(source)
+    return library_of(source)
 
 
 def working_tools(cache: Cache | None) -> Toolchain:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from bothways.lower.c_helpers import NUMERIC, RANDOM
 from bothways.lower.c_ops import LIBRARY, OF_TWO
+from bothways.lower.entry_source import GIVEN
 
 # Both gcc and clang define what these stand for.
 TYPES = """\
@@ -58,6 +59,7 @@ def _extremes(kind: str, lowest: str, highest: str) -> dict[str, str]:
 HELPERS: dict[str, str] = {
     "malloc": "void *malloc(__SIZE_TYPE__);\n",
     "free": "void free(void *);\n",
+    "Given": GIVEN,
     "from_bfloat16": """\
 static inline float from_bfloat16(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;

@@ -12,13 +12,14 @@ import torch.fx
 from bothways.lower.build import Function, Source, build, library_key, working_tools
 from bothways.lower.cache import Cache, open_cache
 from bothways.lower.emit import Kernel
+from bothways.lower.entry_source import FRACTION, NUMBER, POINTER
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
 from bothways.lower.prims import Extern
 from bothways.lower.sizes import is_double
 from bothways.lower.spelling import NotSpelled, spelled
-from bothways.lower.text import FRACTION, NUMBER, POINTER, Text, recall, store
+from bothways.lower.text import Text, recall, store
 from bothways.lower.toolchain import Toolchain
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
 
@@ -127,22 +128,25 @@ class Program:
         """A C function that runs kernels in order; what only they need is in its work area."""
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
-        name = f"run_{number}"
-        parameters = [f"void *{memory.name}" for memory in memories]
+        entry = f"run_{number}"
+        taken = [f"void *{memory.name} = given[{{}}].pointer;" for memory in memories]
         if self._sizes is not None:
             self._sizes.written.clear()
         lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
         sizes = () if self._sizes is None else tuple(self._sizes.written)
         sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
-        self._entries[number] = (name, memories, sizes)
+        self._entries[number] = (entry, memories, sizes)
         if area.size:
-            parameters.append("char *area")
-        parameters += [f"{'double' if is_double(name) else 'int64_t'} {name}" for name in sizes]
+            taken.append("char *area = given[{}].pointer;")
+        for name in sizes:
+            kind, member = ("double", "fraction") if is_double(name) else ("int64_t", "number")
+            taken.append(f"{kind} {name} = given[{{}}].{member};")
+        lines[:0] = [f"    {line.format(index)}" for index, line in enumerate(taken)]
         lines += [
             f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
             for function, kernel in kernels
         ]
-        return "\n".join([f"void {name}({', '.join(parameters)}) {{", *lines, "}\n"])
+        return "\n".join([f"void {entry}(const Given *given) {{", *lines, "}\n"])
 
 
 def _runs(lowered: Lowered) -> list[Run]:

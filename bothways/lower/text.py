@@ -12,14 +12,13 @@ from typing import Any
 
 from bothways.lower.build import load
 from bothways.lower.cache import Cache
+from bothways.lower.call_library import entry
 from bothways.lower.dump import dump
 from bothways.lower.spelling import SCOPE
 from bothways.lower.wrapper import as_laid_out
 from bothways.runtime.generated import Generated, keep
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
-POINTER, NUMBER, FRACTION = "p", "n", "f"
-_ARGUMENTS = {POINTER: ctypes.c_void_p, NUMBER: ctypes.c_int64, FRACTION: ctypes.c_double}
 _numbers = itertools.count(1)
 
 
@@ -54,10 +53,8 @@ class Text:
         ``first`` is the text of its first call, which looks whether ATen lays out its results as expected;
         ``settled`` is called when it does.
         """
-        for name, arguments in self.functions.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = [_ARGUMENTS[letter] for letter in arguments], None
-            namespace[name] = function
+        for name, kinds in self.functions.items():
+            namespace[name] = entry(getattr(library, name), kinds)
         label = f"<bothways native {self.name} {next(_numbers)}>"
         linecache.cache[label] = (len(self.python), None, self.python.splitlines(True), label)
         run = _defined(self.python, label, namespace)

@@ -152,12 +152,12 @@ class PythonWriter:
                 lines.append(f"    {memory.name} = {old}; del {old}")
             else:
                 lines.append(f"    {memory.name} = {self._allocation(memory)}")
-        pointers = [f"{memory.name}.data_ptr()" for memory in memories]
+        given = [memory.name for memory in memories]
         area = self._plan.areas[number]
         if area.size:
             lines.append(f"    area = empty({area.size}, {self._kind_of_tensor(torch.uint8)})")
-            pointers.append("area.data_ptr()")
-        lines.append(f"    {name}({', '.join([*pointers, *sizes])})")
+            given.append("area")
+        lines.append(f"    {name}({', '.join([*given, *sizes])})")
         if area.size:
             lines.append("    del area")
         return lines

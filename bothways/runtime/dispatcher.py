@@ -87,6 +87,13 @@ class Dispatcher:
             self._forget_names([program])
             self._renew()
 
+    def check_table(self, program: Program, values: tuple[Any, ...]) -> None:
+        """Let go of a table that says no where the guards, asked one by one, hold: it would say so again."""
+        with self._lock:
+            if program.table is not None and not program.namespace[program.table.key](*values):
+                program.table = None
+                self._renew()
+
     def stop_capturing(self) -> None:
         """Keep the programs there are; every other call goes straight to the original from now on."""
         with self._lock:
@@ -117,7 +124,10 @@ class Dispatcher:
             self._forget_names(forgotten)
 
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
-        """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold."""
+        """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold.
+
+        The guards are Python here, whose word is the last.
+        """
         lines = [*program.lines(self._plain_call()), f"return {self._missed()}"]
         names = {**self.namespace, **program.namespace, MISS: otherwise}  # those of a program that is not kept, too
         flat = types.FunctionType(self._generate(self._text(lines)), names)
@@ -162,7 +172,7 @@ class Dispatcher:
         lines: list[str] = []
         for number in self._order(first):
             promote = None if number == first else f"{PROMOTE}({number})"
-            lines += [f"# program {number}", *self._programs[number].lines(self._plain_call(), promote)]
+            lines += [f"# program {number}", *self._programs[number].lines(self._plain_call(), promote, by_table=True)]
         return [*lines, f"return {self._plain_call() if self.forwards else self._missed()}"]
 
     def _missed(self) -> str:

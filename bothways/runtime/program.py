@@ -6,7 +6,7 @@ no module of the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,20 @@ class Check:
     code: str
     text: str
     where: Position | None
+    in_table: bool = False  # the program's table checks it as well
+
+
+@dataclass(frozen=True)
+class Table:
+    """A function that checks many guards at once: its name, the parameters it takes and the names it gives."""
+
+    key: str
+    parameters: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        call = f"hit = {self.key}({', '.join(self.parameters)})"
+        return [call, "if hit:", f"    {', '.join(self.names)}, = hit"] if self.names else [call]
 
 
 @dataclass
@@ -41,35 +55,44 @@ class Program:
     # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
     # would call somebody's ``__torch_function__``.
     quietly: tuple[Check, str] | None = None
+    table: Table | None = None
 
-    def lines(self, plain: str, promote: str | None = None) -> list[str]:
-        """The block of a dispatcher that tries this program; falls through when a guard fails."""
+    def lines(self, plain: str, promote: str | None = None, *, by_table: bool = False) -> list[str]:
+        """The block of a dispatcher that tries this program; falls through when a guard fails.
+
+        ``by_table`` has the table check what it can, and Python the rest.
+        """
         return [
-            "try:",
-            *(f"    {line}" for line in self._question()),
-            "except Exception:  # what a guard reads is not there: another program",
-            "    hit = False",
+            *(self._by_table(self.table) if by_table and self.table is not None else self._in_python(self.checks)),
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
             *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
         ]
 
-    def _question(self) -> list[str]:
-        asked = ["hit = (", *(f"    {line}" for line in self._condition()), ")"]
-        if self.quietly is None:
-            return asked
-        first, context = self.quietly
+    def _by_table(self, table: Table) -> list[str]:
+        rest = [check for check in self.checks if not check.in_table]
+        taken = self._condition([check for check in self.checks if check.in_table])
+        lines = [f"# {table.key} checks", *(f"#     {line}" for line in taken), *table.lines()]
+        if rest:
+            lines += ["if hit:", *(f"    {line}" for line in self._in_python(rest))]
+        return lines
+
+    def _in_python(self, checks: Sequence[Check]) -> list[str]:
+        asked = ["hit = (", *(f"    {line}" for line in self._condition(checks)), ")"]
+        if self.quietly is not None:
+            first, context = self.quietly
+            asked = [f"hit = {first.code}", "if hit:", f"    with {context}():", *(f"        {line}" for line in asked)]
         return [
-            f"hit = {first.code}",
-            "if hit:",
-            f"    with {context}():",
-            *(f"        {line}" for line in asked),
+            "try:",
+            *(f"    {line}" for line in asked),
+            "except Exception:  # what a guard reads is not there: another program",
+            "    hit = False",
         ]
 
-    def _condition(self) -> list[str]:
+    def _condition(self, checks: Sequence[Check]) -> list[str]:
         """The guards, one a line, each with the place in the user's source that relied on it."""
         lines: list[str] = []
-        for check in self.checks:
+        for check in checks:
             where = f"  # {check.where.function}:{check.where.line}" if check.where and check.where.line else ""
             lines.append(f"{'and ' * bool(lines)}{check.code}{where}")
         return lines or ["True"]

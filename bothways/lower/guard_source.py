@@ -1,0 +1,198 @@
+"""The C that checks a table of guards: one function, the same for every program, that walks rows.
+
+A row reads something (``READS``) or asks something (``ASKS``). The function is a builtin of Python's: it takes the
+arguments of a call and returns False, True, or a tuple of what the program wants to have been handed over.
+"""
+
+from __future__ import annotations
+
+# Row -> what it does, as C over ``row``, ``value`` (what is in the slot it starts from) and ``made`` (what it reads).
+READS: dict[str, str] = {
+    "OBJECT": "made = row->object; Py_IncRef(made);",
+    "CALL": "made = PyObject_CallNoArgs(row->object);",
+    "ATTRIBUTE": "made = PyObject_GetAttr(value, row->object);",
+    # What the instance has; only for classes whose own attributes do not come first, see PLAIN_CLASS.
+    "FIELD": "made = field(plain ? slots[row->data] : 0, value, row->object);",
+    "DICTIONARY": "made = plain ? PyObject_GenericGetDict(value, 0) : PyObject_GetAttr(value, row->object);",
+    "ITEM": "made = item(value, row->object);",
+    "ITEM_OF_BASE": "made = PyObject_CallFunctionObjArgs(row->other, value, row->object, (PyObject *)0);",
+}
+
+# Row -> whether it holds, as C: 1, 0, or -1 with an exception.
+ASKS: dict[str, str] = {
+    "PLAIN_CLASS": "plain &= _PyType_Lookup(row->object, row->other) == (PyObject *)row->data; holds = 1;",
+    "TYPE": "holds = value->type == row->object;",
+    "IS": "holds = (value == row->object) == row->flag;",
+    "IS_WEAKLY": "holds = is_referent(value, row->object); if (holds >= 0) holds = holds == row->flag;",
+    "SAME": "holds = (value == slots[row->data]) == row->flag;",
+    "TRUE": "holds = is_true(value); if (holds >= 0) holds = holds == row->flag;",
+    "EQUAL": "holds = PyObject_RichCompareBool(value, row->object, 2);",
+    "LENGTH": "int64_t length = PyObject_Size(value); holds = length < 0 ? -1 : length == row->data;",
+    "KEYS": "holds = has_keys(value, row->object, row->data);",
+    "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
+    "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
+    "GRADIENT": "holds = requires_grad(value, row, plain);",
+    "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
+}
+
+OPERATIONS: tuple[str, ...] = (*READS, *ASKS)
+
+# Of a tensor's facts, those that are compared.
+FACTS = ("DTYPE", "SIZES", "CONTIGUOUS", "STRIDES", "DEVICE_TYPE", "DEVICE_INDEX")
+
+TYPES = """\
+typedef struct { int32_t operation, to, from, flag; PyObject *object, *other; int64_t data; } Row;
+typedef struct { int64_t rows, slots, arguments, results; Row row[]; } Table;
+typedef struct { int64_t facts, dtype, device_type, device_index, dimensions, numbers[]; } Tensor;
+"""
+
+HELPERS = """\
+static PyObject *field(PyObject *dictionary, PyObject *owner, PyObject *name) {
+    PyObject *found = dictionary ? PyDict_GetItemWithError(dictionary, name) : 0;
+    if (!found) return PyErr_Occurred() ? 0 : PyObject_GetAttr(owner, name);
+    Py_IncRef(found);
+    return found;
+}
+
+static PyObject *item(PyObject *owner, PyObject *key) {
+    if (owner->type != dictionary) return PyObject_GetItem(owner, key);
+    PyObject *found = PyDict_GetItemWithError(owner, key);
+    if (found) Py_IncRef(found);
+    return found;
+}
+
+static int is_true(PyObject *value) {
+    if (value == yes || value == no) return value == yes;
+    return value->type == dictionary ? PyDict_Size(value) != 0 : PyObject_IsTrue(value);
+}
+
+static int is_referent(PyObject *value, PyObject *reference) {
+    PyObject *referent = PyObject_CallNoArgs(reference);
+    if (!referent) return -1;
+    int holds = referent == value;
+    Py_DecRef(referent);
+    return holds;
+}
+
+static int has_keys(PyObject *value, PyObject *keys, int64_t count) {
+    if (value->type == dictionary) {
+        PyObject *key, *entry;
+        int64_t position = 0, seen = 0;
+        if (PyDict_Size(value) != count) return 0;
+        while (PyDict_Next(value, &position, &key, &entry) && key == PyTuple_GetItem(keys, seen)) ++seen;
+        if (seen == count) return 1;
+    }
+    PyObject *found = PySequence_Tuple(value);
+    if (!found) return -1;
+    int holds = PyObject_RichCompareBool(found, keys, 2);
+    Py_DecRef(found);
+    return holds;
+}
+
+static int is_tensor_like(PyObject *value, const Tensor *like) {
+    void *tensor = (char *)value + tensor_offset;
+    int64_t count, *numbers, facts = like->facts;
+    int32_t code;
+    _Bool contiguous;
+    if (aoti_torch_get_layout(tensor, &code) || code != strided) return 0;
+    if (facts & DTYPE && (aoti_torch_get_dtype(tensor, &code) || code != like->dtype)) return 0;
+    if (facts & DEVICE_TYPE && (aoti_torch_get_device_type(tensor, &code) || code != like->device_type)) return 0;
+    if (facts & DEVICE_INDEX && (aoti_torch_get_device_index(tensor, &code) || code != like->device_index)) return 0;
+    if (facts & (SIZES | STRIDES) && (aoti_torch_get_dim(tensor, &count) || count != like->dimensions)) return 0;
+    if (facts & SIZES) {
+        if (aoti_torch_get_sizes(tensor, &numbers)) return 0;
+        for (int64_t i = 0; i < count; ++i) if (numbers[i] != like->numbers[i]) return 0;
+    }
+    if (facts & CONTIGUOUS && (aoti_torch_is_contiguous(tensor, &contiguous) || !contiguous)) return 0;
+    if (facts & STRIDES) {
+        if (aoti_torch_get_strides(tensor, &numbers)) return 0;
+        for (int64_t i = 0; i < count; ++i) if (numbers[i] != like->numbers[like->dimensions + i]) return 0;
+    }
+    return 1;
+}
+
+static int requires_grad(PyObject *value, const Row *row, int plain) {
+    PyObject *answer = plain ? descr_get(row->other, value, value->type) : PyObject_GetAttr(value, row->object);
+    if (!answer) return -1;
+    Py_DecRef(answer);
+    return answer == (row->flag ? yes : no);
+}
+
+static int are_distinct(PyObject **slots, const int64_t *listed) {
+    int64_t count = listed[0], size = 16;
+    while (size < 2 * count) size *= 2;
+    PyObject **seen = PyMem_Malloc(size * sizeof(PyObject *));
+    if (!seen) return 0;
+    for (int64_t i = 0; i < size; ++i) seen[i] = 0;
+    int distinct = 1;
+    for (int64_t i = 1; distinct && i <= count; ++i) {
+        PyObject *value = slots[listed[i]];
+        uint64_t place = (uint64_t)value * 0x9E3779B97F4A7C15u >> 20 & (uint64_t)(size - 1);
+        while (seen[place] && seen[place] != value) place = place + 1 & (uint64_t)(size - 1);
+        distinct = seen[place] != value;
+        seen[place] = value;
+    }
+    PyMem_Free(seen);
+    return distinct;
+}
+"""
+
+# Slots hold what was read, the arguments first; those are borrowed.
+WALK = """\
+static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count) {
+    const Table *table = (const Table *)PyBytes_AsString(self);
+    PyObject *few[64], **slots = few, *answer = no;
+    int plain = 1, holds = 0;
+    if (count != table->arguments) { Py_IncRef(no); return no; }
+    if (table->slots > 64 && !(slots = PyMem_Malloc(table->slots * sizeof(PyObject *)))) { Py_IncRef(no); return no; }
+    for (int64_t i = 0; i < count; ++i) slots[i] = arguments[i];
+    for (int64_t i = count; i < table->slots; ++i) slots[i] = 0;
+    const Row *row = table->row, *end = row + table->rows;
+    for (; row < end; ++row) {
+        PyObject *value = slots[row->from], *made;
+        switch (row->operation) {
+@CASES@
+        default: holds = 0;
+        }
+        if (holds != 1) break;
+        continue;
+    read:
+        slots[row->to] = made;
+        if (made) continue;
+        holds = -1;
+        break;
+    }
+    if (row == end) {
+        const int64_t *result = (const int64_t *)end;
+        answer = table->results ? PyTuple_New(table->results) : yes;
+        for (int64_t i = 0; answer && i < table->results; ++i) {
+            PyTuple_SetItem(answer, i, slots[result[i]]);
+            slots[result[i]] = 0;
+        }
+        if (answer == yes) Py_IncRef(yes);
+    } else {
+        // What a guard reads is not there: the guard fails. Whatever else is raised is none of our business.
+        if (holds < 0 && PyErr_Occurred()) {
+            if (PyErr_ExceptionMatches(exception)) PyErr_Clear();
+            else answer = 0;
+        }
+        if (answer) Py_IncRef(no);
+    }
+    for (int64_t i = count; i < table->slots; ++i) if (slots[i]) Py_DecRef(slots[i]);
+    if (slots != few) PyMem_Free(slots);
+    return answer;
+}
+
+static Method checking = {"check", check, FASTCALL, 0};
+
+PyObject *make_check(PyObject *table, PyObject *constants) { return PyCFunction_NewEx(&checking, table, constants); }
+"""
+
+
+def guard_text() -> str:
+    """The C of the guards; declarations of what it calls stand above it."""
+    cases = [f"        case {name}: {{ {code} goto read; }}" for name, code in READS.items()]
+    cases += [f"        case {name}: {{ {code} break; }}" for name, code in ASKS.items()]
+    facts = ", ".join(f"{name} = {1 << bit}" for bit, name in enumerate(FACTS))
+    enums = f"enum {{ {', '.join(OPERATIONS)} }};\nenum {{ {facts} }};\n"
+    return "\n".join([enums, TYPES, HELPERS, WALK.replace("@CASES@", "\n".join(cases))])

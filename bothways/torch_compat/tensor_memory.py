@@ -1,0 +1,79 @@
+"""Where the C++ tensor lies inside a Python one, and the functions of PyTorch's C interface that read it.
+
+The interface (torch/csrc/inductor/aoti_torch/c/shim.h) is what PyTorch's own ahead-of-time compiled programs call; it
+takes the address of an ``at::Tensor``. Where a Python tensor holds its own is found by looking for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+from typing import Any
+
+import torch
+import torch._C as _C
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+
+
+@functools.cache
+def tensor_offset() -> int | None:
+    """How many bytes into a Python tensor its ``at::Tensor`` begins, which is one pointer; None if unsure."""
+    head = object.__basicsize__
+    plain = torch.zeros(2, 3, device="cpu")
+    samples = [plain, plain.t(), torch.nn.Parameter(plain), torch.zeros((), dtype=torch.int64, device="cpu")]
+    places = [
+        [at for at in range(head, torch.Tensor.__basicsize__, _WORD) if _word(id(tensor) + at) == tensor._cdata]
+        for tensor in samples
+    ]
+    found = places[0]
+    return found[0] if len(found) == 1 and all(place == found for place in places) else None
+
+
+def _word(address: int) -> int:
+    return ctypes.c_size_t.from_address(address).value
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(_C.__file__)  # already loaded; what it depends on is found through it
+
+
+def c_function(name: str) -> Any | None:
+    """A function of PyTorch's C interface; None when this version has none of that name."""
+    return getattr(_library(), name, None)
+
+
+@functools.cache
+def dtype_code(dtype: torch.dtype) -> int | None:
+    """The number of a dtype in the C interface; None for those that plain tensors do not have."""
+    offset, ask = tensor_offset(), c_function("aoti_torch_get_dtype")
+    try:
+        sample = torch.empty(0, dtype=dtype, device="meta")
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    if offset is None or ask is None:
+        return None
+    code = ctypes.c_int32()
+    failed = ask(ctypes.c_void_p(id(sample) + offset), ctypes.byref(code))
+    return None if failed else code.value
+
+
+@functools.cache
+def device_code(kind: str) -> int | None:
+    """The number of a type of device in the C interface."""
+    ask = c_function(f"aoti_torch_device_type_{kind}")
+    return None if ask is None else int(ask())
+
+
+@functools.cache
+def strided_code() -> int | None:
+    """The number of the layout of ordinary tensors in the C interface."""
+    ask = c_function("aoti_torch_layout_strided")
+    return None if ask is None else int(ask())
+
+
+# Classes whose objects hold nothing but a plain tensor: no code of a subclass answers for them.
+PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+REQUIRES_GRAD: Any = inspect.getattr_static(torch.Tensor, "requires_grad")
