@@ -72,9 +72,9 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     torch.fx.map_arg(node.args[:1], targets.append)
     torch.fx.map_arg((node.args[1:], node.kwargs), read.append)
     paths = [list(_path(target)) for target in targets]
-    roots = {path[-1] for path in paths}
+    memories = {_memory(path[-1]) for path in paths}
     return (
-        any(root_of(other) in roots and other not in targets for other in read)
+        any(_memory(root_of(other)) in memories and other not in targets for other in read)
         or any(_name(step) in TAKES_APART or step.meta.get("is_view") for path in paths for step in path)
         or not all(map(_has_room_for_each_element, targets))
     )
@@ -85,6 +85,11 @@ def _has_room_for_each_element(node: torch.fx.Node) -> bool:
     if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
         return False
     return all(stride != 0 or size <= 1 for size, stride in zip(example.shape, example.stride(), strict=True))
+
+
+def _memory(root: torch.fx.Node) -> object:
+    """What two inputs have in common that share their memory."""
+    return root.meta.get("memory", root)
 
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from bothways import torch_compat
 from bothways.capture import protocols
 from bothways.capture.fakes import Fake, fake_like
 from bothways.capture.guards import WeakIdentity
@@ -139,6 +140,8 @@ class TensorValue(Value):
         value.node.meta["example_value"] = value.fake.meta
         value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
         value.node.meta["is_view"] = tensor._is_view()
+        if tensor.layout is torch.strided:
+            value.node.meta["memory"] = torch_compat.storage_of(tensor)
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
         tracer.graph.inputs.append(value)
