@@ -477,6 +477,21 @@ def over_a_list_that_was_empty(x):
     return item + 1
 
 
+def with_a_closure_over_what_may_be_unbound(x, sign=1.0):
+    if (x[0, 0] * sign > 0).item():
+        known = x
+    show = lambda: known  # noqa: E731
+    note("asked")
+    try:
+        return [known, x + 1, show][-2]
+    except NameError as error:
+        return x - 1, str(error)
+
+
+def with_both_signs(x):
+    return [with_a_closure_over_what_may_be_unbound(x, sign) for sign in (1.0, -1.0, 1.0)]
+
+
 PROGRAMS = [
     value
     for name, value in list(globals().items())

@@ -68,6 +68,7 @@ class Emitter:
         self.tracer = tracer
         self.names = names
         self.loads: list[str] = []
+        self.loaded: list[Source] = []
         self.builds: list[str] = []
         self.effects: list[str] = []
         self.last: list[str] = []
@@ -109,6 +110,7 @@ class Emitter:
         name = self.names.fresh(self.names.hint(source))
         self.names.bound[source] = name
         self.loads.append(f"{name} = {expression}")
+        self.loaded.append(source)
         return name
 
     def rebuild(self, value: Value) -> str:

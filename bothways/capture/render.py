@@ -19,7 +19,8 @@ from bothways.capture.guard_table import TableWriter
 from bothways.capture.guards import Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.overrides import without_class
-from bothways.capture.sources import Injected, Item, Local, Source
+from bothways.capture.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
+from bothways.capture.values.attributes import MISSING
 from bothways.capture.values.base import Value
 from bothways.capture.values.random_numbers import outside
 from bothways.config import config
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.tensors import TensorValue
 
 FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
-RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after"}
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after", "kept"}
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
@@ -159,8 +160,9 @@ def render(
     done = [name for name in emitter.tensors.values() if not re.search(rf"\b{name}\b", "\n".join(last))]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
+    checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
     program = Program(
-        program_name, guards.checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects),
         op_count=tracer.graph.op_count, table=guards.table(body), quietly=_quietly(tracer),
     )  # fmt: skip
     return program, outputs
@@ -329,6 +331,16 @@ def _rank(guard: Guard) -> int:
         return -1
     roots = [source.root for source in guard.sources]
     return 0 if all(isinstance(root, Local) for root in roots) else 1
+
+
+def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
+    """Guards that read what no other guard does: where it is gone, the program does not apply."""
+    read: Counter[Source] = Counter()
+    for guard in tracer.guards:
+        for source in guard.sources:
+            _count(source, read)
+    may_be_gone = (source for source in dict.fromkeys(needed) if isinstance(source, (Attr, Item, InjectedItem, Cell)))
+    return [Guard("{s0} is not {c0}", (source,), (MISSING,)) for source in may_be_gone if source not in read]
 
 
 def _effect_roots(mutated: list[Any]) -> list[Value]:

@@ -62,6 +62,8 @@ class Tracer:
         self.handling: list[ExceptionValue | None] = [None]
         self.handled_outside: BaseException | None = None  # by whoever called the captured function
         self.generators: list[GeneratorValue] = []  # all that were made
+        # Variables whose content may never be asked for; that they have one must be so at the next call, too.
+        self.looked_up: list[Source] = []
         self.namespace: dict[str, object] = {}
         self.depth_limit = depth_limit
         self.is_continuation = False

@@ -152,6 +152,8 @@ def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
             UnboundLocalError,
             f"cannot access local variable {inst.argval!r} where it is not associated with a value",
         )
+    if cell.content.source is not None:
+        frame.tracer.looked_up.append(cell.content.source)
     frame.push(cell.content)
 
 

@@ -21,7 +21,16 @@ from bothways.capture.values.functions import FunctionValue, MethodValue
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-MISSING = object()
+
+
+class Missing:
+    """Nothing at all, which is no object of the user's."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING: object = Missing()
 HEAP_TYPE = 1 << 9  # the flag of classes that are made at run time: by Python, and by some C modules
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 FIELD_GETTER = type(namedtuple("Example", "field").field)  # type: ignore[attr-defined]  # reads one element of a tuple
