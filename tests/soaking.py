@@ -465,7 +465,7 @@ class Writer:
 
 
 # Functions with generated bodies, in the order of the prelude: each calls only those before it.
-CALLS = [".scaled(", "super().scaled(", "MODEL(", "helper", "recursive(", "produce("]
+CALLS = [".scaled(", "super().scaled(", "MODEL(", "helper", "recursive(", "produce(", "delegating("]
 BLOCKS = frozenset({"block", "loop", "risky", "function", *(f"method{level}" for level in range(len(CALLS)))})
 
 
