@@ -18,8 +18,9 @@ from bothways.testing import difference
 
 # What stays from call to call, beside the arguments.
 GLOBALS = "total SEEN COUNTS NAMES RECENT WEIGHT MODEL LOG".split()
-# The calls: the numbers that make the arguments. The second is like the first and finds its programs.
-CALLS = ((1, 2, True), (1, 2, True), (5, 3, False))
+# The calls: the numbers that make the arguments, and a size. The second is like the first and finds its programs; in
+# the third some of the arguments share memory.
+CALLS = ((1, 2, True, 2), (1, 2, True, 2), (5, 3, False, 2), (6, 4, True, 3), (7, 5, False, 4))
 
 
 def load(source, name):
@@ -31,13 +32,16 @@ def load(source, name):
     return module
 
 
-def arguments(module, seed, number, flag):
+def arguments(module, seed, number, flag, size):
     torch.manual_seed(seed)
-    x = torch.randn(2, 2).requires_grad_()
-    y = torch.randn(2, 2)
-    thing = (module.Derived if flag else module.Base)(torch.randn(2, 2), number)
-    table = {"a": torch.randn(2, 2), "b": torch.randn(1)}
-    args = [x, y, number, [torch.randn(2, 2), torch.randn(1)], table, thing, number, 7]
+    x = torch.randn(size, size).requires_grad_()
+    y = torch.randn(size, size)
+    thing = (module.Derived if flag else module.Base)(torch.randn(size, size), number)
+    table = {"a": torch.randn(size, size), "b": torch.randn(1)}
+    items = [torch.randn(size, size), torch.randn(1)]
+    if number == 3:
+        table["b"], items[1] = y, y.view(-1)[:1]
+    args = [x, y, number, items, table, thing, number, 7]
     return args, {"flag": flag, "extra": number}
 
 
@@ -118,6 +122,7 @@ def calls(module, function):
             "log": list(module.LOG),
             "state": snapshot([result, args, kwargs, state, module.Base.kind, torch.is_grad_enabled()]),
             "gradients": snapshot(gradients(result, [args[0], module.MODEL.weight])),
+            "hooks": list(module.LOG),
         }
         shown.append(parts)
         del args, kwargs, result, error

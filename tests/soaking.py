@@ -10,6 +10,8 @@ import itertools
 import random
 import re
 
+import soak_templates
+
 # The kinds of expressions: t tensor, n int, b bool, s string, l list of tensors, i list of ints, d dict of tensors,
 # o object. Templates that have only variables and constants in them end an expression.
 EXPRESSIONS = {
@@ -121,6 +123,10 @@ STATEMENTS = [
     (1, "{T}, {N} = Pair({t}, {n}).both()"), (1, "{N} = sum(v for v in {i} if v != {n})"), (1, "{T} = torch.cat([{t}.reshape(-1)[:1], {t}.reshape(-1)[:1]]).sum() + {t}"),
     (1, "{O} = copy.copy({ov})"), (1, "{L} = [w for v in {lv} if (w := v + {nv}) is not None]\nnote(len({lv}))"), (1, "if {b}:\n    return {t}"), (1, "if {n} > 5:\n    raise Problem({s}, {n})"), (1, "fail({s}) if {n} > 5 else None"),
 ]  # fmt: skip
+
+for kind, rows in soak_templates.EXPRESSIONS.items():
+    EXPRESSIONS[kind] += rows
+STATEMENTS += soak_templates.STATEMENTS
 
 LOOP_STATEMENTS = [(3, "if {b}:\n    break"), (3, "if {b}:\n    continue"), (1, "if {b}:\n    note('out')\n    break")]
 RISKY_STATEMENTS = [
@@ -294,7 +300,7 @@ def zeros_like(t):
     return torch.zeros(t.shape, dtype=t.dtype) + t.numel()
 '''
 
-IMPORTS = """import contextlib, copy, dataclasses, functools, itertools, math, operator
+IMPORTS = """import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
 from collections import deque
 import torch
 import bothways
@@ -350,7 +356,7 @@ class Writer:
             parameters.add(kind, name)
         rest = self.statements(parameters, 3, self.size)
         target = self.fill(TARGET.replace("{body}", indented(f"{body}\n{rest}", 4)), parameters)
-        return f"{IMPORTS}\n{classes}\n{SETUP}\n{target}"
+        return f"{IMPORTS}\n{classes}\n{SETUP}\n{soak_templates.PRELUDE}\n{target}"
 
     # Statements.
 
@@ -459,7 +465,7 @@ class Writer:
 
 
 # Functions with generated bodies, in the order of the prelude: each calls only those before it.
-CALLS = [".scaled(", "super().scaled(", "MODEL(", "helper", "recursive(", "produce("]
+CALLS = [".scaled(", "super().scaled(", "MODEL(", "helper", "recursive(", "produce(", "delegating("]
 BLOCKS = frozenset({"block", "loop", "risky", "function", *(f"method{level}" for level in range(len(CALLS)))})
 
 

@@ -102,6 +102,25 @@ def test_a_hook_put_on_an_output_sees_what_comes_from_the_others():
     agree(program, inspect)
 
 
+@pytest.mark.parametrize("sizes", [(3,), (3, 4, 5)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_backward_leaves_alone_what_its_result_has_nothing_to_do_with(backend, sizes):
+    def program(x, w):
+        seen = x * x
+        return seen, seen.exp(), w.exp()
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for size in sizes:
+        for function in (program, compiled):
+            x, w = torch.ones(size, requires_grad=True), torch.ones(size, requires_grad=True)
+            before = x * x * x  # somebody else's operation, which saved something
+            seen, _, other = function(before, w)
+            other.sum().backward()
+            assert before.grad_fn is not None and x.grad is None
+            seen.sum().backward()
+            assert torch.equal(x.grad, torch.full((size,), 6.0))
+
+
 def test_outputs_that_feed_nothing_are_no_reason_to_cut():
     recording = agree(lambda x: (x.sin() * 2, x.sin() * 3), lambda outputs, x: sum(outputs).sum().backward())
     assert 1 <= len(recording.forwards) <= 2

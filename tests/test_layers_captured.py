@@ -135,3 +135,16 @@ def test_lazy_modules_inside_others():
     assert counter.frame_count == 0 and same(first, module(x))
     assert same(compiled(x), first) and same(compiled(x), first)
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_transformer_with_both_of_its_masks(training):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
+    causal = nn.Transformer.generate_square_subsequent_mask(4)
+    padding = torch.tensor([[False] * 4, [False, False, True, True]])
+    compiled = bothways.compile(model, backend="eager", fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(2, 4, 8)
+        options = {"mask": causal, "src_key_padding_mask": padding, "is_causal": True}
+        assert same(compiled(x, **options), model(x, **options))

@@ -41,6 +41,16 @@ def test_grad_modes_as_contexts():
     agree(program, X)
 
 
+def test_a_grad_mode_is_no_number():
+    def program(x):
+        try:
+            torch.set_grad_enabled(1)
+        except TypeError as error:
+            return x * 2, str(error)
+
+    agree(program, X)
+
+
 def test_grad_modes_as_decorators():
     @torch.no_grad()
     def without(x):

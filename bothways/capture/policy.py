@@ -90,6 +90,7 @@ TREATMENTS: dict[str, Treatment] = {
 INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.nn.functional.triplet_margin_with_distance_loss,
+        torch_compat.none_or_dtype,
         *(vars(inspect.Signature)[name].fget for name in ("parameters", "return_annotation")),
         *(vars(inspect.Parameter)[name].fget for name in ("name", "kind", "default", "annotation")),
     }

@@ -257,6 +257,7 @@ class DifferentiatedGraph:
         self.needed_inputs = facts.needed_inputs
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
+        self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
         self._saved_positions = facts.saved_positions
         self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -278,11 +279,17 @@ class DifferentiatedGraph:
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
             return self.function(*inputs)
-        results = apply_node(self, *inputs)
+        results = apply_node(self, *self._related(inputs))
         if self._returns_results:
             return results
         write_back(inputs, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, inputs, results)
+
+    def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The inputs as the node may know them: autograd goes through all it leads to, and uses up what they saved."""
+        if not self._strange_inputs:
+            return inputs
+        return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
 
     # What the node calls.
 

@@ -153,7 +153,7 @@ class SizedGraph(DifferentiatedGraph):
         numbers, tensors = values[:count], values[count:]
         if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
             return self.function(*values)
-        results = apply_node(self._at(numbers), *tensors)
+        results = apply_node(self._at(numbers), *self._related(tensors))
         write_back(tensors, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
 

@@ -254,7 +254,9 @@ def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.set_grad_enabled)
 def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    enabled = bool(protocols.as_constant(tracer, args[0]))
+    enabled = protocols.as_constant(tracer, args[0])
+    if type(enabled) is not bool:
+        tracer.run_const(torch_compat.set_grad_enabled, enabled)  # raises what PyTorch says about that
     by_library = policy.is_library_module(tracer.frames[-1].globals.get("__name__") or "")
     if enabled != torch.is_grad_enabled() or not by_library:  # the library's contexts often change nothing
         torch_compat.set_grad_enabled(enabled)
