@@ -1,4 +1,4 @@
-"""The C around calls: rows of a table say what Python says, about every kind of tensor, and kernels get their memory."""
+"""The C around calls: a table says what Python says, about every kind of tensor, and kernels get their memory."""
 
 import collections
 import contextlib
