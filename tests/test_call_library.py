@@ -1,7 +1,10 @@
-"""The C that checks guards: each row says what Python says, about every kind of tensor, and leaves nothing behind."""
+"""The C around calls: a table says what Python says, about every kind of tensor, and kernels get their memory."""
 
 import collections
+import contextlib
+import ctypes
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -12,7 +15,7 @@ import torch
 
 import bothways
 from bothways import torch_compat
-from bothways.lower.call_library import call_library
+from bothways.lower.call_library import call_library, entry
 from bothways.lower.guard_rows import Address, Row, facts_of
 
 LIBRARY = call_library()
@@ -325,9 +328,63 @@ def test_many_threads_at_once():
     assert wrong == []
 
 
+# Entering kernels
+
+
+@contextlib.contextmanager
+def entered(kinds, given):
+    """An entry that notes what a kernel would be given."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))
+    def kernel(array):
+        given.append(array[: len(kinds)])
+
+    yield entry(kernel, kinds)
+
+
+@pytest.mark.parametrize("library", ["C", "ctypes"])
+def test_kernels_are_given_memory_and_numbers(library, monkeypatch):
+    if library == "ctypes":
+        monkeypatch.setattr("bothways.lower.call_library.call_library", lambda: None)
+    x = torch.zeros(4, 4)
+    values = [x, x[1:, 2:], torch.nn.Parameter(x), x.as_subclass(Subclass), 7, -1, 0.5, -1.0]
+    given = []
+    with entered("ppppnnff", given) as enter:
+        assert enter(*values) is None
+    bits = [int.from_bytes(struct.pack("d", value), sys.byteorder, signed=True) for value in (0.5, -1.0)]
+    assert given == [[value.data_ptr() for value in values[:4]] + [7, -1] + bits]
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 300])
+def test_kernels_take_any_number_of_tensors(count):
+    given, tensors = [], [torch.zeros(2) for _ in range(count)]
+    with entered("p" * count, given) as enter:
+        enter(*tensors)
+    assert given == [[tensor.data_ptr() for tensor in tensors]]
+
+
+def test_what_has_no_memory_raises_as_it_does_in_python():
+    sparse = torch.zeros(2).to_sparse()
+    with pytest.raises(Exception) as expected:
+        sparse.data_ptr()
+    given = []
+    with entered("p", given) as enter:
+        with pytest.raises(type(expected.value)) as raised:
+            enter(sparse)
+        assert str(raised.value).splitlines()[0] == str(expected.value).splitlines()[0]
+        for wrong in (3, None):
+            with pytest.raises(AttributeError):
+                enter(wrong)
+        with pytest.raises((TypeError, ValueError)):
+            enter(torch.zeros(2), torch.zeros(2))
+    with entered("n", given) as enter, pytest.raises((TypeError, struct.error)):
+        enter("x")
+    assert given == []
+
+
 PROGRAM = """
 import torch, bothways
-from bothways.lower.call_library import call_library
+from bothways.lower.call_library import call_library, entry
 
 module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 compiled = bothways.compile(lambda x: module(x), backend="eager")

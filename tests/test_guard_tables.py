@@ -193,7 +193,7 @@ def test_changes_of_a_module(change):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_a_module_is_trained(backend):
     torch.manual_seed(0)
-    net = Net()
+    net = Net().eval()  # a norm over few rows would make much of the last bits
     twin = copy.deepcopy(net)
     compiled = bothways.compile(net, backend=backend)
     for size in (3, 3, 5, 3):
