@@ -199,3 +199,26 @@ def test_every_iterator_of_itertools_has_a_stand_in():
 
     public = [getattr(itertools, name) for name in dir(itertools) if not name.startswith("_")]
     assert [item for item in public if callable(item) and standins.find(item) is None] == []
+
+
+RETURNED = [
+    lambda x: itertools.accumulate([x, x + 1]),
+    lambda x: itertools.accumulate([x, x + 1], operator.mul, initial=x),
+    lambda x: itertools.chain([x], [x * 2]),
+    lambda x: itertools.compress([x, x * 2], [0, 1]),
+    lambda x: itertools.islice(itertools.count(3), 2, 4),
+    lambda x: itertools.dropwhile(lambda v: v < 2, [1, 2, 1]),
+    lambda x: itertools.takewhile(lambda v: v < 2, [1, 2, 1]),
+    lambda x: itertools.filterfalse(None, [0, 1]),
+    lambda x: itertools.pairwise([x, x + 1, x + 2]),
+    lambda x: itertools.starmap(operator.add, [(x, 1), (x, 2)]),
+]
+
+
+@pytest.mark.parametrize("program", RETURNED)
+def test_iterators_that_nobody_took_from_are_returned(program):
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        expected, actual = program(X), compiled(X)
+        assert type(actual) is type(expected)
+        torch.testing.assert_close(list(actual), list(expected))

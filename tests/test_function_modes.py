@@ -287,13 +287,21 @@ def test_a_mode_and_a_default_device():
     def function():
         return torch.zeros(2), torch.add(torch.ones(1, device="cpu"), 3)
 
+    def inside():
+        with torch.device("meta"):
+            return function()
+
     compiled = bothways.compile(function, backend="eager", fullgraph=True)
-    with torch.device("meta"), Noting() as mode:
-        zeros, added = compiled()
-    assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 3
-    with Noting(), torch.device("meta"):  # runs as plain Python
-        zeros, added = bothways.compile(function, backend="eager")()
-    assert zeros.device.type == "meta" and added.tolist() == [3]
+    entering = bothways.compile(inside, backend="eager", fullgraph=True)
+    for _ in range(2):
+        for run in (function, compiled):
+            with torch.device("meta"), Noting() as mode:
+                zeros, added = run()
+            assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 3
+        for run in (inside, entering):
+            with Noting() as mode:
+                zeros, added = run()
+            assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 5
 
 
 def test_modes_in_modules_and_loops():

@@ -368,6 +368,6 @@ def _changes_only_its_own(node: torch.fx.Node) -> bool:
 
 OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
 IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr "
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor "
     "batch_norm".split()
 )

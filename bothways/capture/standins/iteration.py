@@ -284,6 +284,21 @@ def _zip_longest(iterators: list[Any], fillvalue: Any) -> Iterator[tuple[Any, ..
         yield tuple(elements)
 
 
+# Stand-in -> the iterator it stands for, and how that is made of what the stand-in was given.
+REAL_ITERATORS: dict[Any, tuple[Any, str]] = {
+    _accumulate: (itertools.accumulate, "{iterator}, {func}, initial={initial}"),
+    _chain: (itertools.chain.from_iterable, "{iterators}"),
+    _compress: (itertools.compress, "{data}, {selectors}"),
+    _count: (itertools.count, "{number}, {step}"),
+    _cycle: (itertools.cycle, "{iterator}"),
+    _dropwhile: (itertools.dropwhile, "{predicate}, {iterator}"),
+    _filterfalse: (itertools.filterfalse, "{function}, {iterator}"),
+    _islice: (itertools.islice, "{iterator}, {start}, {stop}, {step}"),
+    _pairwise: (itertools.pairwise, "{iterator}"),
+    _starmap: (itertools.starmap, "{function}, {iterator}"),
+    _takewhile: (itertools.takewhile, "{predicate}, {iterator}"),
+}
+
 STANDINS: dict[Any, Any] = {
     itertools.accumulate: accumulate,
     itertools.chain: chain,

@@ -7,13 +7,15 @@ or thrown to the generator it delegates to. One that would have to clean up afte
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.interpreter import Frame, Signal
+from bothways.capture.standins.iteration import REAL_ITERATORS
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
@@ -184,8 +186,33 @@ class GeneratorValue(Value):
     def hash_key(self, tracer: Tracer) -> GeneratorValue:
         return self
 
+    def parts(self) -> Iterable[Value]:
+        return [self.frame.function, *self.frame.locals.values()] if self.frame and not self.started else []
+
     def rebuild(self, emitter: Emitter) -> str:
-        emitter.tracer.stop("generator_escapes", "a generator leaves the function before it is consumed")
+        """One that has not begun is made by calling its function: that runs nothing yet."""
+        frame = self.frame
+        if frame is None or self.started:
+            emitter.tracer.stop("generator_escapes", "a generator leaves the function before it is consumed")
+        real = REAL_ITERATORS.get(frame.function.function)
+        if real is not None:
+            make, template = real
+            texts = {name: emitter.rebuild(value) for name, value in frame.locals.items()}
+            return f"{emitter.inject(make, make.__name__)}({template.format(**texts)})"
+        if policy.is_library_module(frame.globals.get("__name__") or ""):
+            emitter.tracer.stop("generator_escapes", f"{frame.function.name} leaves the function before it is consumed")
+        return f"{emitter.rebuild(frame.function)}({', '.join(self._arguments(emitter, frame))})"
+
+    def _arguments(self, emitter: Emitter, frame: Frame) -> Iterator[str]:
+        code = frame.code
+        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
+        prefixes = [""] * count + [f"{name}=" for name in code.co_varnames[count : count + keyword_only]]
+        prefixes += ["*"] * bool(code.co_flags & inspect.CO_VARARGS)
+        prefixes += ["**"] * bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        named = list(zip(prefixes, code.co_varnames, strict=False))
+        # Positional ones, what is in *args, then keywords.
+        for prefix, name in sorted(named, key=lambda pair: ("=" in pair[0], pair[0] == "**")):
+            yield prefix + emitter.rebuild(frame.locals[name])
 
     def must_clean_up(self) -> bool:
         """Whether dropping the generator runs code of its own: it stands in a ``try`` or a ``with``."""
