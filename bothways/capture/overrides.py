@@ -7,6 +7,7 @@ innermost mode first, without itself, then the classes of the arguments. What re
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,9 @@ def handle(tracer: Tracer, request: Request) -> Value:
             return result
     if not classes:
         tracer.stop("torch_mode", "no function mode implements the call")
-    for cls in classes:
+    for cls, kind in zip(classes, request.types, strict=True):
+        if not isinstance(inspect.getattr_static(kind, "__torch_function__"), classmethod):
+            tracer.stop("torch_mode", f"the __torch_function__ of {kind.__name__} is no class method")
         handler = protocols.get_attr(tracer, cls, "__torch_function__")
         result = protocols.call(tracer, handler, arguments).realize()
         if not _is_not_implemented(result):
@@ -168,6 +171,14 @@ def handle(tracer: Tracer, request: Request) -> Value:
 
 def _is_not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.content is NotImplemented
+
+
+def refuse_length(tracer: Tracer, value: Value) -> None:
+    """Stop where Python asks for the length of what it iterates over, to make room, and somebody sees that."""
+    from bothways.capture.values.tensors import TensorValue
+
+    if not tracer.overrides.idle and isinstance(value.realize(), TensorValue) and tracer.overrides.has_say([value]):
+        tracer.stop("torch_mode", "a container is made of a tensor where somebody overrides its length")
 
 
 # Hooks for the slots of tensors.
