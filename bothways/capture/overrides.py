@@ -75,7 +75,7 @@ class Overrides:
 
     def has_say(self, values: Iterable[Value]) -> bool:
         """Whether somebody may have a say in a call with these arguments; looks at all of them."""
-        overriders = [value for value in values if _holds_overrider(value)]
+        overriders = [value for value in values if value.realize().overrides_functions()]
         enabled = self.state == torch_compat.OverrideState.ENABLED
         return self.heeds_modes or (enabled and bool(overriders))
 
@@ -110,19 +110,6 @@ def has_handler(cls: type) -> bool:
 def without_class(tensor: torch.Tensor) -> torch.Tensor:
     """What a graph is given for a tensor: one whose class has no say, now or in the backward."""
     return tensor.as_subclass(torch.Tensor) if overrides_functions(type(tensor)) else tensor
-
-
-def _holds_overrider(value: Value) -> bool:
-    from bothways.capture.values.containers import ListValue, TupleValue
-    from bothways.capture.values.objects import ObjectValue
-    from bothways.capture.values.tensors import TensorValue
-
-    value = value.realize()
-    if isinstance(value, (ListValue, TupleValue)):
-        return bool([item for item in value.items if _holds_overrider(item)])
-    if isinstance(value, TensorValue):
-        return overrides_functions(value.cls)
-    return isinstance(value, ObjectValue) and has_handler(value.cls)
 
 
 def overridden(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs | None = None) -> Any:
