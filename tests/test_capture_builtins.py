@@ -1,6 +1,7 @@
 """Built-in functions and types compiled: the same results, laziness and complaints as plainly."""
 
 import collections.abc
+import inspect
 import math
 import operator
 import typing
@@ -378,3 +379,106 @@ def test_what_reaches_outside_stops_the_capture(call):
 
     with pytest.raises(bothways.errors.Unsupported, match="call_unknown"):
         bothways.compile(f, backend="eager", fullgraph=True)(torch.ones(1))
+
+
+class Family:
+    pass
+
+
+class Child(Family):
+    pass
+
+
+def test_where_an_object_lies():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.ones(2), torch.zeros(2)
+
+        def forward(self, x, wanted):
+            known = {id(self): 1, id(self.first): 2, id(Family): 3}
+            return x * known.get(wanted, 0)
+
+    model = Model()
+    compiled = bothways.compile(model, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    for wanted, factor in ((model, 1), (model.first, 2), (model.second, 0), (Family, 3), (model, 1)):
+        assert compiled(x, id(wanted)).tolist() == [factor, factor]
+    model.first, model.second = model.second, model.first
+    assert compiled(x, id(model.first)).tolist() == [2, 2]
+    assert compiled(x, id(model.second)).tolist() == [0, 0]
+
+
+def test_the_subclasses_of_a_class_may_become_more():
+    def function(x):
+        return x + len(Family.__subclasses__()), Family.__subclasses__()[0]
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.zeros(1)
+    assert compiled(x) == function(x) == (torch.ones(1), Child)
+    another = type("Another", (Family,), {})
+    assert compiled(x)[0].item() == 2 and another in Family.__subclasses__()
+
+
+def test_the_text_of_a_function():
+    def one():
+        pass
+
+    def two():
+        pass
+
+    compiled = bothways.compile(lambda f, x: (x + 1, str(f), f"{f!r}"), backend="eager", fullgraph=True)
+    for function in (one, two, one):
+        assert compiled(function, torch.zeros(1))[1:] == (str(function), repr(function))
+
+
+def test_arguments_are_bound_to_a_signature():
+    def inner(a, b, *rest, c=10, d=11, **named):
+        pass
+
+    def function(x, apply_defaults):
+        signature = inspect.signature(inner)
+        bound = signature.bind(1, x, 3, d=12, e=15)
+        bound.arguments["d"] = 13
+        if apply_defaults:
+            bound.apply_defaults()
+        return bound.args, bound.kwargs, bound.arguments, x + 1
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    for apply_defaults in (True, False):
+        torch.testing.assert_close(compiled(x, apply_defaults), function(x, apply_defaults))
+
+
+def test_descriptors_are_read_by_hand():
+    def function(x, descriptor):
+        return descriptor.__get__(x), torch.Tensor.ndim.__get__(x)
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(2, 3)
+    for descriptor in (torch.Tensor.shape, torch.Tensor.dtype, torch.Tensor.shape):
+        assert compiled(x, descriptor) == function(x, descriptor)
+
+
+def test_torch_asserts():
+    def function(x, size):
+        torch._assert(x.shape[0] == size, f"shape {x.shape}")
+        return x + 1
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2), 2).tolist() == [2, 2]
+    with pytest.raises(AssertionError, match="shape"):
+        compiled(torch.ones(2), 3)
+
+
+def test_structured_results_are_made_and_taken_apart():
+    def function(x):
+        result = torch.max(x, 0)
+        again = torch.return_types.max([value + 1 for value in result])
+        return again, again.values, again.indices, type(result)(tuple(result))
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.randn(3, 2)
+    for mine, other in zip(compiled(x), function(x), strict=True):
+        assert type(mine) is type(other)
+        torch.testing.assert_close(tuple(mine), tuple(other))

@@ -439,6 +439,29 @@ def test_a_generator_that_would_clean_up_later_is_a_break():
     assert caught.value.break_.code == "generator_escapes"
 
 
+def test_a_generator_that_has_not_begun_is_returned():
+    began = []
+
+    def scaled(x, *factors, offset=0, **named):
+        began.append(offset)
+        for factor in (*factors, *named.values()):
+            yield x * factor + offset
+
+    def program(x, n):
+        y = x + n
+        items = [x, y]
+        return y, scaled(y, 1, n, offset=3, last=4), (item * 2 for item in items), scaled(y)
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    for n in (2, 2, 3):
+        expected, actual = program(X, n), compiled(X, n)
+        assert began == []
+        for mine, other in zip(actual, expected, strict=True):
+            assert type(mine) is type(other)
+            torch.testing.assert_close(list(mine), list(other))
+        began.clear()
+
+
 def test_an_exception_that_leaves_through_a_generator_is_the_users_own():
     def fails(n):
         yield n

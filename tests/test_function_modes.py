@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, _get_current_function_mode_stack
 
 import bothways
@@ -287,13 +288,21 @@ def test_a_mode_and_a_default_device():
     def function():
         return torch.zeros(2), torch.add(torch.ones(1, device="cpu"), 3)
 
+    def inside():
+        with torch.device("meta"):
+            return function()
+
     compiled = bothways.compile(function, backend="eager", fullgraph=True)
-    with torch.device("meta"), Noting() as mode:
-        zeros, added = compiled()
-    assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 3
-    with Noting(), torch.device("meta"):  # runs as plain Python
-        zeros, added = bothways.compile(function, backend="eager")()
-    assert zeros.device.type == "meta" and added.tolist() == [3]
+    entering = bothways.compile(inside, backend="eager", fullgraph=True)
+    for _ in range(2):
+        for run in (function, compiled):
+            with torch.device("meta"), Noting() as mode:
+                zeros, added = run()
+            assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 3
+        for run in (inside, entering):
+            with Noting() as mode:
+                zeros, added = run()
+            assert zeros.device.type == "meta" and added.tolist() == [3] and len(mode.seen) == 5
 
 
 def test_modes_in_modules_and_loops():
@@ -319,3 +328,41 @@ def test_grad_modes_are_functions_that_modes_see():
     for _ in range(2):
         actual, seen_compiled = results_of(compiled, x)
         assert seen_compiled == seen and not actual.requires_grad
+
+
+def test_the_length_that_a_list_asks_for_is_seen():
+    def function(x):
+        return list(x + 1), tuple(x)
+
+    compiled = bothways.compile(function, backend="eager")
+    x = torch.ones(2)
+    expected, seen = results_of(function, x)
+    for _ in range(2):
+        actual, seen_compiled = results_of(compiled, x)
+        assert seen_compiled == seen
+        torch.testing.assert_close(actual, expected)
+
+
+def test_custom_functions_and_checkpoints_are_done_by_python():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.add(x, 2)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 5
+
+    def function(x):
+        y = Double.apply(x * 3)
+        return torch.utils.checkpoint.checkpoint(lambda v: torch.add(v, 2), y, use_reentrant=False) + 1
+
+    compiled = bothways.compile(function, backend="aot_eager")
+    results = []
+    for run in (function, compiled, compiled):
+        x = torch.ones(2, requires_grad=True)
+        value, seen = results_of(run, x)
+        value.sum().backward()
+        results.append((value.detach(), x.grad, len(seen)))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])

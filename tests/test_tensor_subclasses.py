@@ -273,3 +273,20 @@ def test_custom_functions_see_the_class():
     compiled = bothways.compile(function, backend="eager")
     for x in (torch.ones(2), torch.ones(2).as_subclass(Tagged)):
         assert shown(compiled(x)) == shown(function(x))
+
+
+def test_a_handler_that_is_a_plain_method_runs_as_plain_python():
+    class Old:
+        def __init__(self, value):
+            self.value = value
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return self.value, func
+
+    def function(x):
+        return torch.add(x, 1)
+
+    compiled = bothways.compile(function, backend="eager")
+    with pytest.warns(UserWarning, match="plain method"):
+        assert compiled(Old(3)) == (3, torch.add)
+    assert compiled(torch.ones(1)).item() == 2

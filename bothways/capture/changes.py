@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
 IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor setattr".split()
+    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor".split()
 )
 
 

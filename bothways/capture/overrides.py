@@ -7,6 +7,7 @@ innermost mode first, without itself, then the classes of the arguments. What re
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ class Overrides:
 
     def has_say(self, values: Iterable[Value]) -> bool:
         """Whether somebody may have a say in a call with these arguments; looks at all of them."""
-        overriders = [value for value in values if _holds_overrider(value)]
+        overriders = [value for value in values if value.realize().overrides_functions()]
         enabled = self.state == torch_compat.OverrideState.ENABLED
         return self.heeds_modes or (enabled and bool(overriders))
 
@@ -111,19 +112,6 @@ def without_class(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_subclass(torch.Tensor) if overrides_functions(type(tensor)) else tensor
 
 
-def _holds_overrider(value: Value) -> bool:
-    from bothways.capture.values.containers import ListValue, TupleValue
-    from bothways.capture.values.objects import ObjectValue
-    from bothways.capture.values.tensors import TensorValue
-
-    value = value.realize()
-    if isinstance(value, (ListValue, TupleValue)):
-        return bool([item for item in value.items if _holds_overrider(item)])
-    if isinstance(value, TensorValue):
-        return overrides_functions(value.cls)
-    return isinstance(value, ObjectValue) and has_handler(value.cls)
-
-
 def overridden(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs | None = None) -> Any:
     """The result that a handler gives for a call of a function in C, or PASSED."""
     kwargs = kwargs or {}
@@ -158,7 +146,9 @@ def handle(tracer: Tracer, request: Request) -> Value:
             return result
     if not classes:
         tracer.stop("torch_mode", "no function mode implements the call")
-    for cls in classes:
+    for cls, kind in zip(classes, request.types, strict=True):
+        if not isinstance(inspect.getattr_static(kind, "__torch_function__"), classmethod):
+            tracer.stop("torch_mode", f"the __torch_function__ of {kind.__name__} is no class method")
         handler = protocols.get_attr(tracer, cls, "__torch_function__")
         result = protocols.call(tracer, handler, arguments).realize()
         if not _is_not_implemented(result):
@@ -168,6 +158,14 @@ def handle(tracer: Tracer, request: Request) -> Value:
 
 def _is_not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.content is NotImplemented
+
+
+def refuse_length(tracer: Tracer, value: Value) -> None:
+    """Stop where Python asks for the length of what it iterates over, to make room, and somebody sees that."""
+    from bothways.capture.values.tensors import TensorValue
+
+    if not tracer.overrides.idle and isinstance(value.realize(), TensorValue) and tracer.overrides.has_say([value]):
+        tracer.stop("torch_mode", "a container is made of a tensor where somebody overrides its length")
 
 
 # Hooks for the slots of tensors.

@@ -91,6 +91,12 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.nn.functional.triplet_margin_with_distance_loss,
         torch_compat.none_or_dtype,
+        torch_compat.assert_,
+        inspect.Signature.bind,
+        inspect.Signature.bind_partial,
+        *(function for function in vars(inspect.BoundArguments).values() if inspect.isfunction(function)),
+        *(vars(inspect.BoundArguments)[name].fget for name in ("signature", "args", "kwargs")),
+        vars(inspect.Signature)["_bind"],
         *(vars(inspect.Signature)[name].fget for name in ("parameters", "return_annotation")),
         *(vars(inspect.Parameter)[name].fget for name in ("name", "kind", "default", "annotation")),
     }

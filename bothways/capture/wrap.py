@@ -183,6 +183,11 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
     return _callable(obj)
 
 
+def _look_descriptor(tracer: Tracer, obj: Any, source: Source) -> Value:
+    tracer.guard("{s0} is {c0}", source, obj)
+    return BuiltinValue(obj)
+
+
 def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
     check_class(tracer, type(obj))
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or obj.is_conj() or obj.is_neg():
@@ -305,6 +310,7 @@ BY_TYPE: dict[type, Wrapper] = {
     types.MethodDescriptorType: _look_callable,
     types.WrapperDescriptorType: _look_callable,
     types.MethodWrapperType: _look_callable,
+    types.GetSetDescriptorType: _look_descriptor,
     torch.Tensor: _look_tensor,
     torch.nn.Parameter: _look_tensor,
     list: ListValue.external,

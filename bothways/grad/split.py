@@ -117,7 +117,7 @@ def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
         node.meta.get("watched") is Watched.NODE
         or getattr(node.target, "opaque", False)
         or node.target in MODES
-        or node.target in (setattr, torch_compat.SDPAParams)
+        or node.target is torch_compat.SDPAParams
         or (node.target is getattr and node.args[1] == "data")
         or node.meta.get("as_captured")
         or makes_leaf(node)

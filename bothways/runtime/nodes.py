@@ -77,6 +77,15 @@ class Reads:
     backward: Callable[[], bool] | None = None
 
 
+def set_data_(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """``tensor.data = data``; gives the tensor, which has the other's sizes from now on."""
+    tensor.data = data
+    return tensor
+
+
+set_data_.opaque = set_data_.has_effects = True  # type: ignore[attr-defined]
+
+
 class ApplyFunction:
     """Calls a custom autograd function.
 

@@ -61,6 +61,10 @@ class Value:
     def describe(self) -> str:
         return f"a {self.python_type().__name__}"
 
+    def overrides_functions(self) -> bool:
+        """Whether PyTorch's functions, given the object, ask its ``__torch_function__``; containers ask for theirs."""
+        return False
+
     # What can be done with it.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:

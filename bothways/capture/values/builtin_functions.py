@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.guards import WeakIdentity
+from bothways.capture.sources import Local
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -264,13 +266,28 @@ def _vars(tracer: Tracer, value: Value | None = None) -> Value:
     return protocols.get_attr(tracer, value, "__dict__")
 
 
+@handles(id)
+def _id(tracer: Tracer, value: Value) -> Value:
+    """Where an object from outside lies; the program is for that object alone, so it must not be a passing one."""
+    from bothways.capture.values.tensors import TensorValue
+
+    value = value.realize()
+    obj = tracer.object_of(value)
+    if isinstance(obj, type):
+        return ConstantValue(id(obj))  # a class is guarded by identity anyway
+    passing = isinstance(value, TensorValue) and isinstance(value.source, Local)
+    if passing or value.source is None or isinstance(value, ConstantValue) or not hasattr(type(obj), "__weakref__"):
+        tracer.stop("call_unknown", f"id() of {value.describe()}")
+    tracer.guard("{s0} is {c0}", value.source, WeakIdentity(obj))
+    return ConstantValue(id(obj))
+
+
 # What reaches outside of the program, or depends on where objects lie in memory.
 
 _OUTSIDE = {
     print: "print() writes to the outside",
     input: "input() reads from the outside",
     open: "open() reaches outside",
-    id: "id() depends on where an object lies in memory",
     builtins.dir: "dir() is not supported",
     builtins.locals: "locals() is not supported",
     builtins.globals: "globals() is not supported",

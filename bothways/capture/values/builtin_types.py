@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.overrides import refuse_length
 from bothways.capture.values import iterators
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
@@ -97,6 +98,7 @@ def _slice(tracer: Tracer, first: Value, second: Value | None = None, third: Val
 def _list(tracer: Tracer, iterable: Value | None = None, /) -> Value:
     made = ListValue([])
     if iterable is not None:
+        refuse_length(tracer, iterable)
         made.extend_with(tracer, iterable)
     return made
 
@@ -108,6 +110,7 @@ def _tuple(tracer: Tracer, iterable: Value | None = None, /) -> Value:
     known = iterable.realize()
     if isinstance(known, TupleValue) and known.kind is tuple:
         return known
+    refuse_length(tracer, known)
     return TupleValue(protocols.unpack(tracer, known))
 
 

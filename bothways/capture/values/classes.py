@@ -72,7 +72,7 @@ class ClassValue(Value):
             return ConstantValue(self.cls.__members__[name])
         if name == "__dict__" and self.attrs:
             tracer.stop("attribute_unknown", f"cannot read '__dict__' of {self.describe()}, which was changed")
-        if name in ("__mro__", "__bases__", "__base__", "__members__", "__dict__"):
+        if name in ("__mro__", "__bases__", "__base__", "__members__", "__dict__", "__flags__"):
             return library_value(tracer, getattr(self.cls, name))
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is MISSING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.overrides import PASSED, overridden
 from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue, make_super
@@ -64,6 +65,10 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
     stand_in = standins.find(cls)
     if stand_in is not None:
         return protocols.call(tracer, library_value(tracer, stand_in), args, kwargs)
+    if cls is torch.device:
+        result = overridden(tracer, torch.device, args, kwargs)
+        if result is not PASSED:
+            return result
     if issubclass(cls, enum.Enum) or cls in FOLDED_CLASSES:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return ConstantValue(tracer.run_const(cls, *positional, **keywords))
@@ -232,7 +237,17 @@ def _folded(name: str) -> Callable[..., Value]:
     return handler
 
 
+def _subclasses(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    from bothways.capture.values.containers import ListValue
+
+    found: list[type] = owner.cls.__subclasses__()
+    known = tuple(found)  # a list that only the program has
+    tracer.guard("tuple({s0}.__subclasses__()) == {c0}", tracer.inject(owner.cls, owner.cls.__qualname__), known)
+    return ListValue([ClassValue.of(tracer, cls) for cls in found])
+
+
 CLASS_METHODS: dict[str, Callable[..., Value]] = {
+    "__subclasses__": _subclasses,
     "__call__": instantiate,
     "__new__": _new,
     "__init_subclass__": _init_subclass,

@@ -165,6 +165,12 @@ class FunctionValue(Value):
             return self.function
         return self
 
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        if self.function is None or "__qualname__" in self.fields:
+            return super().text(tracer, conversion)
+        self.hash_key(tracer)  # the text says where the very function lies
+        return repr(self.function)
+
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         from bothways.capture.calls import call_function
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
 from bothways.capture.guards import WeakIdentity
+from bothways.capture.overrides import has_handler
 from bothways.capture.sources import Attr, Source, is_plain_name
 from bothways.capture.values.attributes import (
     C_FIELDS,
@@ -52,6 +53,9 @@ class ObjectValue(Value):
 
     def python_type(self) -> type:
         return self.cls
+
+    def overrides_functions(self) -> bool:
+        return has_handler(self.cls)
 
     def hash_key(self, tracer: Tracer) -> Hashable:
         found = find_class_attribute(tracer, self.cls, "__hash__")

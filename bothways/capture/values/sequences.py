@@ -108,6 +108,9 @@ class SequenceValue(Value):
         self.depend_on_length()
         return self.items
 
+    def overrides_functions(self) -> bool:
+        return bool([item for item in self.items if item.realize().overrides_functions()])
+
     def items_for_graph(self, tracer: Tracer) -> list[Value]:
         return self.known_items()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways import torch_compat
+from bothways.capture.overrides import overridden
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import HANDLERS, Handler, handles
@@ -69,8 +70,8 @@ HANDLERS.update({setter: _sets(setter, read) for setter, read in SETTINGS.items(
 
 def call_device(tracer: Tracer, device: ConstantValue, name: str) -> Value:
     """``with device:``, entered or left."""
-    tracer.overrides.refuse_modes(tracer, "a change of the default device")
     if name == "__enter__":
+        overridden(tracer, torch.device, [device])  # as eager makes one, which function modes see
         tracer.default_devices.append(device.content)
         return device
     tracer.default_devices.pop()

@@ -16,6 +16,7 @@ from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.tensors import SETTERS, SPECIAL_METHODS, TensorValue
 from bothways.capture.values.torch_functions import handles
+from bothways.runtime.nodes import set_data_
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -60,8 +61,10 @@ def _set_data(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
     mine, other = tensor.fake, content.fake
     if (mine.dtype, mine.device) != (other.dtype, other.device) or mine.meta.grad is not None:
         tracer.stop("mutation_unknown", "the data of a tensor is set to data of another kind")
-    tracer.graph.statement(setattr, (tensor.node, "data", content.node))
+    # What follows reads the tensor as this node gives it: an input is known by the sizes it came with.
     tensor.fake = with_data_of(mine, other)
+    tensor.node = tracer.graph.call(set_data_, (tensor.node, content.node))
+    tensor.node.meta["example_value"] = tensor.fake.outline()
 
 
 def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:

@@ -151,6 +151,9 @@ class TensorValue(Value):
     def python_type(self) -> type:
         return self.cls
 
+    def overrides_functions(self) -> bool:
+        return overrides_functions(self.cls)
+
     def describe(self) -> str:
         return f"a tensor of shape {self.fake.shape} and {self.fake.dtype}"
 
