@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.guards import WeakIdentity
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -264,13 +266,27 @@ def _vars(tracer: Tracer, value: Value | None = None) -> Value:
     return protocols.get_attr(tracer, value, "__dict__")
 
 
-# What reaches outside of the program, or depends on where objects lie in memory.
+@handles(id)
+def _id(tracer: Tracer, value: Value) -> Value:
+    """The address of an object from outside; the program is for that very object."""
+    value = value.realize()
+    obj = tracer.object_of(value)
+    if obj is None or value.source is None or isinstance(value, ConstantValue):
+        tracer.stop("call_unknown", "id() depends on where an object lies in memory")
+    try:
+        weakref.ref(obj)
+    except TypeError:
+        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end nobody notices")
+    tracer.guard("{s0} is {c0}", value.source, WeakIdentity(obj))
+    return ConstantValue(id(obj))
+
+
+# What reaches outside of the program.
 
 _OUTSIDE = {
     print: "print() writes to the outside",
     input: "input() reads from the outside",
     open: "open() reaches outside",
-    id: "id() depends on where an object lies in memory",
     builtins.dir: "dir() is not supported",
     builtins.locals: "locals() is not supported",
     builtins.globals: "globals() is not supported",
