@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import keyword
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -167,12 +168,21 @@ class GraphBuilder:
         self._note_origin(node)
         return node
 
-    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...]) -> Any:
+    def counted(self, call: str, target: Any, args: Sequence[Value], made: Callable[[Any], Fake]) -> Value:
+        """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
+        node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        node.meta["as_captured"] = True
+        count = self.number(int, "call_method", "size", (node, 0), least=0)
+        with self.tracer.symbols.assuming():
+            return self._result(node, made(count), {})
+
+    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...], least: float = -math.inf) -> Any:
         """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
         node.meta["as_captured"] = node.meta["number"] = True
-        found = self.tracer.symbols.from_graph(node, kind)
+        found = self.tracer.symbols.from_graph(node, kind, least)
         self._sizes.give(next(iter(expression_of(found).symbols())), node)
         return found
 
