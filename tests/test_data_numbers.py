@@ -80,6 +80,14 @@ def test_lists_of_numbers_split_a_tensor(backend):
 
 
 @everywhere
+def test_three_numbers_that_make_up_a_size(backend):
+    def program(x, t):
+        return torch.ops.aten.split_with_sizes(x, t.tolist())
+
+    agree(program, [(x(), torch.tensor(sizes)) for sizes in ([2, 5, 3], [4, 4, 2], [0, 5, 5])], backend, programs=1)
+
+
+@everywhere
 def test_a_view_by_a_number(backend):
     agree(lambda x, t: x.view(t.item(), -1).sum(0), calls((3, 4, 1), 12), backend, programs=1)
 

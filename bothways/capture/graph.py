@@ -129,16 +129,21 @@ class GraphBuilder:
 
         ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
         """
+        with self.tracer.symbols.assuming():
+            return self._op(kind, target, run, args, kwargs)
+
+    def _op(
+        self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
         if any(map(keyword.iskeyword, kwargs)):
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
         try:
-            with self.tracer.symbols.assuming():
-                result = fakes.run(
-                    run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
-                )
+            result = fakes.run(
+                run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+            )
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         node = self.graph.create_node(
