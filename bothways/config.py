@@ -72,6 +72,10 @@ class Config:
     """Capture ``item()``, ``tolist()``, ``int()`` and ``float()`` of tensors as numbers of the graph. What has to know
     one breaks as before. False breaks at the call."""
 
+    sizes_from_data: bool = False
+    """Capture ``nonzero``, ``masked_select``, ``unique`` and ``x[mask]``: the length of what they give is a number of
+    the graph. False breaks there."""
+
     inline_depth_limit: int = 100
     """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
 

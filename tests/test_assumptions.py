@@ -157,3 +157,18 @@ def test_an_assertion_on_a_number_read_from_data():
         assert compiled(torch.arange(5), torch.tensor(3)).tolist() == [0, 1, 2]
         with pytest.raises(AssertionError):
             compiled(torch.arange(5), torch.tensor(2))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_torch_assert_is_given(backend):
+    def function(x):
+        torch._assert(len(x.shape) == 1, "not a vector")
+        torch._assert(x.sum() > 0, "too small")
+        return x + 1
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(AssertionError, match="too small"):
+        compiled(-torch.ones(2))
+    with pytest.raises(AssertionError, match="not a vector"):
+        compiled(torch.ones(2, 2))

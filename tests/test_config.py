@@ -26,6 +26,7 @@ def test_defaults():
         "assume_static": True,
         "static_parameters": True,
         "numbers_from_data": False,
+        "sizes_from_data": False,
         "inline_depth_limit": 100,
         "suppress_errors": False,
         "recompute": True,

@@ -80,6 +80,14 @@ def test_lists_of_numbers_split_a_tensor(backend):
 
 
 @everywhere
+def test_three_numbers_that_make_up_a_size(backend):
+    def program(x, t):
+        return torch.ops.aten.split_with_sizes(x, t.tolist())
+
+    agree(program, [(x(), torch.tensor(sizes)) for sizes in ([2, 5, 3], [4, 4, 2], [0, 5, 5])], backend, programs=1)
+
+
+@everywhere
 def test_a_view_by_a_number(backend):
     agree(lambda x, t: x.view(t.item(), -1).sum(0), calls((3, 4, 1), 12), backend, programs=1)
 
@@ -92,6 +100,17 @@ def test_tensors_made_of_numbers(backend):
 
     agree(program, calls((3, 5, -1)), backend, programs=1)
     agree(program, calls((0.5, 2.5)), backend, programs=1)
+
+
+@everywhere
+def test_tensors_made_of_tensors(backend):
+    def program(x, t):
+        first = torch.tensor([x[0, 0].detach(), 2.0, x.detach().sum()])
+        whole = torch.tensor([[t], [t + 1]]), torch.tensor([t], dtype=torch.int32)
+        return first * x.sum(), torch.tensor((t, 1.5)), *whole
+
+    with config.patch(numbers_from_data=False):
+        agree(program, calls((3, 5, -1)), backend, programs=1)
 
 
 @everywhere
@@ -178,6 +197,16 @@ def test_truth_values_and_complex_numbers_break():
     for value in (True, 1j):
         with pytest.raises(bothways.errors.Unsupported, match="tensor_value"):
             bothways.compile(lambda t: t.item(), backend="eager", fullgraph=True)(torch.tensor(value))
+
+
+@everywhere
+def test_lists_of_whole_numbers_without_the_setting_where_nothing_may_break(backend):
+    def program(x, t):
+        first, second = t.tolist()
+        return torch.split(x, [first, second]), [number * 4 for number in t.tolist()]
+
+    with config.patch(numbers_from_data=False):
+        agree(program, [(x(), torch.tensor(sizes)) for sizes in ([7, 3], [4, 6])], backend, programs=1)
 
 
 def test_without_the_setting_reading_breaks():

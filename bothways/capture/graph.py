@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import keyword
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -128,16 +129,21 @@ class GraphBuilder:
 
         ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
         """
+        with self.tracer.symbols.assuming():
+            return self._op(kind, target, run, args, kwargs)
+
+    def _op(
+        self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
         if any(map(keyword.iskeyword, kwargs)):
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
         try:
-            with self.tracer.symbols.assuming():
-                result = fakes.run(
-                    run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
-                )
+            result = fakes.run(
+                run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+            )
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         node = self.graph.create_node(
@@ -167,12 +173,21 @@ class GraphBuilder:
         self._note_origin(node)
         return node
 
-    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...]) -> Any:
+    def counted(self, call: str, target: Any, args: Sequence[Value], made: Callable[[Any], Fake]) -> Value:
+        """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
+        node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        node.meta["as_captured"] = True
+        count = self.number(int, "call_method", "size", (node, 0), least=0)
+        with self.tracer.symbols.assuming():
+            return self._result(node, made(count), {})
+
+    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...], least: float = -math.inf) -> Any:
         """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
         node.meta["as_captured"] = node.meta["number"] = True
-        found = self.tracer.symbols.from_graph(node, kind)
+        found = self.tracer.symbols.from_graph(node, kind, least)
         self._sizes.give(next(iter(expression_of(found).symbols())), node)
         return found
 

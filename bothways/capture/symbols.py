@@ -107,9 +107,9 @@ class Symbols:
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
-    def from_graph(self, node: torch.fx.Node, kind: type) -> Any:
+    def from_graph(self, node: torch.fx.Node, kind: type, least: float) -> Any:
         """A number that a node of the graph gives."""
-        symbol = self.environment.unknown_symbol(GUESSES[kind], -math.inf)
+        symbol = self.environment.unknown_symbol(GUESSES[kind], least)
         self.nodes[symbol] = node
         found = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
         return found

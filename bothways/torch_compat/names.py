@@ -51,8 +51,8 @@ get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 # Attention asks whether PyTorch's own tracer runs; it never does inside a capture. Newer versions have dropped it.
 is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
 check: Callable[..., None] = torch._check
-check_is_size: Callable[..., None] = torch._check_is_size
 assert_: Callable[..., None] = torch._assert
+check_is_size: Callable[..., None] = torch._check_is_size
 log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 
 # Autocast as two calls, the form a graph can hold.

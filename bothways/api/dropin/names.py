@@ -29,6 +29,7 @@ CONFIG: dict[str, str] = {
     "assume_static_by_default": "assume_static",
     "force_parameter_static_shapes": "static_parameters",
     "capture_scalar_outputs": "numbers_from_data",
+    "capture_dynamic_output_shape_ops": "sizes_from_data",
 }
 
 # bothways.errors.<name> -> the classes of torch._dynamo.exc whose handlers must see it. Where PyTorch tells

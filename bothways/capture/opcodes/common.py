@@ -351,16 +351,29 @@ def LOAD_BUILD_CLASS(frame: Frame, inst: Instruction) -> None:
     frame.tracer.stop("class_definition", "a class is defined inside the function")
 
 
+def absolute_name(globals_: dict[str, Any], name: str, level: int) -> str:
+    """The full name of a module that is imported relative to the package of these globals; empty outside of one."""
+    if not level:
+        return name
+    parts = (globals_.get("__package__") or "").split(".")
+    base = ".".join(parts[: max(len(parts) - level + 1, 0)])
+    return f"{base}.{name}" if base and name else base
+
+
 @opcode
 def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
+    """Importing what is imported already looks it up, and nothing else."""
     import sys
 
     from bothways.capture.wrap import library_value
 
     names, level = frame.pop(), frame.pop()
-    if level.constant() != 0 or inst.argval not in sys.modules:
+    wanted = absolute_name(frame.globals, inst.argval, level.constant())
+    module = sys.modules.get(wanted)
+    missing = [name for name in names.constant() or () if not hasattr(module, name)]  # modules to be loaded, maybe
+    if module is None or missing:
         frame.tracer.stop("import", f"{inst.argval} is imported inside the function")
-    top = inst.argval if names.constant() else inst.argval.partition(".")[0]
+    top = wanted if names.constant() else wanted.partition(".")[0]
     frame.push(library_value(frame.tracer, sys.modules[top]))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bothways import torch_compat
+from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.numbers import OpenTruth
@@ -46,6 +47,14 @@ def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
 def _lazy_property_of_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """What a distribution's lazy property is on the class; the validation of arguments asks for its type."""
     return ObjectValue(torch_compat.LazyPropertyOfClass)
+
+
+@handles(torch_compat.assert_)
+def _assert(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
+    if not takes_for_granted(tracer, given["condition"]) and not protocols.truth(tracer, given["condition"]):
+        tracer.throw(AssertionError, protocols.as_constant(tracer, given["message"]))
+    return ConstantValue(None)
 
 
 @handles(torch_compat.is_all_true)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -276,8 +277,12 @@ def _id(tracer: Tracer, value: Value) -> Value:
     if isinstance(obj, type):
         return ConstantValue(id(obj))  # a class is guarded by identity anyway
     passing = isinstance(value, TensorValue) and isinstance(value.source, Local)
-    if passing or value.source is None or isinstance(value, ConstantValue) or not hasattr(type(obj), "__weakref__"):
+    if passing or obj is None or value.source is None or isinstance(value, ConstantValue):
         tracer.stop("call_unknown", f"id() of {value.describe()}")
+    try:
+        weakref.ref(obj)
+    except TypeError:
+        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end nobody notices")
     tracer.guard("{s0} is {c0}", value.source, WeakIdentity(obj))
     return ConstantValue(id(obj))
 

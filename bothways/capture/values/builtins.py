@@ -9,6 +9,7 @@ from __future__ import annotations
 import cmath
 import math
 import operator
+import os
 import struct
 import sys
 import types
@@ -45,7 +46,7 @@ def _functions_of(*modules: types.ModuleType) -> set[Any]:
 # Functions whose result follows from their arguments alone, so that constants may be computed with.
 PURE: frozenset[Any] = frozenset(
     _functions_of(math, cmath, operator)
-    | {chr, ord, hex, bin, oct}
+    | {chr, ord, hex, bin, oct, os.fspath}
     | {struct.pack, struct.unpack, struct.calcsize, sys.getrecursionlimit, sys.intern}
 )
 

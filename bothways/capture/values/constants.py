@@ -42,7 +42,8 @@ SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplem
 
 def is_constant_type(kind: type) -> bool:
     general = issubclass(kind, (enum.Enum, types.GenericAlias))
-    return kind in CONSTANT_TYPES or general or kind.__module__ == "typing"
+    is_hint = kind.__module__ == "typing" and not issubclass(kind, type)  # and no class of the user's, as Protocols are
+    return kind in CONSTANT_TYPES or general or is_hint
 
 
 class ConstantValue(Value):

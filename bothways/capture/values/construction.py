@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
+from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -69,6 +71,12 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
         result = overridden(tracer, torch.device, args, kwargs)
         if result is not PASSED:
             return result
+    if typing.is_typeddict(cls):
+        return builtins.HANDLERS[dict](tracer, args, kwargs)
+    if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
+        items = protocols.unpack(tracer, args[0])
+        tracer.run_const(cls, [None] * len(items))  # complains about their number
+        return TupleValue(items, cls)
     if issubclass(cls, enum.Enum) or cls in FOLDED_CLASSES:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return ConstantValue(tracer.run_const(cls, *positional, **keywords))
@@ -237,12 +245,11 @@ def _folded(name: str) -> Callable[..., Value]:
     return handler
 
 
-def _subclasses(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values.containers import ListValue
-
-    found: list[type] = owner.cls.__subclasses__()
-    known = tuple(found)  # a list that only the program has
-    tracer.guard("tuple({s0}.__subclasses__()) == {c0}", tracer.inject(owner.cls, owner.cls.__qualname__), known)
+def _subclasses(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """The classes that were derived so far, by their addresses: the program does not keep them alive."""
+    found: list[type] = type.__subclasses__(target.cls)
+    source = tracer.inject(target.cls, target.cls.__qualname__)
+    tracer.guard("(*map(id, {c0}({s0})),) == {c1}", source, type.__subclasses__, tuple(map(id, found)))
     return ListValue([ClassValue.of(tracer, cls) for cls in found])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.containers import ListValue
+from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.numbers import NumberValue, number_value
 from bothways.capture.values.tensors import SPECIAL_METHODS, STOPS, TensorValue
 from bothways.capture.values.torch_functions import HANDLERS, Handler, call_in_graph
@@ -56,36 +56,40 @@ _read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_met
 
 
 def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    if not _is_wanted(tracer) or _kind(tensor.fake.dtype) is None or args or kwargs:
+    kind = _kind(tensor.fake.dtype)
+    # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
+    wanted = _is_wanted(tracer) or (kind is int and tracer.fullgraph and not tracer.symbols.only_looks)
+    if not wanted or kind is None or args or kwargs:
         tracer.stop(*STOPS["tolist"])
     sizes = [int(size) for size in tensor.fake.shape]  # a list has a length
     if math.prod(sizes) > MOST_ELEMENTS:
         tracer.stop(*STOPS["tolist"])
-    return _listed(tracer, tensor)
+    return _listed(tracer, tensor, kind)
 
 
-def _listed(tracer: Tracer, tensor: TensorValue) -> Value:
+def _listed(tracer: Tracer, tensor: TensorValue, kind: type) -> Value:
     if not tensor.fake.shape:
-        return tensor.call_method(tracer, "item", [], {})
+        return number_value(tracer.graph.number(kind, "call_method", "item", (tensor.node,)))
     rows = tensor.call_method(tracer, "unbind", [], {}) if tensor.fake.shape[0] else ListValue([])
-    return ListValue([_listed(tracer, row) for row in rows.parts() if isinstance(row, TensorValue)])
+    return ListValue([_listed(tracer, row, kind) for row in rows.parts() if isinstance(row, TensorValue)])
 
 
 SPECIAL_METHODS["tolist"] = _tolist
 
 
-def _made_of_numbers(function: Any) -> Handler:
-    """``torch.tensor`` of lists with such numbers in them: a node that makes the tensor when they are there."""
+def _made_of_data(function: Any) -> Handler:
+    """``torch.tensor`` of lists with such numbers in them, or with tensors: a node that makes the tensor of them."""
     otherwise = HANDLERS[function]
-
-    def sizes(data: Any, **kwargs: Any) -> torch.Tensor:
-        made: torch.Tensor = function(_guessed(data), **kwargs)
-        return made
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         data = args[0].realize() if args else None
-        if data is None or not _holds_unknown(data):
+        if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not _holds_data(data):
             return otherwise(tracer, args, kwargs)
+        model = torch.tensor(_guessed(tracer, data))
+
+        def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
+            return torch.empty(model.shape, dtype=model.dtype if dtype is None else dtype, **kwargs)
+
         made = call_in_graph(tracer, function, args, kwargs, sizes)
         if isinstance(made, TensorValue):
             made.node.meta["as_captured"] = True
@@ -94,19 +98,26 @@ def _made_of_numbers(function: Any) -> Handler:
     return handler
 
 
-def _holds_unknown(value: Value) -> bool:
-    """Whether lists of numbers, and of nothing else, hold one that nobody knows."""
+def _holds_data(value: Value) -> bool:
+    """Whether lists hold a number that nobody knows, or a tensor."""
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.is_unknown
-    return not isinstance(value, TensorValue) and any(_holds_unknown(part) for part in value.parts())
+    return isinstance(value, TensorValue) or any(_holds_data(part) for part in value.parts())
 
 
-def _guessed(data: Any) -> Any:
-    """The same lists with a number of the right kind for each symbol."""
-    if isinstance(data, (list, tuple)):
-        return [_guessed(item) for item in data]
-    return 0.0 if isinstance(data, torch.SymFloat) else 0 if isinstance(data, torch.SymInt) else data
+def _guessed(tracer: Tracer, value: Value) -> Any:
+    """The same lists with numbers of the right kinds in them."""
+    value = value.realize()
+    if isinstance(value, (ListValue, TupleValue)):
+        return [_guessed(tracer, part) for part in value.parts()]
+    if isinstance(value, NumberValue) and value.is_unknown:
+        return value.python_type()(0)
+    if isinstance(value, TensorValue) and not value.fake.shape and value.fake.device.type == "cpu":
+        return torch.zeros((), dtype=value.fake.dtype)
+    if isinstance(value, TensorValue) or not value.is_constant:
+        tracer.stop("tensor_value", f"torch.tensor reads {value.describe()}")
+    return value.constant()
 
 
-HANDLERS.update({function: _made_of_numbers(function) for function in (torch.tensor, torch.as_tensor)})
+HANDLERS.update({function: _made_of_data(function) for function in (torch.tensor, torch.as_tensor)})

@@ -115,6 +115,8 @@ HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook",
 # Attributes that can be set and methods that are more than an operation; ``tensor_state`` fills both.
 SETTERS: dict[str, Callable[[Tracer, TensorValue, Value], None]] = {}
 SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {}
+# The dtype of a tensor that is an index -> a way to take elements by it; ``data_sizes`` fills it.
+INDICES: dict[torch.dtype, Callable[[Tracer, TensorValue, TensorValue], Value | None]] = {}
 
 
 class TensorValue(Value):
@@ -283,6 +285,10 @@ class TensorValue(Value):
         if isinstance(key, NumberValue) and key.python_type() is int:
             # The same, said so that a symbol stays one.
             return tracer.graph.op("call_method", "select", torch.Tensor.select, [self, ConstantValue(0), key], {})
+        if isinstance(key, TensorValue) and key.fake.dtype in INDICES:
+            found = INDICES[key.fake.dtype](tracer, self, key)
+            if found is not None:
+                return found
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
     @slot("__setitem__")

@@ -20,6 +20,7 @@ from bothways.capture.values import (  # noqa: F401  they fill the table of hand
     assumptions,
     data_checks,
     data_numbers,
+    data_sizes,
     function_modes,
     hooks,
     optimizer_steps,
