@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import bothways
 from bothways import trace
 from bothways.backends.native import native
+from bothways.errors import KernelWarning
 from bothways.lower.graph import lower
 from bothways.lower.program import Program
 
@@ -293,3 +294,29 @@ def test_a_chain_of_thousands_of_operations():
     result = bothways.compile(chain)(x)
     result.sum().backward()
     assert torch.equal(result, torch.full((4,), 3000.0)) and torch.equal(x.grad, torch.ones(4))
+
+
+def test_hundreds_of_tensors_in_one_chain_and_in_one_tree():
+    def chain(x, *rest):
+        for other in rest:
+            x = (x + other).sin() * 0.5
+        return (x,)
+
+    def tree(*values):
+        while len(values) > 1:
+            values = [one * other for one, other in zip(values[::2], values[1::2], strict=True)]
+        return (values[0],)
+
+    values = [torch.randn(8, 4) for _ in range(256)]
+    assert len(kernels(compare(chain, *values))) < 20
+    assert len(kernels(compare(tree, *values))) < 20
+
+
+def test_a_graph_that_cannot_be_lowered_runs_as_it_is_and_says_so(monkeypatch):
+    def broken(*args, **kwargs):
+        raise KeyError("loop")
+
+    monkeypatch.setattr("bothways.backends.native.compile_graph", broken)
+    with pytest.warns(KernelWarning, match=r"could not be lowered .* KeyError: 'loop' \(test_native_programs.py:\d+\)"):
+        result = bothways.compile(lambda x: (x + 1).sin())(torch.ones(3))
+    assert torch.equal(result, torch.full((3,), 2.0).sin())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,10 +28,17 @@ def compile_kernels(
     if all(tensor.device.type == "cpu" for tensor in tensors) and not _has_complex_values(graph):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
-        except (NotLowered, RecursionError):
-            pass  # what the graph does to its inputs is for ATen to do; a chain of thousands is too long to take apart
+        except NotLowered:
+            pass  # what the graph does to its inputs is for ATen to do
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
+        except Exception as error:
+            # Whatever is wrong with our kernels, the graph itself is right and people's work goes on.
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            warn_once(
+                f"a graph could not be lowered and runs as ATen operations, please report it: "
+                f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"
+            )
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)
 
 

@@ -240,14 +240,29 @@ class KernelWriter:
                 continue
             if isinstance(member, Reduce):
                 assert take is not None
+                self._prepare(member, block)
                 take(member, self.value(member.arg, self.group.mapping_of_arg[member], block))
                 continue
             if member in self.stored or member in self.scratch:
+                self._prepare(member, block)
                 text = self.value(member, self.group.mapping[member], block)
                 if member in self.stored:
                     block.add(self.store(member, text))
                 if member in self.scratch:
                     block.add(f"{self.scratch[member]}[{self.nest.reduced[-1].index}] = {text};")
+
+    def _prepare(self, member: Map | Reduce, block: Block) -> None:
+        """Compute the members that one is made of, in the program's order: a long chain is no deep recursion."""
+        needed: set[Map] = set()
+        waiting: list[Map | Reduce] = [member]
+        while waiting:
+            for leaf in self.fusion.leaves(waiting.pop()):
+                if isinstance(leaf, Map) and leaf in self.members and leaf not in needed and leaf not in self.row_names:
+                    needed.add(leaf)
+                    if leaf not in self.scratch or self.stage_now == self.stage[leaf]:
+                        waiting.append(leaf)
+        for leaf in sorted(needed, key=lambda node: node.number):
+            self.value(leaf, self.group.mapping[leaf], block)
 
     def store(self, member: Node, text: str) -> str:
         buffer = self.stored[member]

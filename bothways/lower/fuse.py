@@ -29,6 +29,8 @@ from bothways.lower.prims import (
 
 # What keeps kernels at a size people can read and compilers like.
 MAX_MEMBERS, MAX_MEMORIES = 48, 48
+# What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
+MAX_OPERATIONS, MAX_READS = 64, 24
 
 
 @dataclass(eq=False)
@@ -350,7 +352,41 @@ def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
         for node in live
         if isinstance(node, Map) and node not in stored and node not in expanded and _is_cheap(node, found)
     }
-    return found | cheap
+    return _bounded(live, found | cheap)
+
+
+def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
+    """Without what would make a value too large to be computed in one place: it is a value of its own, then."""
+    kept = set(inlined)
+    weights: dict[Node, tuple[int, int]] = {}  # operations and reads, in place
+
+    def weight(node: Node) -> tuple[int, int]:
+        if isinstance(node, Buffer):
+            return 0, 1
+        if isinstance(node, Map) and node not in kept:
+            return 0, 1
+        return weights.get(node, (0, 0))
+
+    for node in sorted(live, key=lambda node: node.number):
+        parts = [weight(source) for source in node.sources()]
+        operations, reads = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        if isinstance(node, (Map, Reduce)):
+            heaviest = sorted(zip(parts, node.sources(), strict=True), key=lambda part: part[0])
+            while (operations >= MAX_OPERATIONS or reads > MAX_READS) and heaviest:
+                (less, fewer), source = heaviest.pop()
+                computed = _without_views(source)
+                if computed in kept:
+                    kept.discard(computed)
+                    operations, reads = operations - less, reads - fewer + 1
+            operations += 1
+        weights[node] = operations, reads
+    return kept
+
+
+def _without_views(node: Node) -> Node:
+    while isinstance(node, View):
+        node = node.arg
+    return node
 
 
 def _is_cheap(node: Map, inlined: set[Node]) -> bool:
