@@ -8,6 +8,7 @@ import typing
 
 import pytest
 import torch
+import torch.utils._pytree
 from programs import agree_by_repr as agree
 from programs import complaints
 
@@ -475,7 +476,8 @@ def test_structured_results_are_made_and_taken_apart():
     def function(x):
         result = torch.max(x, 0)
         again = torch.return_types.max([value + 1 for value in result])
-        return again, again.values, again.indices, type(result)(tuple(result))
+        doubled = torch.utils._pytree.tree_map(lambda value: value * 2, result)
+        return again, again.values, again.indices, type(result)(tuple(result)), doubled
 
     compiled = bothways.compile(function, backend="eager", fullgraph=True)
     x = torch.randn(3, 2)

@@ -337,9 +337,11 @@ def test_an_error_of_an_operation_is_the_users_own():
     assert not isinstance(caught.value, bothways.errors.BothwaysError)
 
 
-def test_tensor_subclasses_are_not_taken_for_tensors():
+def test_tensor_subclasses_that_dispatch_are_not_taken_for_tensors():
     class Tagged(torch.Tensor):
-        pass
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
 
     with pytest.raises(bothways.errors.Unsupported, match="tensor_subclass"):
         bothways.compile(lambda x: x + 1, fullgraph=True)(torch.ones(3).as_subclass(Tagged))

@@ -74,10 +74,9 @@ class Overrides:
         return bool(self._at_entry) or self.met_subclass
 
     def has_say(self, values: Iterable[Value]) -> bool:
-        """Whether somebody may have a say in a call with these arguments; looks at all of them."""
-        overriders = [value for value in values if value.realize().overrides_functions()]
-        enabled = self.state == torch_compat.OverrideState.ENABLED
-        return self.heeds_modes or (enabled and bool(overriders))
+        """Whether somebody may have a say in a call with these arguments; looks at those that might."""
+        overriders = [value for value in values if value.overrides_functions()]
+        return self.heeds_modes or (bool(overriders) and self.state == torch_compat.OverrideState.ENABLED)
 
     def refuse_modes(self, tracer: Tracer, what: str) -> None:
         """Stop where code would run that modes see and a graph does not show."""

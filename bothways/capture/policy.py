@@ -51,6 +51,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.onnx": Treatment.INLINE,
     "torch.optim": Treatment.INLINE,
     "torch.overrides": Treatment.INLINE,
+    "torch.return_types": Treatment.INLINE,
     # The standard library is inlined where it is plain Python; what touches the outside world is not.
     "asyncio": Treatment.BREAK,
     "builtins": Treatment.INLINE,

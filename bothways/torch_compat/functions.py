@@ -375,6 +375,11 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
     return original if getattr(function, "__name__", None) == "ScriptFunction" else None
 
 
+def gives_subclass(function: Any) -> bool:
+    """Whether a function, given a tensor of a subclass without a handler of its own, gives results of that class."""
+    return function not in torch.overrides.get_default_nowrap_functions()
+
+
 def caller_device() -> torch.device | None:
     """The default device, where the outermost of the active torch function modes chooses it."""
     mode = _C._get_function_stack_at(0) if function_mode_depth() else None

@@ -78,7 +78,6 @@ OVERRIDE_SWITCHES: dict[Any, Any] = {
     _C.DisableTorchFunctionSubclass: OverrideState.SUBCLASSES_DISABLED,
 }
 disabled_torch_dispatch: Any = _C._disabled_torch_dispatch_impl
-nowrap_functions: Callable[[], Any] = torch.overrides.get_default_nowrap_functions
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 # Adafactor's two ways of updating parameters, one by one or all at once; they take the same arguments.
 ADAFACTOR_UPDATES: tuple[Any, ...] = (

@@ -16,7 +16,7 @@ def default_torch_function(
         return NotImplemented
     with torch_compat.without_subclass_functions():
         result = func(*args, **({} if kwargs is None else kwargs))
-        return result if func in torch_compat.nowrap_functions() else convert(result, cls)
+        return convert(result, cls) if torch_compat.gives_subclass(func) else result
 
 
 def convert(result: Any, cls: Any) -> Any:

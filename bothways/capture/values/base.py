@@ -178,6 +178,12 @@ class LazyValue(Value):
             self._real = self.tracer.look_at(self.obj, self._known_source())
         return self._real
 
+    def overrides_functions(self) -> bool:
+        kind = type(self.obj)
+        if kind in (list, tuple) or hasattr(kind, "__torch_function__"):
+            return self.realize().overrides_functions()
+        return False  # a hook, say, which nobody has to look at
+
     def _known_source(self) -> Source:
         assert self.source is not None
         return self.source

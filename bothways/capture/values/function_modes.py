@@ -160,8 +160,7 @@ def _default_torch_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value
     return tracer.inline(default_torch_function, args, kwargs)
 
 
-@handles(torch_compat.nowrap_functions)
-def _nowrap_functions(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.wrap import library_value
-
-    return TupleValue([library_value(tracer, function) for function in torch_compat.nowrap_functions()])
+@handles(torch_compat.gives_subclass)
+def _gives_subclass(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    function = getattr(args[0].realize(), "function", None)  # what is no function of PyTorch's is none of the few
+    return ConstantValue(torch_compat.gives_subclass(function))

@@ -109,7 +109,7 @@ class SequenceValue(Value):
         return self.items
 
     def overrides_functions(self) -> bool:
-        return bool([item for item in self.items if item.realize().overrides_functions()])
+        return bool([item for item in self.items if item.overrides_functions()])
 
     def items_for_graph(self, tracer: Tracer) -> list[Value]:
         return self.known_items()
