@@ -70,6 +70,7 @@ class Emitter:
         self.loads: list[str] = []
         self.builds: list[str] = []
         self.effects: list[str] = []
+        self.positions: list[str] = []
         self.tensors: dict[torch.fx.Node, str] = {}
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
@@ -152,6 +153,10 @@ class Emitter:
     def effect(self, statement: str) -> None:
         """A statement that changes something which existed before the call."""
         self.effects.append(statement)
+
+    def position(self, statement: str) -> None:
+        """A statement that puts an iterator where it stands, when what it goes over is as it will be."""
+        self.positions.append(statement)
 
     def tensor(self, value: TensorValue) -> str:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""

@@ -137,7 +137,7 @@ def render(
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         body += _retried(emitter, lines) if tracer.graph.may_fail and not tracer.graph.changes_inputs else lines
-    body += [*emitter.builds, *emitter.effects]
+    body += [*emitter.builds, *emitter.effects, *emitter.positions]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.

@@ -106,7 +106,7 @@ class ListIterator(IteratorValue):
 
     def fill(self, emitter: Emitter, name: str) -> None:
         if self.owner is not None and self.position:
-            emitter.build(f"{name}.__setstate__({self.position})")
+            emitter.position(f"{name}.__setstate__({self.position})")
 
 
 class ReversedListIterator(IteratorValue):
