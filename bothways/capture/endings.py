@@ -190,8 +190,8 @@ class Stop:
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
         following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
-        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has passed
-        # this frame: if the frame held it, both would hold each other.
+        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has been
+        # through this frame: if the frame held it, both would hold each other.
         held = [name for name in (*emitter.tensors.values(), "failure") if re.search(rf"\b{name}\b", arguments)]
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation or not is_compiled:
