@@ -125,9 +125,6 @@ def patient(t):
         except ValueError as error:
             LOG.append(("thrown", str(error)))
             t = t * 2
-        except GeneratorExit:
-            LOG.append("closed")
-            raise
         else:
             if got is None:
                 return t

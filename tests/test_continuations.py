@@ -663,6 +663,24 @@ def test_a_list_that_grows_around_breaks_needs_no_program_each():
     assert counter.frame_count <= 4
 
 
+def test_a_loop_over_a_list_of_the_callers_that_has_grown_stands_where_it_stood():
+    def program(x, values):
+        values.append(5)
+        found = []
+        for value in values:
+            found.append(note(value) * x)
+        return found
+
+    compiled = bothways.compile(program, backend="eager")
+    for begun in ([], [], [1, 2], [3]):
+        sides = []
+        for function in (program, compiled):
+            LOG.clear()
+            values = list(begun)
+            sides.append((function(torch.ones(2), values), values, list(LOG)))
+        assert difference(*sides) is None
+
+
 def test_a_long_loop_of_plain_python_is_left_to_python():
     def count(x):
         total = 0

@@ -130,6 +130,33 @@ def test_an_exception_keeps_nothing():
     assert alive(references) == []
 
 
+def test_an_exception_that_was_handled_after_a_break_keeps_nothing():
+    def inner(x, owner):
+        bothways.graph_break()
+        raise ValueError("no")
+
+    def program(x, owner):
+        for _ in range(2):
+            try:
+                inner(x, owner)
+            except ValueError:
+                bothways.graph_break()
+        return x
+
+    compiled = bothways.compile(program, backend="eager")
+    compiled(torch.ones(4), Owner())
+    gc.collect()
+    gc.disable()
+    try:
+        owner = Owner()
+        references = {"owner": weakref.ref(owner)}
+        compiled(torch.ones(4), owner)
+        del owner
+        assert references["owner"]() is None, "no cycle waits for the garbage collector"
+    finally:
+        gc.enable()
+
+
 def test_history_keeps_no_tensors():
     compiled = bothways.compile(lambda x, n: x * n)
     tensors = [torch.ones(size) for size in (2, 3, 4)]

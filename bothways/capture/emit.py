@@ -71,7 +71,7 @@ class Emitter:
         self.loaded: list[Source] = []
         self.builds: list[str] = []
         self.effects: list[str] = []
-        self.last: list[str] = []
+        self.positions: list[str] = []
         self.tensors: dict[torch.fx.Node, str] = {}
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
@@ -156,9 +156,9 @@ class Emitter:
         """A statement that changes something which existed before the call."""
         self.effects.append(statement)
 
-    def finally_(self, statement: str) -> None:
-        """Add a line that has to see every object as it is in the end."""
-        self.last.append(statement)
+    def position(self, statement: str) -> None:
+        """A statement that puts an iterator where it stands, when what it goes over is as it will be."""
+        self.positions.append(statement)
 
     def tensor(self, value: TensorValue) -> str:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""

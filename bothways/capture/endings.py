@@ -190,12 +190,13 @@ class Stop:
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
         following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
-        if self._is_continuation and is_compiled:
-            return [f"return {following}"]
-        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here.
-        held = [name for name in emitter.tensors.values() if re.search(rf"\b{name}\b", arguments)]
+        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has been
+        # through this frame: if the frame held it, both would hold each other.
+        held = [name for name in (*emitter.tensors.values(), "failure") if re.search(rf"\b{name}\b", arguments)]
         forget = [f"del {', '.join(held)}"] if held else []
-        return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
+        if not self._is_continuation or not is_compiled:
+            return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
+        return [f"after = {following}", "del failure", "return after"] if "failure" in held else [f"return {following}"]
 
     def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
         name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"

@@ -153,7 +153,7 @@ def render(
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         lines = _quiet(emitter, lines)
         body += _retried(emitter, lines, before, graph_key) if is_retried else lines
-    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.last]), *modes]
+    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.

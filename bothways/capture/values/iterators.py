@@ -106,8 +106,7 @@ class ListIterator(IteratorValue):
 
     def fill(self, emitter: Emitter, name: str) -> None:
         if self.owner is not None and self.position:
-            # No further than to the end of the list, which may still be short.
-            emitter.finally_(f"{name}.__setstate__({self.position})")
+            emitter.position(f"{name}.__setstate__({self.position})")
 
 
 class ReversedListIterator(IteratorValue):
