@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch.fx
 from torch.utils.checkpoint import checkpoint
 
 from bothways import torch_compat
+from bothways.symbols.environment import COMPARISONS
 
 
 class Watched(enum.Enum):
@@ -230,11 +230,6 @@ def require_true(condition: torch.Tensor) -> None:
 
 
 require_true.opaque = True  # type: ignore[attr-defined]
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 
 
 def require_holds(left: Any, symbol: str, right: Any) -> None:
