@@ -225,7 +225,7 @@ def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
     for draw in tracer.draws:
         draw.emit(emitter)
     ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
-    return _Generators(place, ask, [f"    {name}.setstate({state})" for name, state in states.items()])
+    return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
 
 
 def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_key: str) -> list[str]:
@@ -237,22 +237,21 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
     if emitter.tracer.graph.changes_inputs:
         values, changed = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.changed_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
-        keep = f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"
-        ask = _quiet(emitter, [keep])
-        undo = _quiet(emitter, [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"])
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"]
+        undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
-        put_back = [*put_back, f"    {emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
+        put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
-        *ask,
+        *_quiet(emitter, ask),
         "failure = None",
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
-        *(f"    {line}" for line in undo),
+        *(f"    {line}" for line in _quiet(emitter, undo)),
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
-        *put_back,
+        *(f"    {line}" for line in _quiet(emitter, put_back)),
         f"    result = {PLAIN_CALL}",
         f"    {DISAGREE}(failure)",
         "    return result",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.guards import WeakIdentity
-from bothways.capture.sources import Local
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -269,15 +268,12 @@ def _vars(tracer: Tracer, value: Value | None = None) -> Value:
 
 @handles(id)
 def _id(tracer: Tracer, value: Value) -> Value:
-    """Where an object from outside lies; the program is for that object alone, so it must not be a passing one."""
-    from bothways.capture.values.tensors import TensorValue
-
+    """Where an object from outside lies; the program is for that object alone."""
     value = value.realize()
     obj = tracer.object_of(value)
     if isinstance(obj, type):
         return ConstantValue(id(obj))  # a class is guarded by identity anyway
-    passing = isinstance(value, TensorValue) and isinstance(value.source, Local)
-    if passing or obj is None or value.source is None or isinstance(value, ConstantValue):
+    if obj is None or value.source is None or isinstance(value, ConstantValue):
         tracer.stop("call_unknown", f"id() of {value.describe()}")
     try:
         weakref.ref(obj)
