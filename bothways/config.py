@@ -90,6 +90,9 @@ class Config:
     """Draw dropout's numbers as eager draws them, one after the other. False lets kernels draw them side by side, from
     a seed that PyTorch's generator gives: as random, reproducible by ``manual_seed``, faster, but others."""
 
+    kernels_for_small_graphs: bool = False
+    """Build kernels also for graphs of so few operations and elements that running them as captured is faster."""
+
     kernel_cache: bool = True
     """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""
 

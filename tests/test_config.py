@@ -31,12 +31,13 @@ def test_defaults():
         "suppress_errors": False,
         "recompute": True,
         "exact_random": True,
+        "kernels_for_small_graphs": False,
         "kernel_cache": True,
         "kernel_cache_megabytes": 256,
         "guards_in_c": True,
         "logs": "",
     }
-    assert "recompile_limit        = 8" in repr(fresh)
+    assert "recompile_limit          = 8" in repr(fresh)
 
 
 def test_reset_restores_the_defaults(monkeypatch):

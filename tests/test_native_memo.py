@@ -383,6 +383,7 @@ import sys
 import torch
 import bothways
 from bothways.lower import program
+bothways.config.kernels_for_small_graphs = True
 
 differentiate = sys.modules["bothways.grad.differentiate"]
 count = 0

@@ -339,3 +339,18 @@ def test_a_graph_that_cannot_be_lowered_runs_as_it_is_and_says_so(monkeypatch):
     with pytest.warns(KernelWarning, match=r"could not be lowered .* KeyError: 'loop' \(test_native_programs.py:\d+\)"):
         result = bothways.compile(lambda x: (x + 1).sin())(torch.ones(3))
     assert torch.equal(result, torch.full((3,), 2.0).sin())
+
+
+@pytest.mark.parametrize("elements, kernels", [(100, False), (100_000, True)])
+def test_a_few_operations_on_a_few_elements_are_left_to_autograd(elements, kernels):
+    def program(x, w):
+        return (x * w).sin()
+
+    compiled = bothways.compile(program)
+    x, w = torch.randn(elements), torch.randn(elements, requires_grad=True)
+    with bothways.config.patch(kernels_for_small_graphs=False):
+        result = compiled(x, w)
+    assert (type(result.grad_fn).__name__ == "CompiledNodeBackward") is kernels
+    torch.testing.assert_close(result, program(x, w))
+    result.sum().backward()
+    torch.testing.assert_close(w.grad, x * (x * w).cos())
