@@ -62,6 +62,7 @@ FACTS: dict[str, Callable[..., list[Fact]]] = {
         ("device_type", torch_compat.device_code(device.type)),
         ("device_index", -1 if device.index is None else device.index),
     ],
+    "{c0}({s0})": lambda ask: [("has_plain_memory", True if ask is torch_compat.has_plain_memory else None)],
 }
 
 # The same is asked of an attribute, `{s0}.forward is {c0}`, or of an answer, `not {s0}()`.

@@ -190,7 +190,7 @@ def _look_descriptor(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
     check_class(tracer, type(obj))
-    if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or obj.is_conj() or obj.is_neg():
+    if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or not torch_compat.has_plain_memory(obj):
         tracer.stop("tensor_subclass", f"{source} is a tensor of a special layout")
     return TensorValue.external(tracer, obj, source)
 

@@ -70,6 +70,7 @@ TORCH: dict[str, tuple[str, str]] = {
     "aoti_torch_get_layout": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_type": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_index": ("int32_t", "void *, int32_t *"),
+    "aoti_torch_get_storage_size": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_data_ptr": ("int32_t", "void *, void **"),
     "aoti_torch_is_contiguous": ("int32_t", "void *, _Bool *"),
 }
@@ -88,6 +89,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "parameter_class": ("PyObject *", lambda: id(torch.nn.Parameter)),
     "data_ptr": ("PyObject *", lambda: id(DATA_PTR)),
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
+    **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     "strided": ("int64_t", torch_compat.strided_code),
 }
@@ -95,6 +97,7 @@ DECLARATIONS = """\
 typedef struct Object { int64_t references; struct Object *type; } PyObject;
 typedef struct { const char *name; void *function; int flags; const char *text; } Method;
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
+typedef _Bool (*Question)(const void *);
 enum { FASTCALL = 0x80 };
 """
 
@@ -218,6 +221,8 @@ def _samples() -> list[torch.Tensor]:
         torch.zeros(2, 3, device="meta"),
         torch.nn.Parameter(zeros(2, 3)),
         zeros(2, 3).requires_grad_(),
+        zeros(2, 3, dtype=torch.complex64),
+        *torch_compat.put_off(zeros(2, 3, dtype=torch.complex64)),
     ]
 
 
@@ -229,6 +234,8 @@ def _answers_rightly(library: CallLibrary) -> bool:
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (type(one), one.dtype, one.shape, one.stride(), one.device, one.requires_grad) == (
+    same = (type(one), one.dtype, one.shape, one.stride(), one.device, one.requires_grad) == (
         type(other), other.dtype, other.shape, other.stride(), other.device, other.requires_grad,
     )  # fmt: skip
+    # Memory is asked for where there is some.
+    return same and (torch_compat.has_plain_memory(other) or not torch_compat.has_plain_memory(one))

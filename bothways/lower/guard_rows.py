@@ -27,10 +27,12 @@ class TensorFacts:
     strides: tuple[int, ...] | None = None
     device_type: int | None = None
     device_index: int | None = None
+    has_plain_memory: bool | None = None
 
     def numbers(self) -> list[int]:
         """The facts as C reads them."""
-        asked = (self.dtype, self.sizes, self.is_contiguous, self.strides, self.device_type, self.device_index)
+        place = self.device_type, self.device_index
+        asked = (self.dtype, self.sizes, self.is_contiguous, self.strides, *place, self.has_plain_memory)
         facts = sum(bit for bit, fact in zip(_FACT.values(), asked, strict=True) if fact is not None)
         sizes, strides = self.sizes or (), self.strides or ()
         dimensions = max(len(sizes), len(strides))
@@ -64,6 +66,7 @@ def facts_of(tensor: torch.Tensor) -> TensorFacts:
     return TensorFacts(
         torch_compat.dtype_code(tensor.dtype), tuple(tensor.shape), None, tensor.stride(),
         torch_compat.device_code(device.type), -1 if device.index is None else device.index,
+        torch_compat.has_plain_memory(tensor) or None,
     )  # fmt: skip
 
 

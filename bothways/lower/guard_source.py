@@ -38,7 +38,7 @@ ASKS: dict[str, str] = {
 OPERATIONS: tuple[str, ...] = (*READS, *ASKS)
 
 # Of a tensor's facts, those that are compared.
-FACTS = ("DTYPE", "SIZES", "CONTIGUOUS", "STRIDES", "DEVICE_TYPE", "DEVICE_INDEX")
+FACTS = ("DTYPE", "SIZES", "CONTIGUOUS", "STRIDES", "DEVICE_TYPE", "DEVICE_INDEX", "MEMORY")
 
 TYPES = """\
 typedef struct { int32_t operation, to, from, flag; PyObject *object, *other; int64_t data; } Row;
@@ -89,6 +89,13 @@ static int has_keys(PyObject *value, PyObject *keys, int64_t count) {
     return holds;
 }
 
+// Asked of a tensor that is strided: what is batched has no storage, and says so by an error.
+static int has_plain_memory(void *tensor) {
+    int64_t size;
+    if (is_negated(tensor) || is_conjugated(tensor) || is_zero(tensor) || is_functional(tensor)) return 0;
+    return !aoti_torch_get_storage_size(tensor, &size);
+}
+
 static int is_tensor_like(PyObject *value, const Tensor *like) {
     void *tensor = (char *)value + tensor_offset;
     int64_t count, *numbers, facts = like->facts;
@@ -108,7 +115,7 @@ static int is_tensor_like(PyObject *value, const Tensor *like) {
         if (aoti_torch_get_strides(tensor, &numbers)) return 0;
         for (int64_t i = 0; i < count; ++i) if (numbers[i] != like->numbers[like->dimensions + i]) return 0;
     }
-    return 1;
+    return !(facts & MEMORY) || has_plain_memory(tensor);
 }
 
 static int requires_grad(PyObject *value, const Row *row, int plain) {

@@ -44,6 +44,7 @@ class Dispatcher:
         self._first: int | None = None
         self._numbers = itertools.count()
         self._codes: dict[int | None, types.CodeType] = {}
+        self._forgotten: list[Program] = []  # those whose names are still in the namespace
         self._lock = threading.RLock()
         self._files: list[str] = []
         weakref.finalize(self, _forget_files, self._files).atexit = False
@@ -84,7 +85,7 @@ class Dispatcher:
                 if known is program:
                     del self._programs[number]
             self._first = next(reversed(self._programs), None)
-            self._forget_names([program])
+            self._forgotten.append(program)
             self._renew()
 
     def check_table(self, program: Program, values: tuple[Any, ...]) -> None:
@@ -115,13 +116,12 @@ class Dispatcher:
     def start_again(self) -> None:
         """Forget everything; the next call is a miss."""
         with self._lock:
-            forgotten = self.programs
+            self._forgotten += self.programs
             self.forwards = False
             self._programs.clear()
             self._first = None
             _forget_files(self._files)
             self._renew()
-            self._forget_names(forgotten)
 
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
         """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold.
@@ -152,11 +152,31 @@ class Dispatcher:
     def _renew(self) -> None:
         self._codes.clear()
         self.function.__code__ = self._code(self._first)
+        if self._forgotten:
+            self._forget_names()
 
-    def _forget_names(self, programs: list[Program]) -> None:
-        for program in programs:
-            for key in program.namespace:
-                self.namespace.pop(key, None)
+    def _forget_names(self) -> None:
+        """Let go of what forgotten programs hold; a call that is still in one of them reads it to the end."""
+        running = self._names_in_use()
+        shared = {key for program in self._programs.values() for key in program.namespace}
+        forgotten, self._forgotten = self._forgotten, []
+        for program in forgotten:
+            if running.isdisjoint(program.namespace):
+                for key in program.namespace.keys() - shared:
+                    self.namespace.pop(key, None)
+            else:
+                self._forgotten.append(program)
+
+    def _names_in_use(self) -> set[str]:
+        """The global names in generated code that runs now, in whatever thread; no call begins to run old code."""
+        names: set[str] = set()
+        for top in sys._current_frames().values():
+            frame: types.FrameType | None = top
+            while frame is not None:
+                if frame.f_globals is self.namespace:
+                    names.update(frame.f_code.co_names)
+                frame = frame.f_back
+        return names
 
     def _code(self, first: int | None) -> types.CodeType:
         if first not in self._codes:

@@ -205,7 +205,9 @@ def is_plain_dense(tensor: torch.Tensor) -> bool:
 
 def has_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are in memory as they are: not sparse, not batched, nothing put off."""
-    return _C._has_storage(tensor) and not (tensor.is_conj() or tensor.is_neg())
+    return _C._has_storage(tensor) and not (
+        tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor() or torch._is_functional_tensor(tensor)
+    )
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
@@ -214,8 +216,9 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 
 def resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with nothing put off: conjugated and negated in memory."""
-    return tensor.resolve_conj().resolve_neg()
+    """The tensor with nothing put off: conjugated, negated and filled with zeros in memory."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.clone() if tensor._is_zerotensor() else tensor
 
 
 def is_composite(operation: Any) -> bool:

@@ -45,6 +45,28 @@ def c_function(name: str) -> Any | None:
     return getattr(_library(), name, None)
 
 
+# What the interface does not tell: whether a tensor's elements are something else than what is in its memory. C++ has
+# functions for it that read a bit of an ``at::Tensor`` and take its address.
+QUESTIONS: dict[str, str] = {
+    "is_negated": "_ZN2at6native6is_negERKNS_6TensorE",
+    "is_conjugated": "_ZN2at6native7is_conjERKNS_6TensorE",
+    "is_zero": "_ZN2at6native14_is_zerotensorERKNS_6TensorE",
+    "is_functional": "_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE",
+}
+
+
+def question(name: str) -> int | None:
+    """The address of one of these functions; None when this build of PyTorch calls it otherwise."""
+    found = c_function(QUESTIONS[name])
+    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
+
+
+def put_off(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors like a complex one whose elements are not what is in their memory, one for each question."""
+    zero = torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return [torch._neg_view(tensor), tensor.conj(), zero, torch._to_functional_tensor(tensor)]
+
+
 @functools.cache
 def dtype_code(dtype: torch.dtype) -> int | None:
     """The number of a dtype in the C interface; None for those that plain tensors do not have."""

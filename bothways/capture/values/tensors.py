@@ -137,6 +137,7 @@ class TensorValue(Value):
         if outline is None:
             _guard_sizes(tracer, tensor, source)
         _guard_place(tracer, tensor, source)
+        tracer.guard("{c0}({s0})", source, torch_compat.has_plain_memory)
         value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor, outline), type(tensor), source)
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
