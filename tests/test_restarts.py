@@ -1,5 +1,6 @@
 """Graphs that change their inputs and then fail on data: the call starts again, as if nothing had happened."""
 
+import contextlib
 import copy
 import traceback
 
@@ -131,8 +132,7 @@ def test_what_nobody_counts_and_is_too_large_to_copy_is_not_done_twice(monkeypat
         assert torch.equal(shown(compiled, dict, index)[1], shown(change_data_and_pick, dict, index)[1])
 
 
-@pytest.mark.parametrize("elements", [1 << 16, 4])
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(("inside", "elements"), [(True, 1 << 16), (True, 4), (False, 1 << 16)])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inference_tensors_are_changed_once(backend, inside, elements, monkeypatch):
     """Outside of inference mode they refuse to be changed, after it was done."""
@@ -186,3 +186,23 @@ def test_expanded_tensors_refuse_at_the_users_line_and_are_put_back(backend):
     compiled = bothways.compile(program, backend=backend)
     for _ in range(2):
         assert difference(tried(program), tried(compiled)) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_that_share_their_memory_are_put_back(backend):
+    """Then no graph waits to the end with what it writes."""
+
+    def program(x, other, index, log):
+        x.add_(1)
+        other.data.mul_(2)
+        log.append(pick(x, index))
+
+    def tried(function, index):
+        memory, log = torch.arange(8.0), []
+        with contextlib.suppress(IndexError):
+            function(memory[:4], memory[1:5], torch.tensor([index]), log)
+        return memory, log
+
+    compiled = bothways.compile(program, backend=backend)
+    for index in (1, 99, 99, 2):
+        assert difference(tried(program, index), tried(compiled, index)) is None

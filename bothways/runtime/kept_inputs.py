@@ -44,14 +44,20 @@ def keep_inputs(
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
     their ``.data``, or because they are statistics, which are written in the middle of any graph.
     """
-    written, on_its_way = {*counted, *as_data, *statistics}, not getattr(graph, "writes_at_end", False)
+    # Where inputs share their memory, a differentiated graph runs as captured.
+    on_its_way = not getattr(graph, "writes_at_end", False) or _share_memory(tensors)
     kept: list[Kept] = []
     for index, tensor in enumerate(tensors):
-        version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
+        is_uncounted = index in as_data or index in statistics
+        version = None if is_uncounted else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
-        is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
+        is_written = is_uncounted or (index in counted and (on_its_way or tensor.is_inference()))
         kept.append(Kept(tensor, version, is_written, _copy(tensor) if is_written else None))
     return kept
+
+
+def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
+    return len(set(map(torch_compat.storage_of, tensors))) < len(tensors)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
