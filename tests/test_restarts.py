@@ -206,3 +206,37 @@ def test_inputs_that_share_their_memory_are_put_back(backend):
     compiled = bothways.compile(program, backend=backend)
     for index in (1, 99, 99, 2):
         assert difference(tried(program, index), tried(compiled, index)) is None
+
+
+def whole_quotient(x, y):
+    return torch.div(x, y, rounding_mode="floor")
+
+
+def whole_quotient_in_place(x, y):
+    return x.div_(y, rounding_mode="trunc")
+
+
+def bits(x, y):
+    return x.float() | y
+
+
+QUOTIENTS = [(function, backend) for function in (whole_quotient, whole_quotient_in_place) for backend in BACKENDS]
+
+
+@pytest.mark.parametrize(("function", "backend"), [*QUOTIENTS, (bits, "eager")])
+def test_what_dtypes_and_zeros_do_not_allow_is_caught_where_the_user_catches_it(function, backend):
+    def program(x, y, log):
+        log.append("asked")
+        try:
+            return function(x, y) + 1
+        except RuntimeError as error:
+            log.append(str(error))
+            return x
+
+    compiled = bothways.compile(program, backend=backend)
+    for divisor in (torch.ones(3).long(), torch.tensor([1, 0, 1]), torch.tensor([1, 0, 1])):
+        found = []
+        for called in (program, compiled):
+            x, log = torch.tensor([1, 2, 3]), []
+            found.append((called(x, divisor, log), x, log))
+        assert difference(*found) is None

@@ -75,10 +75,13 @@ def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
 
 def put_back(kept: Sequence[Kept]) -> bool:
     """Undo what a graph did to its inputs; False where that is not possible, and nothing is undone."""
-    changed = [(one.tensor, one.copy) for one in kept if one.may_have_changed()]
-    # What an operation in place made part of autograd's graph stays one.
-    if any(copy is None or tensor.grad_fn is not None for tensor, copy in changed):
-        return False
+    changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for one in kept:
+        if one.may_have_changed():
+            # What an operation in place made part of autograd's graph stays one.
+            if one.copy is None or one.tensor.grad_fn is not None:
+                return False
+            changed.append((one.tensor, one.copy))
     for tensor, copy in changed:
         with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
             _each_element_once(tensor).copy_(copy)
