@@ -1,9 +1,12 @@
 """Data that code makes sure of, as distributions do of their parameters: taken for granted, checked by the graph."""
 
+import contextlib
+
 import asserting
 import pytest
 import torch
 from torch import distributions as D
+from torch.overrides import TorchFunctionMode
 
 import bothways
 from bothways.errors import Unsupported
@@ -172,3 +175,36 @@ def test_what_torch_assert_is_given(backend):
         compiled(-torch.ones(2))
     with pytest.raises(AssertionError, match="not a vector"):
         compiled(torch.ones(2, 2))
+
+
+class Seen(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Stubborn(torch.Tensor):
+    def __bool__(self):
+        return True
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_has_a_say_in_what_is_true_is_asked(backend):
+    def program(x):
+        assert x, "not so"
+        return x + 1
+
+    compiled = bothways.compile(program, backend=backend)
+    for x in (torch.ones(1), torch.ones(1), torch.zeros(1)):
+        seen = []
+        for function in (program, compiled):
+            with Seen() as mode, contextlib.suppress(AssertionError):
+                function(x)
+            seen.append(mode.names)
+        assert seen[0] == seen[1] and "__bool__" in seen[0]
+    for value in (1.0, 0.0):
+        assert same(compiled(torch.full((1,), value).as_subclass(Stubborn)), torch.full((1,), value + 1))

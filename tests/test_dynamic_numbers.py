@@ -1,5 +1,7 @@
 """Python numbers that change from call to call: arguments, attributes, globals; whole ones and others."""
 
+from collections import deque
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -172,3 +174,52 @@ def test_numbers_that_a_custom_function_reads_and_takes(backend, monkeypatch):
     for rate, n in ((2.0, 3), (5.0, 3), (2.0, 4), (7.0, 5), (5.0, 6)):
         monkeypatch.setitem(globals(), "RATE", rate)
         agree_once(program, compiled, (x(), n))
+
+
+REPEATED = [
+    *(lambda n: n * [1, 2], lambda n: [1, 2] * n, lambda n: n * (1, 2), lambda n: (1, 2) * n),
+    *(lambda n: n * "ab", lambda n: "ab" * n, lambda n: n * b"ab", lambda n: b"ab" * n),
+    *(lambda n: n * deque([1]), lambda n: deque([1]) * n),
+    *(lambda n: n / 2 * [1], lambda n: [1] * (n / 2), lambda n: n + [1], lambda n: [1] + n, lambda n: "a" + n),
+]
+
+
+@pytest.mark.parametrize("program", REPEATED)
+def test_sequences_are_repeated_so_many_times_inside_a_try(program):
+    def tried(n):
+        try:
+            return program(n)
+        except TypeError as error:
+            return str(error)
+
+    compiled = bothways.compile(tried, backend="eager", dynamic=True)
+    for n in (5, 6, 2):
+        assert compiled(n) == tried(n)
+
+
+def test_a_list_that_is_repeated_in_place_stays_that_list():
+    def program(items, n):
+        same = items
+        try:
+            items *= n
+        except TypeError:
+            return None
+        return same is items
+
+    compiled = bothways.compile(program, backend="eager", dynamic=True)
+    for n in (2, 3, 0):
+        items = [1, 2]
+        assert compiled(items, n) and items == [1, 2] * n
+
+
+def test_a_number_becomes_the_kind_that_is_asked_for():
+    class Third:
+        def __index__(self):
+            return 3
+
+    def program(n):
+        return [kind(value) for kind in (int, float, complex) for value in (n, n / 2, Third())]
+
+    compiled = bothways.compile(program, backend="eager", dynamic=True)
+    for n in (5, 6):
+        assert [(type(x), x) for x in compiled(n)] == [(type(x), x) for x in program(n)]

@@ -1,5 +1,6 @@
 """Graphs that change their inputs and then fail on data: the call starts again, as if nothing had happened."""
 
+import contextlib
 import copy
 import traceback
 
@@ -117,3 +118,123 @@ def test_an_input_that_became_part_of_autograds_graph_keeps_what_was_done_to_it(
         with pytest.raises(IndexError):
             function(x, torch.full((3,), 2.0, requires_grad=True), torch.tensor([9]))
         assert torch.equal(x.detach(), torch.full((3,), 2.0)) and x.requires_grad
+
+
+def change_data_and_pick(x, index, log):
+    x.data.add_(1)
+    return pick(x, index)
+
+
+def test_what_nobody_counts_and_is_too_large_to_copy_is_not_done_twice(monkeypatch):
+    monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", 4)
+    compiled = bothways.compile(change_data_and_pick, backend="eager")
+    for index in (1, 99, 99):
+        assert torch.equal(shown(compiled, dict, index)[1], shown(change_data_and_pick, dict, index)[1])
+
+
+@pytest.mark.parametrize(("inside", "elements"), [(True, 1 << 16), (True, 4), (False, 1 << 16)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_tensors_are_changed_once(backend, inside, elements, monkeypatch):
+    """Outside of inference mode they refuse to be changed, after it was done."""
+    monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", elements)
+    compiled = bothways.compile(change_and_pick, backend=backend)
+    for index in (1, 99, 2):
+        errors, states = [], []
+        for function in (change_and_pick, compiled):
+            with torch.inference_mode():
+                x = torch.arange(8.0)
+            with torch.inference_mode(inside):
+                try:
+                    function(x, torch.tensor([index]), [])
+                    errors.append(None)
+                except (IndexError, RuntimeError) as error:
+                    errors.append((type(error), str(error)))
+            states.append(x.tolist())
+        assert errors[0] == errors[1] and states[0] == states[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_that_was_not_changed_yet_can_still_be_differentiated_with(backend):
+    def program(x, index, log):
+        y = pick(x, index)
+        x.add_(1)
+        return y
+
+    compiled = bothways.compile(program, backend=backend)
+    compiled(torch.ones(3), torch.tensor([1]), [])
+    x, weight = torch.ones(3), torch.ones(3, requires_grad=True)
+    product = (x * weight).sum()
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([9]), [])
+    product.backward()  # x is what it saved
+    assert torch.equal(weight.grad, x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_expanded_tensors_refuse_at_the_users_line_and_are_put_back(backend):
+    def program(base, wide):
+        base.add_(1)
+        wide.add_(1)
+
+    def tried(function):
+        base = torch.ones(2, 1)
+        with pytest.raises(RuntimeError) as raised:
+            function(base, base.expand(2, 3))
+        lines = [step.lineno for step in traceback.extract_tb(raised.tb) if step.filename == __file__]
+        return str(raised.value), lines[1:], base
+
+    compiled = bothways.compile(program, backend=backend)
+    for _ in range(2):
+        assert difference(tried(program), tried(compiled)) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_that_share_their_memory_are_put_back(backend):
+    """Then no graph waits to the end with what it writes."""
+
+    def program(x, other, index, log):
+        x.add_(1)
+        other.data.mul_(2)
+        log.append(pick(x, index))
+
+    def tried(function, index):
+        memory, log = torch.arange(8.0), []
+        with contextlib.suppress(IndexError):
+            function(memory[:4], memory[1:5], torch.tensor([index]), log)
+        return memory, log
+
+    compiled = bothways.compile(program, backend=backend)
+    for index in (1, 99, 99, 2):
+        assert difference(tried(program, index), tried(compiled, index)) is None
+
+
+def whole_quotient(x, y):
+    return torch.div(x, y, rounding_mode="floor")
+
+
+def whole_quotient_in_place(x, y):
+    return x.div_(y, rounding_mode="trunc")
+
+
+def bits(x, y):
+    return x.float() | y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [whole_quotient, whole_quotient_in_place, bits])
+def test_what_dtypes_and_zeros_do_not_allow_is_caught_where_the_user_catches_it(function, backend):
+    def program(x, y, log):
+        log.append("asked")
+        try:
+            return function(x, y) + 1
+        except RuntimeError as error:
+            log.append(str(error))
+            return x
+
+    compiled = bothways.compile(program, backend=backend)
+    for divisor in (torch.ones(3).long(), torch.tensor([1, 0, 1]), torch.tensor([1, 0, 1])):
+        found = []
+        for called in (program, compiled):
+            x, log = torch.tensor([1, 2, 3]), []
+            found.append((called(x, divisor, log), x, log))
+        assert difference(*found) is None

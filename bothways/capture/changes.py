@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.fx
@@ -46,15 +47,27 @@ def statistics_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [value for value in [*node.args[1:3], *by_name] if isinstance(value, torch.fx.Node)]
 
 
-def changed_roots(nodes: Iterable[torch.fx.Node]) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """What operations may write to, or what that is a view of; first what they count, then running statistics."""
-    changed: set[torch.fx.Node] = set()
-    statistics: set[torch.fx.Node] = set()
+class Written(NamedTuple):
+    """What the operations of a graph may write to, or what that is a view of."""
+
+    counted: set[torch.fx.Node]  # by its version
+    as_data: set[torch.fx.Node]  # as ``.data``, which has a version of its own
+    statistics: set[torch.fx.Node]  # which are not counted at all
+
+
+def written_roots(nodes: Iterable[torch.fx.Node]) -> Written:
+    roots = Written(set(), set(), set())
     for node in filter(changes_something, nodes):
-        written = statistics_of(node)
-        statistics.update(map(root_of, written))
-        changed.update(map(root_of, () if written else node.all_input_nodes))
-    return changed, statistics
+        statistics = statistics_of(node)
+        roots.statistics.update(map(root_of, statistics))
+        for changed in () if statistics else node.all_input_nodes:
+            *steps, root = _path(changed)
+            (roots.as_data if any(map(_is_data, steps)) else roots.counted).add(root)
+    return roots
+
+
+def _is_data(node: torch.fx.Node) -> bool:
+    return node.target is getattr and node.args[1] == "data"
 
 
 # What gives several views at once, of which autograd lets nobody change one.

@@ -18,7 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import fakes
-from bothways.capture.changes import changed_roots, changes_only_its_own, changes_something
+from bothways.capture.changes import changes_only_its_own, changes_something, written_roots
 from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
@@ -273,7 +273,7 @@ class GraphBuilder:
                 # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
                 own.node = node
                 node.meta["example_value"] = own.fake.outline()
-                if own.fake.meta._version or isinstance(node.target, ApplyFunction):
+                if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
                     node.meta["in_place"] = True  # or something before it was; names do not tell all
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
@@ -371,12 +371,12 @@ class GraphBuilder:
         """Whether it does something to the world that nobody can undo."""
         return any(getattr(node.target, "has_effects", False) for node in self.graph.nodes)
 
-    def changed_inputs(self) -> tuple[list[int], list[int]]:
-        """Positions of the inputs that operations write to, and of those that are statistics."""
-        changed, statistics = changed_roots(self.graph.nodes)
+    def written_inputs(self) -> list[list[int]]:
+        """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
         inputs = [value.placeholder for value in self.used_inputs()]
-        positions = [[index for index, node in enumerate(inputs) if node in found] for found in (changed, statistics)]
-        return positions[0], positions[1]
+        return [
+            [index for index, node in enumerate(inputs) if node in found] for found in written_roots(self.graph.nodes)
+        ]
 
     def used_inputs(self) -> list[TensorValue]:
         return [value for value in self.inputs if value.placeholder.users]

@@ -235,9 +235,9 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
     undo: list[str] = []
     put_back = generators.put_back
     if emitter.tracer.graph.changes_inputs:
-        values, changed = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.changed_inputs()
+        values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
-        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{changed})"]
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{written})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]

@@ -17,22 +17,16 @@ from bothways.capture.changes import may_fail_in_place
 SAFE = frozenset(
     (
         # arithmetic and pointwise functions
-        "add sub mul truediv div true_divide neg pos abs matmul mm bmm addmm baddbmm rsub sin cos tan asin acos atan "
+        "add sub mul truediv div true_divide neg pos abs rsub sin cos tan asin acos atan "
         "sinh cosh tanh exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal square sigmoid erf floor ceil round trunc "
-        "sign clamp clip maximum minimum where lerp addcmul addcdiv eq ne lt le gt ge and_ or_ xor invert logical_not "
-        "logical_and logical_or isnan isinf isfinite nan_to_num masked_fill "
-        # activations, normalisation, layers
-        "relu relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus softsign "
-        "logsigmoid tanhshrink softmax log_softmax softmin linear conv1d conv2d conv3d conv_transpose1d "
-        "conv_transpose2d conv_transpose3d layer_norm group_norm rms_norm instance_norm dropout max_pool1d max_pool2d "
-        "avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d scaled_dot_product_attention mse_loss l1_loss "
-        "smooth_l1_loss huber_loss pad normalize cosine_similarity "
+        "sign clamp clip maximum minimum where eq ne lt le gt ge logical_not "
+        "logical_and logical_or isnan isinf isfinite nan_to_num masked_fill relu pad scaled_dot_product_attention "
         # reductions
-        "sum mean prod std var norm amax amin max min argmax argmin all any cumsum cumprod logsumexp sort argsort topk "
+        "sum mean prod std var amax amin max min argmax argmin all any cumsum cumprod logsumexp sort argsort topk "
         # shapes and copies
         "view reshape permute transpose t unsqueeze squeeze expand expand_as view_as flatten unflatten cat stack split "
         "chunk unbind narrow repeat tile roll flip tril triu diagonal movedim swapaxes contiguous clone detach to "
-        "float half double bfloat16 int long bool type_as einsum outer dot mv size getattr "
+        "float half double bfloat16 int long bool type_as size getattr "
         # factories and random numbers
         "zeros ones empty full arange linspace eye zeros_like ones_like empty_like full_like rand randn rand_like "
         "randn_like new_zeros new_ones new_empty new_full tensor as_tensor "
@@ -40,6 +34,19 @@ SAFE = frozenset(
         "_set_grad_enabled _enter_autocast _exit_autocast"
     ).split()
 )
+# The same of numbers with a fraction; some kernels have no other dtypes, and shapes do not tell.
+SAFE_OF_FLOATS = frozenset(
+    (
+        "matmul mm bmm addmm baddbmm einsum outer dot mv lerp addcmul addcdiv norm "
+        # activations, normalisation, layers
+        "relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus softsign "
+        "logsigmoid tanhshrink softmax log_softmax softmin linear conv1d conv2d conv3d conv_transpose1d "
+        "conv_transpose2d conv_transpose3d layer_norm group_norm rms_norm instance_norm dropout max_pool1d max_pool2d "
+        "avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d mse_loss l1_loss "
+        "smooth_l1_loss huber_loss normalize cosine_similarity"
+    ).split()
+)
+SAFE_OF_WHOLE = frozenset("and_ or_ xor invert".split())
 
 
 def may_fail(node: torch.fx.Node) -> bool:
@@ -48,17 +55,24 @@ def may_fail(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
-    name = _name(node)
-    if name == "pow":
-        return not any(map(_is_floating, node.all_input_nodes))  # no whole number has a negative power
-    if name in IN_PLACE or (name.endswith("_") and name.removeprefix("_foreach_")[:-1] in SAFE):
+    name = _name(node).removeprefix("_foreach_")
+    if name in IN_PLACE or (name.endswith("_") and _takes_any_data(node, name[:-1])):
         return may_fail_in_place(node)
-    return name.removeprefix("_foreach_") not in SAFE
+    return not _takes_any_data(node, name)
 
 
-def _is_floating(node: torch.fx.Node) -> bool:
-    example = node.meta.get("example_value")
-    return isinstance(example, torch.Tensor) and example.is_floating_point()
+def _takes_any_data(node: torch.fx.Node, name: str) -> bool:
+    if name in SAFE:
+        return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
+    kinds = {example.is_floating_point() for example in _tensors(node)}
+    if name == "pow":
+        return True in kinds  # no whole number has a negative power
+    return (name in SAFE_OF_FLOATS and False not in kinds) or (name in SAFE_OF_WHOLE and True not in kinds)
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    examples = [operand.meta.get("example_value") for operand in node.all_input_nodes]
+    return [example for example in examples if isinstance(example, torch.Tensor)]
 
 
 # Operators that write to what is on their left.

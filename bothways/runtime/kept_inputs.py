@@ -8,6 +8,7 @@ operation; of tensors up to a size there is a copy. What cannot be put back is l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,40 +18,71 @@ from bothways import torch_compat
 # Copying more than so many elements before every call would cost more than an error that is rare is worth.
 MOST_ELEMENTS = 1 << 16
 
-# A tensor, its version before the call, and a copy of what was in it.
-Kept = tuple[torch.Tensor, int | None, torch.Tensor | None]
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor before the call; ``version`` is None where nobody counts what is done to it."""
+
+    tensor: torch.Tensor
+    version: int | None
+    is_written: bool  # before the graph fails, as far as names tell
+    copy: torch.Tensor | None
+
+    def may_have_changed(self) -> bool:
+        return self.is_written if self.version is None else torch_compat.version_of(self.tensor) != self.version
 
 
 def keep_inputs(
-    graph: Callable[..., Any], tensors: Sequence[torch.Tensor], changed: Sequence[int], statistics: Sequence[int]
+    graph: Callable[..., Any],
+    tensors: Sequence[torch.Tensor],
+    counted: Sequence[int],
+    as_data: Sequence[int],
+    statistics: Sequence[int],
 ) -> list[Kept]:
     """What is needed to tell whether the graph has changed its inputs, and to undo it.
 
-    ``changed`` and ``statistics`` are those that may be written to, the latter in the middle of any graph.
+    The positions are those of inputs that may be written to: counted by their version, or not because that is done to
+    their ``.data``, or because they are statistics, which are written in the middle of any graph.
     """
-    copied = statistics if getattr(graph, "writes_at_end", False) else {*changed, *statistics}
-    return [
-        (tensor, torch_compat.version_of(tensor), _copy(tensor) if index in copied else None)
-        for index, tensor in enumerate(tensors)
-    ]
+    # Where inputs share their memory, a differentiated graph runs as captured.
+    on_its_way = not getattr(graph, "writes_at_end", False) or _share_memory(tensors)
+    kept: list[Kept] = []
+    for index, tensor in enumerate(tensors):
+        is_uncounted = index in as_data or index in statistics
+        version = None if is_uncounted else torch_compat.version_of(tensor)
+        # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
+        is_written = is_uncounted or (index in counted and (on_its_way or tensor.is_inference()))
+        kept.append(Kept(tensor, version, is_written, _copy(tensor) if is_written else None))
+    return kept
+
+
+def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
+    return len(set(map(torch_compat.storage_of, tensors))) < len(tensors)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.numel() > MOST_ELEMENTS or tensor.grad_fn is not None:
         return None
-    return tensor.detach().clone()
+    return _each_element_once(tensor.detach()).clone()
+
+
+def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of an expanded tensor that everything else repeats: nobody may write to the whole."""
+    if tensor.layout is not torch.strided or 0 not in tensor.stride():
+        return tensor
+    return tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]
 
 
 def put_back(kept: Sequence[Kept]) -> bool:
     """Undo what a graph did to its inputs; False where that is not possible, and nothing is undone."""
-    for tensor, version, copy in kept:
-        # What an operation in place made part of autograd's graph stays one.
-        if (copy is not None and tensor.grad_fn is not None) or (
-            copy is None and torch_compat.version_of(tensor) != version
-        ):
-            return False
-    with torch.no_grad():
-        for tensor, _, copy in kept:
-            if copy is not None:  # whatever the version says: it does not count what happens to statistics
-                tensor.copy_(copy)
+    changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for one in kept:
+        if one.may_have_changed():
+            # What an operation in place made part of autograd's graph stays one.
+            if one.copy is None or one.tensor.grad_fn is not None:
+                return False
+            changed.append((one.tensor, one.copy))
+    for tensor, copy in changed:
+        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+            _each_element_once(tensor).copy_(copy)
     return True

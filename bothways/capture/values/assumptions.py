@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bothways import torch_compat
 from bothways.capture import protocols
+from bothways.capture.overrides import PLAIN_CLASSES
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.numbers import OpenTruth
@@ -39,6 +40,8 @@ def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
         return True
     if not isinstance(condition, TensorValue) or not condition.is_single:
         return False
+    if tracer.overrides.heeds_modes or condition.cls not in PLAIN_CLASSES:
+        return False  # somebody has a say in what is true
     assume(tracer, condition)
     return True
 

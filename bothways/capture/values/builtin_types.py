@@ -44,7 +44,10 @@ def _number(kind: type, *methods: str) -> Callable[..., Value]:
         if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
             for method in methods:
                 if hasattr(values[0].python_type(), method):
-                    return protocols.call_attr(tracer, values[0], method)
+                    found = protocols.call_attr(tracer, values[0], method).realize()
+                    if method == methods[0] or issubclass(found.python_type(), kind):
+                        return found
+                    return constant_value(tracer.run_const(kind, protocols.as_constant(tracer, found)), tracer)
         payloads = [content(value) for value in values]
         positional, keywords = constant_arguments(tracer, payloads, kwargs)
         return constant_value(tracer.run_const(kind, *positional, **keywords), tracer)

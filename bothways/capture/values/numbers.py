@@ -6,6 +6,7 @@ For everything else the number is taken as the constant it is in this call, whic
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ ARITHMETIC = frozenset("+ - * // % == != < <= > >=".split())
 # The same for numbers with fractions, whose remainders are left to Python.
 REAL_ARITHMETIC = frozenset("+ - * / ** == != < <= > >=".split())
 UNARY = frozenset({"__neg__", "__pos__"})
+SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may repeat
 
 
 class NumberValue(Value):
@@ -68,6 +70,8 @@ class NumberValue(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         if op.symbol.endswith("=") and op.symbol not in ARITHMETIC:
             return None  # in place is the same as not, for numbers
+        if issubclass(other.python_type(), SEQUENCES) and op.symbol not in COMPARISONS:
+            return self._plainly(tracer, op, other, reflected)
         if not isinstance(other, (ConstantValue, NumberValue)):
             return None
         number: Any = other.content
@@ -84,15 +88,14 @@ class NumberValue(Value):
             return number_value(result)
         return OpenTruth(result) if result.node.is_open else ConstantValue(bool(result))
 
-    def _plainly(
-        self, tracer: Tracer, op: Operator, other: ConstantValue | NumberValue, reflected: bool
-    ) -> Value | None:
+    def _plainly(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         """The operation on the numbers of this call."""
         from bothways.capture import protocols
 
-        if not issubclass(other.python_type(), (int, float, complex)):
+        if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES)):
             return None
-        pair: list[Value] = [ConstantValue(other.constant()), self._as_constant()]
+        known = ConstantValue(other.constant()) if isinstance(other, NumberValue) else other
+        pair: list[Value] = [known, self._as_constant()]
         left, right = pair if reflected else reversed(pair)
         arithmetic = protocols.compare if op.symbol in protocols.COMPARE else protocols.binary
         return arithmetic(tracer, op.symbol, left, right)

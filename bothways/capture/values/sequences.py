@@ -14,6 +14,7 @@ from bothways.capture.sources import BaseItem, Item, Source
 from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.methods import reject_attribute
+from bothways.capture.values.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.protocols import Operator
@@ -165,11 +166,12 @@ class SequenceValue(Value):
     def repeat(self, tracer: Tracer, other: Value) -> list[Value] | None:
         """The elements ``other`` times; None when the other operand may know better."""
         kind = other.python_type()
+        is_number = isinstance(other, (ConstantValue, NumberValue))
         if not hasattr(kind, "__index__"):
-            if isinstance(other, ConstantValue) or not hasattr(kind, "__rmul__"):
+            if is_number or not hasattr(kind, "__rmul__"):
                 tracer.throw(TypeError, f"can't multiply sequence by non-int of type {kind.__name__!r}")
             return None
-        if not isinstance(other, ConstantValue) and hasattr(kind, "__rmul__"):
+        if not is_number and hasattr(kind, "__rmul__"):
             return None  # a tensor takes a sequence as an operand of its own
         return self.known_items() * protocols.as_index(tracer, other)
 

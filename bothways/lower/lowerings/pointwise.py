@@ -73,6 +73,15 @@ def _arithmetic(op: str) -> Lowering:
     return lower
 
 
+def _bitwise(op: str) -> Lowering:
+    def lower(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
+        if out.dtype.is_floating_point:
+            raise NotLowered  # ATen says that it has no such thing
+        return b.map(op, x, y, dtype=out.dtype)
+
+    return lower
+
+
 def _floating_of_two(op: str) -> Lowering:
     def lower(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
         # The neighbour of a number depends on the type it is stored in.
@@ -112,7 +121,8 @@ for _names, _make in (
     (SAME_KIND, _same_kind),
     (ROUNDING, _rounding),
     (QUESTIONS, _question),
-    (ARITHMETIC + BITWISE, _arithmetic),
+    (ARITHMETIC, _arithmetic),
+    (BITWISE, _bitwise),
     (FLOATING_OF_TWO, _floating_of_two),
     (COMPARISONS, _comparison),
     (LOGICAL, _logical),
