@@ -378,3 +378,24 @@ def test_attributes_of_tensors_and_functions_may_have_any_name():
     x = torch.ones(2)
     y = bothways.compile(program, fullgraph=True)(x, hook)
     assert getattr(x, "class") == 1 and getattr(y, "for") == 2 and getattr(hook, "not a name") == (2,)
+
+
+def test_a_view_that_autograd_refuses_is_refused_as_in_eager():
+    def views():
+        first, second = torch.ones(2, 2, requires_grad=True).mul(2).unbind(0)
+        with torch.no_grad():
+            first.mul_(3)
+        return second
+
+    def program(view, x):
+        x = x + 1
+        return x * view
+
+    assert str(outcome(program, views())) == str(outcome(bothways.compile(program, backend="eager"), views()))
+
+
+def outcome(function, view):
+    try:
+        return function(view, torch.ones(2))
+    except RuntimeError as error:
+        return type(error), str(error).splitlines()[0]

@@ -354,3 +354,16 @@ def test_a_few_operations_on_a_few_elements_are_left_to_autograd(elements, kerne
     torch.testing.assert_close(result, program(x, w))
     result.sum().backward()
     torch.testing.assert_close(w.grad, x * (x * w).cos())
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin", "mean", "logsumexp"])
+def test_the_reduction_of_one_element_has_memory_of_its_own(name):
+    def program(x):
+        reduce = getattr(x, name)
+        return reduce(0), reduce(0, keepdim=True), reduce(0)[None].squeeze()
+
+    x = torch.ones(1)
+    expected, results = program(x), bothways.compile(program)(x)
+    x.zero_()
+    for result, value in zip(results, expected, strict=True):
+        assert result is not x and torch.equal(result, value)

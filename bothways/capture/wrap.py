@@ -192,6 +192,10 @@ def _look_tensor(tracer: Tracer, obj: Any, source: Source) -> Value:
     check_class(tracer, type(obj))
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized or not torch_compat.has_plain_memory(obj):
         tracer.stop("tensor_subclass", f"{source} is a tensor of a special layout")
+    try:
+        obj.is_leaf  # noqa: B018
+    except RuntimeError as error:  # one of several views, of which another was changed
+        tracer.stop("object_unknown", f"autograd refuses {source}: {error}")
     return TensorValue.external(tracer, obj, source)
 
 

@@ -115,7 +115,8 @@ class Builder:
         """Over the axes, which stay with size one."""
         axes = [axis for axis in axes if node.shape[axis] != 1]
         if not axes:
-            return self.cast(node, dtype or node.dtype)
+            # The only element, but not its memory: people may change either.
+            return self.map("copy", self.cast(node, dtype or node.dtype), dtype=dtype or node.dtype)
         known = self.known_sums.get((node, tuple(axes)))
         if op == "sum" and known is not None:
             return self.cast(known, dtype or node.dtype)
