@@ -237,7 +237,8 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
     if emitter.tracer.graph.changes_inputs:
         values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
-        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{written})"]
+        sets = emitter.inject(tuple(map(frozenset, written)), "written")  # made once, asked at every call
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{sets})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]

@@ -8,8 +8,8 @@ operation; of tensors up to a size there is a copy. What cannot be put back is l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,8 +19,7 @@ from bothways import torch_compat
 MOST_ELEMENTS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """A tensor before the call; ``version`` is None where nobody counts what is done to it."""
 
     tensor: torch.Tensor
@@ -35,9 +34,9 @@ class Kept:
 def keep_inputs(
     graph: Callable[..., Any],
     tensors: Sequence[torch.Tensor],
-    counted: Sequence[int],
-    as_data: Sequence[int],
-    statistics: Sequence[int],
+    counted: AbstractSet[int],
+    as_data: AbstractSet[int],
+    statistics: AbstractSet[int],
 ) -> list[Kept]:
     """What is needed to tell whether the graph has changed its inputs, and to undo it.
 
@@ -63,7 +62,7 @@ def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.numel() > MOST_ELEMENTS or tensor.grad_fn is not None:
         return None
-    return _each_element_once(tensor.detach()).clone()
+    return _each_element_once(tensor.detach() if tensor.requires_grad else tensor).clone()
 
 
 def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
