@@ -15,6 +15,15 @@ from bothways.testing import CompileCounterWithBackend, same
 BACKENDS = ["eager", "aot_eager", "native"]
 
 
+@pytest.fixture(autouse=True)
+def _validated():
+    """PyTorch's compiler turns the validation of distributions off when it is loaded, which another test may do."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(True)
+    yield
+    torch.distributions.Distribution.set_default_validate_args(before)
+
+
 def log_probability(mean, scale, x):
     distribution = D.Normal(mean, scale)
     return distribution.log_prob(x).sum() + distribution.entropy().sum()
