@@ -19,6 +19,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
+from bothways.capture.definitions import replaced_builtin
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template
@@ -124,6 +125,9 @@ def capture(
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
     """
+    replaced = replaced_builtin()
+    if replaced is not None:
+        raise Unsupported(Break("builtin_replaced", f"builtins.{replaced} is not Python's own"))
     if any(active() for active in MODES):
         raise Unsupported(Break("torch_mode", "a torch dispatch mode or a function transform is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
@@ -187,6 +191,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         _guard_state(tracer, torch_compat.autocast_state, torch_compat.autocast_state())
     _guard_aliasing(tracer)
     tracer.guard_expected()
+    tracer.definitions.guard(tracer)
     graph_key = f"_graph_{tag}".rstrip("_")
     if isinstance(ending, Break):
         program = render_guards(tracer, list(arguments), function.__name__)

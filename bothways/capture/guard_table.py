@@ -8,6 +8,7 @@ by PyTorch's own answers. Where the table says no, the call is a miss, and the P
 from __future__ import annotations
 
 import builtins
+import ctypes
 import re
 import types
 import weakref
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.capture.guards import Guard, WeakIdentity, distinct_template
+from bothways.capture.guards import STAMPED, Guard, WeakIdentity, distinct_template
 from bothways.capture.sources import (
     Attr,
     BaseItem,
@@ -88,6 +89,9 @@ class TableWriter:
     def takes(self, guard: Guard) -> bool:
         """Add the rows of a guard; False when there are none for it."""
         template, sources = guard.template, guard.sources
+        if template == STAMPED:
+            self._rows.append(_stamped(*guard.constants))
+            return True
         if not all(map(self._is_readable, sources)):
             return False
         if template in FACTS or template in GRADIENT:
@@ -224,6 +228,11 @@ class TableWriter:
         found = lookup(cls, name)
         expected = 0 if found is MISSING else Address(found)
         self._classes.setdefault((cls, name), Row("PLAIN_CLASS", object=cls, other=name, data=expected))
+
+
+def _stamped(stamp: Any) -> Row:
+    operation, memory = stamp.packed()
+    return Row(operation, object=stamp, other=memory, data=ctypes.addressof(memory))
 
 
 def _is_plain(cls: type) -> bool:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from bothways.capture.sources import Source
 from bothways.errors import Position
 
+# The guard of a stamp, which is its one constant: a definition is what it was.
+STAMPED = "{c0}.holds()"
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -24,6 +27,8 @@ class Guard:
 
     def text(self) -> str:
         """How people read it, with the sources' own names and the constants' reprs."""
+        if self.template == STAMPED:
+            return str(self.constants[0])
         return self.template.format(
             **{f"s{i}": source.name for i, source in enumerate(self.sources)},
             **{f"c{i}": readable(constant) for i, constant in enumerate(self.constants)},

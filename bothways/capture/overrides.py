@@ -47,6 +47,7 @@ class Overrides:
         self.modes: list[Value] = []  # the innermost last
         self.state: Any = torch_compat.OverrideState.ENABLED
         self.met_subclass = False  # whether a tensor of a class of the user's takes part
+        self.is_patched = False  # whether ``torch.Tensor`` has methods that are not PyTorch's
         self.state_at_entry = self.state
         self._at_entry: list[Value] = []
         self._below = 0  # modes that are not ours to look at: the one that chooses the default device
@@ -54,6 +55,7 @@ class Overrides:
     def begin(self, tracer: Tracer, state: Any) -> None:
         """Take over the caller's modes, the default device's aside, which is at the bottom of the stack."""
         self.state = self.state_at_entry = state
+        self.is_patched = bool(tracer.definitions.patched)
         self._below = int(torch_compat.caller_device() is not None)
         stack = tracer.inject(MODE_STACK, "torch function modes")
         places = range(self._below, torch_compat.function_mode_depth())
@@ -66,7 +68,7 @@ class Overrides:
 
     @property
     def idle(self) -> bool:
-        return not self.modes and not self.met_subclass
+        return not self.modes and not self.met_subclass and not self.is_patched
 
     @property
     def is_quiet(self) -> bool:
@@ -222,6 +224,8 @@ def own_attribute(tracer: Tracer, tensor: TensorValue, name: str) -> Value | Non
     from bothways.capture.values.attributes import bind_class_attribute
     from bothways.capture.values.class_guards import guard_class_lacks
 
+    if name in tracer.definitions.patched:
+        return _patched(tracer, tensor, name)
     if tensor.cls in PLAIN_CLASSES:
         return None
     holder = next((base for base in tensor.cls.__mro__ if name in base.__dict__), None)
@@ -229,6 +233,16 @@ def own_attribute(tracer: Tracer, tensor: TensorValue, name: str) -> Value | Non
         guard_class_lacks(tracer, tensor.cls)
         return None
     return bind_class_attribute(tracer, tensor, tensor.cls, name, holder.__dict__[name])
+
+
+def _patched(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
+    """What somebody has put in the place of a method of tensors; what was there before counts as removed."""
+    from bothways.capture.values.attributes import bind_class_attribute, lookup
+
+    attribute = lookup(tensor.cls, name)
+    if not isinstance(attribute, (types.FunctionType, property, staticmethod, classmethod)):
+        tracer.stop("attribute_unknown", f"Tensor.{name} was replaced by {type(attribute).__name__}")
+    return bind_class_attribute(tracer, tensor, tensor.cls, name, attribute)
 
 
 def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:

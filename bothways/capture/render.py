@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bothways import torch_compat
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guard_table import TableWriter
-from bothways.capture.guards import Guard, WeakIdentity
+from bothways.capture.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.object_inputs import build_before
 from bothways.capture.overrides import without_class
 from bothways.capture.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
@@ -76,7 +76,8 @@ class GuardWriter:
             **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
             **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
         )
-        return Check(code, guard.text(), guard.where, in_table)
+        changed = guard.constants[0].changed if guard.template == STAMPED else None  # type: ignore[attr-defined]
+        return Check(code, guard.text(), guard.where, in_table, changed)
 
     def _read(self, source: Source) -> str:
         if source in self.names.bound:
@@ -323,10 +324,12 @@ def _entry(guard: Guard) -> Source | None:
 
 
 def _rank(guard: Guard) -> int:
-    """Arguments change most often, then what they lead to, then globals and interpreter state.
+    """Arguments change most often, then what they lead to, then globals and interpreter state, then definitions.
 
     First of all comes the question whether a torch function mode is active: the mode would see the other guards.
     """
+    if guard.template == STAMPED:
+        return 2
     if any(isinstance(source, Injected) and source.label == FUNCTION_MODES for source in guard.sources):
         return -1
     roots = [source.root for source in guard.sources]

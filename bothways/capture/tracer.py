@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from bothways.capture.definitions import Definitions
 from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
@@ -57,6 +58,7 @@ class Tracer:
         self.guards = GuardSet()
         self.effects = Effects()
         self.overrides = Overrides()
+        self.definitions = Definitions()
         self.frames: list[Frame] = []
         # The exceptions being handled: by the program, and by each generator that is running, innermost last.
         self.handling: list[ExceptionValue | None] = [None]
@@ -93,6 +95,7 @@ class Tracer:
         other.fullgraph, other.assumes, other.handled_outside = self.fullgraph, self.assumes, self.handled_outside
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
+        other.definitions = self.definitions
         other.symbols = self.symbols.without_new_ones(other)
         return other
 

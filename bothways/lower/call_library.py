@@ -23,6 +23,7 @@ from bothways.lower.build import Source, library_of
 from bothways.lower.entry_source import ENTER, POINTER, SPELLING
 from bothways.lower.guard_rows import Row, facts_of, packed
 from bothways.lower.guard_source import guard_text
+from bothways.runtime.stamps import version_offset
 
 # What the library calls, given to it as addresses, so that it needs no header and no symbol: of Python,
 PYTHON: dict[str, tuple[str, str]] = {
@@ -58,6 +59,9 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyObject_CallNoArgs": ("PyObject *", "PyObject *"),
     "PyObject_CallFunctionObjArgs": ("PyObject *", "PyObject *, ..."),
     "PyObject_CallMethodObjArgs": ("PyObject *", "PyObject *, PyObject *, ..."),
+    "PyFunction_GetCode": ("PyObject *", "PyObject *"),
+    "PyFunction_GetDefaults": ("PyObject *", "PyObject *"),
+    "PyFunction_GetKwDefaults": ("PyObject *", "PyObject *"),
     "PyCFunction_NewEx": ("PyObject *", "Method *, PyObject *, PyObject *"),
     "_PyType_Lookup": ("PyObject *", "PyObject *, PyObject *"),
 }
@@ -82,6 +86,10 @@ TP_DESCR_GET = 54  # of typeslots.h, part of Python's stable interface
 KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "exception": ("PyObject *", lambda: id(Exception)),
     "dictionary": ("PyObject *", lambda: id(dict)),
+    "whole_number": ("PyObject *", lambda: id(int)),
+    "number": ("PyObject *", lambda: id(float)),
+    "text": ("PyObject *", lambda: id(str)),
+    "raw": ("PyObject *", lambda: id(bytes)),
     "none": ("PyObject *", lambda: id(None)),
     "no": ("PyObject *", lambda: id(False)),
     "yes": ("PyObject *", lambda: id(True)),
@@ -92,6 +100,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     "strided": ("int64_t", torch_compat.strided_code),
+    "version_offset": ("int64_t", version_offset),
 }
 DECLARATIONS = """\
 typedef struct Object { int64_t references; struct Object *type; } PyObject;

@@ -32,6 +32,9 @@ ASKS: dict[str, str] = {
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
     "GRADIENT": "holds = requires_grad(value, row, plain);",
+    "NAMES": "holds = are_names_unchanged((Names *)row->data);",
+    "HOLDS": "holds = is_said_to_hold(*(PyObject **)row->data);",
+    "BODIES": "holds = are_bodies_unchanged((const int64_t *)row->data);",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
 
@@ -44,6 +47,7 @@ TYPES = """\
 typedef struct { int32_t operation, to, from, flag; PyObject *object, *other; int64_t data; } Row;
 typedef struct { int64_t rows, slots, arguments, results; Row row[]; } Table;
 typedef struct { int64_t facts, dtype, device_type, device_index, dimensions, numbers[]; } Tensor;
+typedef struct { PyObject *names; uint64_t version; int64_t count, is_whole, ignored; PyObject *entries[]; } Names;
 """
 
 HELPERS = """\
@@ -123,6 +127,51 @@ static int requires_grad(PyObject *value, const Row *row, int plain) {
     if (!answer) return -1;
     Py_DecRef(answer);
     return answer == (row->flag ? yes : no);
+}
+
+static int is_as_good(PyObject *one, PyObject *other) {
+    if (one == other) return 1;
+    if (!one || !other || one->type != other->type) return 0;
+    if (one->type != whole_number && one->type != number && one->type != text && one->type != raw) return 0;
+    return PyObject_RichCompareBool(one, other, 2);
+}
+
+// A stamp of ``runtime/stamps.py``: every change to a dictionary gives it another version; what was compared is not
+// compared again until then.
+static int are_names_unchanged(Names *stamp) {
+    uint64_t version = version_offset ? *(const uint64_t *)((const char *)stamp->names + version_offset) : 0;
+    if (version && version == stamp->version) return 1;
+    PyObject **entry = stamp->entries;
+    for (int64_t i = 0; i < stamp->count; ++i, entry += 2) {
+        PyObject *found = PyDict_GetItemWithError(stamp->names, entry[0]);
+        int same = !found && PyErr_Occurred() ? -1 : is_as_good(found, entry[1]);
+        if (same != 1) return same;
+    }
+    if (stamp->is_whole) {
+        int64_t size = PyDict_Size(stamp->names);
+        for (int64_t i = 0; i < stamp->ignored; ++i) size -= PyDict_GetItemWithError(stamp->names, entry[i]) != 0;
+        if (size != stamp->count) return 0;
+    }
+    stamp->version = version;
+    return 1;
+}
+
+static int is_said_to_hold(PyObject *asked) {
+    PyObject *answer = PyObject_CallNoArgs(asked);
+    if (!answer) return -1;
+    int holds = answer == yes;
+    Py_DecRef(answer);
+    return holds;
+}
+
+static int are_bodies_unchanged(const int64_t *listed) {
+    PyObject *const *body = (PyObject *const *)(listed + 1);
+    for (int64_t i = 0; i < listed[0]; ++i, body += 4) {
+        if (PyFunction_GetCode(body[0]) != body[1]) return 0;
+        if (PyFunction_GetDefaults(body[0]) != body[2]) return 0;
+        if (PyFunction_GetKwDefaults(body[0]) != body[3]) return 0;
+    }
+    return 1;
 }
 
 static int are_distinct(PyObject **slots, const int64_t *listed) {

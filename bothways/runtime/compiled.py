@@ -74,6 +74,8 @@ class History:
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
+# Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
+BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 # Breaks that are not there at the next call: the program that goes around one is not kept.
 BREAKS_ONCE = frozenset({"lazy_state"})
 
@@ -252,8 +254,7 @@ class CompiledFunction:
         self._note_break(unsupported.break_)
         if self.options.fullgraph:
             raise unsupported
-        # A mode is active now and may not be at the next call.
-        if unsupported.break_.code != "torch_mode":
+        if unsupported.break_.code not in BREAKS_AROUND:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
@@ -339,7 +340,7 @@ def failing_check(
 
 def describe_check(check: Check) -> str:
     where = f" (assumed at {check.where})" if check.where is not None else ""
-    return f"{check.text}{where}"
+    return f"{check.text}{where}" if check.changed is None else f"{check.changed()} was replaced"
 
 
 def graph_text(graph: Any) -> Callable[[], str]:

@@ -26,6 +26,7 @@ class Check:
     text: str
     where: Position | None
     in_table: bool = False  # the program's table checks it as well
+    changed: Callable[[], str] | None = None  # what is not as it was, where the text speaks of many things
 
 
 @dataclass(frozen=True)

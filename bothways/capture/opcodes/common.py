@@ -170,7 +170,7 @@ def DELETE_DEREF(frame: Frame, inst: Instruction) -> None:
 # Globals.
 
 
-# What nobody is expected to replace in a library's own globals.
+# What is rarely replaced in a library's own globals: definitions, which are stamped.
 FACTS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 
 
@@ -182,13 +182,18 @@ def read_global(frame: Frame, name: str) -> Value:
     written = tracer.effects.read_global(globals_, name)
     if written is not None and written.value is not None:
         return written.value
-    library = policy.is_library_module(globals_.get("__name__") or "")
+    module = globals_.get("__name__") or ""
+    library = policy.is_library_module(module)
     if written is None and name in globals_:
         if library and isinstance(globals_[name], FACTS):
+            tracer.definitions.name(module, globals_, name)
             return library_value(tracer, globals_[name])
         return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
+    tracer.definitions.builtin(name)
     if hasattr(builtins, name):
-        if not library and written is None:
+        if library:
+            tracer.definitions.name(module, globals_, name)
+        elif written is None:
             tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
         return library_value(tracer, getattr(builtins, name))
     if written is None:
@@ -374,6 +379,7 @@ def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
     if module is None or missing:
         frame.tracer.stop("import", f"{inst.argval} is imported inside the function")
     top = wanted if names.constant() else wanted.partition(".")[0]
+    frame.tracer.definitions.name("sys.modules", sys.modules, top)
     frame.push(library_value(frame.tracer, sys.modules[top]))
 
 

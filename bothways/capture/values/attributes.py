@@ -56,6 +56,7 @@ def find_class_attribute(tracer: Tracer, cls: type, name: str) -> Any:
     """What ``lookup`` finds, or what captured code put in its place."""
     from bothways.capture.values.classes import ClassValue
 
+    tracer.definitions.meet(cls, name)
     for base in cls.__mro__:
         known = tracer.known(base)
         if isinstance(known, ClassValue) and name in known.attrs:

@@ -1,7 +1,7 @@
 """What a capture assumes about the user's classes: the attributes it found, and those it did not find.
 
 A class may get an attribute later, and a function may get other code: both change what the same objects do.
-Library classes are taken as they are.
+Library classes are stamped (``capture/definitions.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) -> None:
-    """Assume that a user class still has this attribute."""
+    """Assume that a user class still has this attribute; a library's is stamped as a whole."""
+    tracer.definitions.meet(cls, name)
     if policy.is_library_module(cls.__module__):
         return
     source = tracer.inject(cls, cls.__qualname__)
@@ -28,24 +29,13 @@ def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) 
         tracer.guard(f"{{s0}}.{name} is {{c0}}", source, attribute)
     body = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
     if isinstance(body, types.FunctionType):
-        guard_function_body(tracer, body)
+        tracer.definitions.body(body)
 
 
 def guard_class_lacks(tracer: Tracer, cls: type) -> None:
     """Assume that nothing was added to the class, because something was looked for in it and not found."""
+    tracer.definitions.meet(cls)
     for base in cls.__mro__:
         if not policy.is_library_module(base.__module__):
             # One cheap check for every name that was not found: an attribute that is added makes the class longer.
             tracer.guard("len({s0}.__dict__) == {c0}", tracer.inject(base, base.__qualname__), len(base.__dict__))
-
-
-def guard_function_body(tracer: Tracer, function: types.FunctionType) -> None:
-    """Assume that a function which is known by identity still has its code and its defaults."""
-    if policy.is_library_module(function.__module__ or ""):
-        return
-    source = tracer.inject(function, function.__qualname__)
-    tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
-    if function.__defaults__ is not None:
-        # The tuple cannot change, so its identity stands for its length and for what is in it.
-        defaults = tracer.inject(function.__defaults__, f"{function.__qualname__}.__defaults__")
-        tracer.guard("{s0}.__defaults__ is {s1}", source, defaults)

@@ -41,6 +41,7 @@ class ClassValue(Value):
         known = tracer.known(target)
         if isinstance(known, ClassValue):
             return known
+        tracer.definitions.meet(target)
         value = cls(target, tracer.inject(target, target.__qualname__))
         tracer.remember(target, value)
         return value

@@ -91,6 +91,7 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
     from bothways.capture.wrap import library_value
 
     cls = target.cls
+    tracer.definitions.meet(cls, "__init__")
     if issubclass(cls, torch.autograd.Function) and not args and not kwargs:
         return ObjectValue(cls)  # an instance has no state; people make one to reach ``apply``
     make = lookup(cls, "__new__")

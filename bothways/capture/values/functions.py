@@ -112,10 +112,12 @@ class FunctionValue(Value):
     def external(
         cls, tracer: Tracer, function: types.FunctionType, source: Source, *, guarded: bool = True
     ) -> FunctionValue:
-        """A function from outside. Library functions are not guarded: nobody replaces their code."""
+        """A function from outside; one that is known by identity has its body stamped instead of being guarded."""
         if guarded:
             tracer.guard("type({s0}) is {c0}", source, types.FunctionType)
             tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
+        else:
+            tracer.definitions.body(function)
         closure: list[Value] = [
             external_cell(
                 tracer, cell, Item(Attr(source, "__closure__"), index), Cell(source, index, variable)
@@ -472,7 +474,7 @@ def external_cell(tracer: Tracer, cell: types.CellType, source: Source, inside: 
 
 
 def library_function(tracer: Tracer, function: types.FunctionType) -> FunctionValue:
-    """A function of a library or a stand-in: inlined like any other, guarded by nothing."""
+    """A function of a library or a stand-in: inlined like any other, its body stamped."""
     known = tracer.known(function)
     if isinstance(known, FunctionValue):
         return known

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # The dictionaries nn.Module.__getattr__ looks in, in its order.
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+# What a call of a module goes through; where somebody has replaced one of them, it is inlined like any other method.
+_CALL: dict[str, Any] = {
+    name: lookup(torch.nn.Module, name) for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
+}
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
@@ -66,7 +70,7 @@ class ModuleValue(ObjectValue):
         return tracer.member(content[name], Item(Attr(self.source, holder), name), "{c0} in {s0}")
 
     def missing_attr(self, tracer: Tracer, name: str, fallback: Any) -> Value:
-        if fallback is not lookup(torch.nn.Module, "__getattr__"):
+        if fallback is not _CALL["__getattr__"]:
             return super().missing_attr(tracer, name, fallback)
         for holder in MEMBER_DICTS:
             if self._dict_has(tracer, holder, name):
@@ -128,7 +132,9 @@ class ModuleValue(ObjectValue):
         custom = lookup(self.cls, "__call__")
         # A GraphModule's own __call__ only adds to tracebacks.
         plain = issubclass(self.cls, torch.fx.GraphModule) or hasattr(custom, "__bothways__")
-        if custom is not lookup(torch.nn.Module, "__call__") and not plain:
+        tracer.definitions.meet(self.cls)
+        is_patched = any(lookup(torch.nn.Module, name) is not own for name, own in _CALL.items())
+        if is_patched or (custom is not _CALL["__call__"] and not plain):
             return super().call(tracer, args, kwargs)
         self._stop_at_global_hooks(tracer)
         self._stop_at_first_call(tracer)

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy
-from bothways.capture.sources import Item, Source
+from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values.attributes import is_data_descriptor, lookup
 from bothways.capture.values.base import Value
 
 if TYPE_CHECKING:
@@ -37,21 +38,32 @@ class NamespaceValue(Value):
         return f"the module {self.module.__name__}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.wrap import library_value
-
         written = tracer.effects.read_global(self.module.__dict__, name)
         if written is not None:
             if written.value is None:
                 tracer.throw(AttributeError, f"module {self.module.__name__!r} has no attribute {name!r}")
             return written.value
         if policy.is_library_module(self.module.__name__):
-            return library_value(tracer, tracer.run_const(getattr, self.module, name))
+            return self._definition(tracer, name)
         globals_ = self.module.__dict__
         if name in globals_:
             return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
         if "__getattr__" in globals_:
             tracer.stop("attribute_unknown", f"{self.describe()} makes its attributes on demand")
         tracer.throw(AttributeError, f"module {self.module.__name__!r} has no attribute {name!r}")
+
+    def _definition(self, tracer: Tracer, name: str) -> Value:
+        """What a library's module has; where its class computes it, that is a setting, which may change."""
+        from bothways.capture.wrap import library_value
+
+        cls = type(self.module)
+        if cls is not types.ModuleType and is_data_descriptor(lookup(cls, name)) and name != "__dict__":
+            source = tracer.inject(self.module, self.module.__name__)
+            return tracer.wrap(tracer.run_const(getattr, self.module, name), Attr(source, name))
+        try:
+            return library_value(tracer, tracer.run_const(getattr, self.module, name))
+        finally:  # that it is not there is read, too
+            tracer.definitions.name(self.module.__name__, self.module.__dict__, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if policy.is_library_module(self.module.__name__):

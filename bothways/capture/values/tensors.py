@@ -228,6 +228,8 @@ class TensorValue(Value):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name in LATER:
             tracer.asked.add(name)
+        if name in tracer.definitions.patched:
+            return protocols.call(tracer, self.get_attr(tracer, name), args, kwargs)
         if tracer.overrides.has_say([self, *args, *kwargs.values()]):
             result = call_tensor_method(tracer, name, [self, *args], kwargs)
             if result is not PASSED:

@@ -41,9 +41,15 @@ def issubclass_of(tracer: Tracer, candidate: Value, classes: Value) -> bool:
         cls = None
     if not isinstance(cls, type):
         tracer.throw(TypeError, "issubclass() arg 1 must be a class")
-    return any(
-        bool(tracer.run_const(issubclass, cls, parent)) for parent in _classes(tracer, classes, "issubclass")
-    )
+    return any(_is_subclass(tracer, cls, parent) for parent in _classes(tracer, classes, "issubclass"))
+
+
+def _is_subclass(tracer: Tracer, cls: type, parent: Any) -> bool:
+    """``issubclass(cls, parent)``; a class that says no may be told otherwise by ``register``."""
+    verdict = bool(tracer.run_const(issubclass, cls, parent))
+    if not verdict and isinstance(parent, abc.ABCMeta):
+        tracer.definitions.refuse(cls, parent)
+    return verdict
 
 
 def _classes(tracer: Tracer, classes: Value, function: str) -> Iterator[Any]:
@@ -87,7 +93,7 @@ def _is_instance(tracer: Tracer, value: Value, cls: Any) -> bool:
     if getattr(cls, "_is_protocol", False):
         return _has_members(tracer, value, cls)
     if check in _BY_TYPE or not isinstance(cls, type):
-        return bool(tracer.run_const(issubclass, value.python_type(), cls))
+        return _is_subclass(tracer, value.python_type(), cls)
     if isinstance(value, ConstantValue):
         return bool(tracer.run_const(isinstance, value.content, cls))
     if isinstance(check, types.FunctionType):

@@ -1,0 +1,190 @@
+"""What one capture takes from definitions: names of library modules, library classes, bodies of functions.
+
+They stay as they are in most processes, and in others somebody patches them. Captured code reads hundreds of them, so
+they are not guarded one by one: each dictionary that holds some is one stamp (``runtime/stamps.py``).
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture import policy
+from bothways.capture.guards import STAMPED
+from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+# Flags of classes: made at run time, and never to be changed.
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+
+# What only matters where objects are made; PyTorch's own compiler replaces these of nn.Module when it is first used.
+OF_CONSTRUCTION = ("__init__", "__setstate__")
+
+# What ``torch.Tensor`` has of its own; anything else was put there by somebody.
+_OWN: dict[str, Any] = {
+    name: value
+    for name, value in vars(torch.Tensor).items()
+    if not isinstance(value, types.FunctionType) or policy.is_library_module(value.__globals__.get("__name__") or "")
+}
+
+# Builtin functions as Python has them, save those that people put others in the place of while nothing else changes.
+_BUILTINS: dict[str, Any] = {
+    name: value
+    for name, value in vars(builtins).items()
+    if name not in {"print", "input", "open", "__import__", "breakpoint", "_", "exit", "quit", "help"}
+}
+
+# The stamps of classes as they are now, which programs share; a class that was changed gets another one.
+_of_classes: dict[tuple[type, bool], NamesStamp] = {}
+
+
+class Definitions:
+    """The definitions that a capture has met so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, NamesStamp] = {}
+        self._classes: dict[type, bool] = {}  # with whether objects of it are made
+        self._bodies: dict[types.FunctionType, Body] = {}
+        self._refused: dict[tuple[type, type], None] = {}
+        # Attributes of tensors that are not PyTorch's: they are looked up like a user's.
+        own = vars(torch.Tensor)
+        self.patched = frozenset(name for name in {*_OWN, *own} if own.get(name) is not _OWN.get(name))
+        self.meet(torch.Tensor)
+
+    def name(self, label: str, names: dict[str, Any], name: str) -> None:
+        """A name of a library's module is read, or looked for in vain."""
+        if names.get("__name__", "").partition(".")[0] == "bothways":
+            return
+        stamp = self._names.get(id(names))
+        if stamp is None:
+            stamp = self._names[id(names)] = NamesStamp(label, names, {})
+        stamp.expected.setdefault(name, names.get(name, MISSING))
+
+    def builtin(self, name: str) -> None:
+        self.name("builtins", vars(builtins), name)
+
+    def meet(self, cls: type, name: str = "") -> None:
+        """Attributes of a class are looked up."""
+        makes = name in OF_CONSTRUCTION
+        if self._classes.get(cls, False) or (cls in self._classes and not makes):
+            return
+        metaclass: type = type(cls)
+        for base in (*cls.__mro__, *metaclass.__mro__):
+            self._classes[base] = makes or self._classes.get(base, False)
+
+    def body(self, function: types.FunctionType) -> None:
+        """A function is entered, or its body is known to do what a handler does."""
+        if function not in self._bodies and function.__globals__.get("__name__", "").partition(".")[0] != "bothways":
+            self._bodies[function] = Body.of(function)
+
+    def refuse(self, cls: type, parent: type) -> None:
+        """An abstract class says that another is none of its subclasses."""
+        self._refused[cls, parent] = None
+
+    def operation(self, target: Any) -> None:
+        """A function of PyTorch's that is written in Python becomes one node of the graph."""
+        if isinstance(target, str):
+            target = vars(torch.Tensor).get(target)
+        if isinstance(target, types.FunctionType) and policy.is_library_module(target.__module__ or ""):
+            for function in _called_by(target, target.__code__):
+                self.body(function)
+                for label, names, name in _names_in(function):
+                    self.name(label, names, name)
+
+    def stamps(self) -> Iterator[Stamp]:
+        """Everything that has to stay as it is."""
+        yield from (stamp for stamp in self._names.values())
+        for cls, makes in self._classes.items():
+            if _can_change(cls):
+                yield _stamp_of(cls, makes)
+        if self._bodies:
+            yield BodiesStamp(tuple(self._bodies.values()))
+        if self._refused:
+            yield SubclassStamp(tuple(self._refused))
+        for body in self._bodies.values():
+            if body.keyword_defaults:
+                label = f"{body.function.__qualname__}.__kwdefaults__"
+                yield NamesStamp(label, body.keyword_defaults, dict(body.keyword_defaults), is_whole=True)
+
+    def guard(self, tracer: Tracer) -> None:
+        """Assume all of it, and the classes of what the other guards ask about."""
+        for guard in tracer.guards:
+            if guard.template == "type({s0}) is {c0}":
+                cls = guard.constants[0]
+                assert isinstance(cls, type)
+                self.meet(cls)
+        for stamp in self.stamps():
+            tracer.guard(STAMPED, stamp)
+
+
+def _can_change(cls: type) -> bool:
+    """Whether a class is a library's and lets people replace its attributes; a user's is guarded by each of them."""
+    is_open = cls.__flags__ & _HEAP and not cls.__flags__ & _IMMUTABLE
+    module = cls.__module__
+    return bool(is_open) and policy.is_library_module(module) and module.partition(".")[0] != "bothways"
+
+
+def _stamp_of(cls: type, makes: bool) -> NamesStamp:
+    known = _of_classes.get((cls, makes))
+    if known is None or not known.holds():
+        known = _of_classes[cls, makes] = NamesStamp.of_class(cls, () if makes else OF_CONSTRUCTION)
+    return known
+
+
+def replaced_builtin() -> str | None:
+    """A builtin function that is not Python's own: capture calls them itself, and cannot tell what they do now."""
+    now = vars(builtins)
+    for name in _BUILTINS:
+        if name not in now or now[name] is not _BUILTINS[name]:
+            return name
+    return None
+
+
+# What a function of PyTorch's refers to. It is traced by being called, so what it refers to is in the graph.
+
+
+@functools.lru_cache(maxsize=1024)
+def _called_by(function: types.FunctionType, code: types.CodeType) -> tuple[types.FunctionType, ...]:
+    """The function and those it may call that are operations, too; by its code, which may be replaced."""
+    found: dict[types.FunctionType, None] = {}
+    pending = [function]
+    while pending:
+        caller = pending.pop()
+        if caller in found:
+            continue
+        found[caller] = None
+        for _, names, name in _names_in(caller):
+            value = names.get(name)
+            if isinstance(value, types.FunctionType) and policy.treatment_of(value) is policy.Treatment.GRAPH:
+                pending.append(value)
+    return tuple(found)
+
+
+def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Global names that the code of a function mentions, and names of modules that it may read off them."""
+    globals_ = function.__globals__
+    mentioned = dict.fromkeys(_mentioned(function.__code__))
+    for name in mentioned:
+        if name not in globals_:
+            if name in vars(builtins):
+                yield "builtins", vars(builtins), name
+            continue
+        yield globals_.get("__name__", "?"), globals_, name
+        module = globals_[name]
+        if isinstance(module, types.ModuleType) and policy.is_library_module(module.__name__):
+            members: Mapping[str, Any] = vars(module)
+            yield from ((module.__name__, vars(module), member) for member in mentioned if member in members)
+
+
+def _mentioned(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _mentioned(constant)
