@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import policy
+from bothways.capture.definitions import is_replaced
 from bothways.capture.policy import Treatment
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
 from bothways.capture.values.base import Args, Kwargs, Value
@@ -52,6 +53,8 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         marked = mark_of(real)
         if marked is not None:
             return _call_marked(tracer, function, marked, args, kwargs)
+        if policy.is_library_module(real.__module__ or "") and is_replaced(real):
+            return inline(tracer, function, args, kwargs)
         handler = torch_functions.HANDLERS.get(real)
         if handler is not None:
             return handler(tracer, args, kwargs)
@@ -78,7 +81,8 @@ def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs:
     from bothways.capture.values.tensors import TensorValue
 
     real = function.function
-    if tracer.overrides.has_say([*args, *kwargs.values()]):
+    assert real is not None
+    if tracer.overrides.has_say([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
         return inline(tracer, function, args, kwargs)
     tensor = args[0].realize() if args else None
     name = TENSOR_METHODS.get(real)

@@ -127,7 +127,7 @@ def capture(
     """
     replaced = replaced_builtin()
     if replaced is not None:
-        raise Unsupported(Break("builtin_replaced", f"builtins.{replaced} is not Python's own"))
+        raise Unsupported(Break("builtin_replaced", f"{replaced} was replaced"))
     if any(active() for active in MODES):
         raise Unsupported(Break("torch_mode", "a torch dispatch mode or a function transform is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
 import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture import policy
 from bothways.capture.guards import STAMPED
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 # What only matters where objects are made; PyTorch's own compiler replaces these of nn.Module when it is first used.
-OF_CONSTRUCTION = ("__init__", "__setstate__")
+OF_CONSTRUCTION = ("__init__", "__setstate__", "___needs_generation_tag_patch")
+
+# Where the code of libraries lies; code from elsewhere was put into a library's function by somebody.
+_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.__file__), "<")
+
+# What the namespaces that operations read hold when nothing is replaced.
+_AS_IMPORTED: dict[int, dict[str, Any]] = {
+    id(vars(module)): dict(vars(module))
+    for module in (torch, torch.nn.functional, torch.functional, torch_compat.TENSOR_MODULE, torch_compat.NN_FUNCTIONS)
+}
 
 # What ``torch.Tensor`` has of its own; anything else was put there by somebody.
 _OWN: dict[str, Any] = {
@@ -41,6 +52,13 @@ _BUILTINS: dict[str, Any] = {
     if name not in {"print", "input", "open", "__import__", "breakpoint", "_", "exit", "quit", "help"}
 }
 
+# Fields of tensors, and methods that tell what a tensor is.
+_ASKED = frozenset(
+    "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex is_signed "
+    "storage_offset untyped_storage data_ptr detach as_subclass requires_grad_ __torch_function__ __torch_dispatch__ "
+    "__class__ __dict__ __getattribute__ __getattr__ __setattr__ __hash__ __eq__ __new__".split()
+) | {name for name, value in vars(torch_compat.TENSOR_BASE).items() if isinstance(value, types.GetSetDescriptorType)}
+
 # The stamps of classes as they are now, which programs share; a class that was changed gets another one.
 _of_classes: dict[tuple[type, bool], NamesStamp] = {}
 
@@ -52,6 +70,7 @@ class Definitions:
         self._names: dict[int, NamesStamp] = {}
         self._classes: dict[type, bool] = {}  # with whether objects of it are made
         self._bodies: dict[types.FunctionType, Body] = {}
+        self._pristine: dict[types.FunctionType, bool] = {}
         self._refused: dict[tuple[type, type], None] = {}
         # Attributes of tensors that are not PyTorch's: they are looked up like a user's.
         own = vars(torch.Tensor)
@@ -88,15 +107,27 @@ class Definitions:
         """An abstract class says that another is none of its subclasses."""
         self._refused[cls, parent] = None
 
-    def operation(self, target: Any) -> None:
-        """A function of PyTorch's that is written in Python becomes one node of the graph."""
-        if isinstance(target, str):
-            target = vars(torch.Tensor).get(target)
-        if isinstance(target, types.FunctionType) and policy.is_library_module(target.__module__ or ""):
-            for function in _called_by(target, target.__code__):
-                self.body(function)
-                for label, names, name in _names_in(function):
-                    self.name(label, names, name)
+    def is_pristine(self, function: types.FunctionType) -> bool:
+        """Whether a function of PyTorch's that is one operation is all PyTorch's, with everything it calls.
+
+        Then it can be a node of the graph: it is called when the graph is traced, and never looked into.
+        """
+        known = self._pristine.get(function)
+        if known is None:
+            known = self._pristine[function] = all(map(self._take, _called_by(function, function.__code__)))
+        return known
+
+    def _take(self, function: types.FunctionType) -> bool:
+        self.body(function)
+        if is_replaced(function):
+            return False
+        is_same = True
+        for label, names, name in _names_in(function):
+            self.name(label, names, name)
+            imported = _AS_IMPORTED.get(id(names))
+            value = names.get(name)
+            is_same &= value is imported.get(name) if imported is not None else not is_replaced(value)
+        return is_same
 
     def stamps(self) -> Iterator[Stamp]:
         """Everything that has to stay as it is."""
@@ -138,21 +169,31 @@ def _stamp_of(cls: type, makes: bool) -> NamesStamp:
     return known
 
 
+def is_replaced(function: Any) -> bool:
+    """Whether something that a library's name stands for is a function of somebody else's."""
+    return isinstance(function, types.FunctionType) and not function.__code__.co_filename.startswith(_FOLDERS)
+
+
 def replaced_builtin() -> str | None:
-    """A builtin function that is not Python's own: capture calls them itself, and cannot tell what they do now."""
+    """A builtin function that is not Python's own, or a field of tensors that is not PyTorch's own.
+
+    Capture and backends ask them all the time, and cannot tell what they do now.
+    """
     now = vars(builtins)
     for name in _BUILTINS:
         if name not in now or now[name] is not _BUILTINS[name]:
-            return name
-    return None
+            return f"builtins.{name}"
+    # What tensors say of themselves is asked at every step of the way.
+    own = vars(torch.Tensor)
+    return next((f"Tensor.{name}" for name in own if name in _ASKED and own[name] is not _OWN.get(name)), None)
 
 
-# What a function of PyTorch's refers to. It is traced by being called, so what it refers to is in the graph.
+# What a function of PyTorch's refers to.
 
 
 @functools.lru_cache(maxsize=1024)
 def _called_by(function: types.FunctionType, code: types.CodeType) -> tuple[types.FunctionType, ...]:
-    """The function and those it may call that are operations, too; by its code, which may be replaced."""
+    """The function and those it may call that are operations, too; ``code`` is its own, which may be replaced."""
     found: dict[types.FunctionType, None] = {}
     pending = [function]
     while pending:

@@ -135,7 +135,6 @@ class GraphBuilder:
     def _op(
         self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
-        self.tracer.definitions.operation(target)
         if any(map(keyword.iskeyword, kwargs)):
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         tensors: dict[int, TensorValue] = {}

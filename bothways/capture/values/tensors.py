@@ -7,6 +7,7 @@ sound because every input's metadata is guarded. Work on data becomes a node; re
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +259,9 @@ class TensorValue(Value):
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
             return _SLOT_METHODS[name](tracer, self, args)
+        own = vars(torch.Tensor).get(name)
+        if isinstance(own, types.FunctionType) and not tracer.definitions.is_pristine(own):
+            return tracer.inline(own, [self, *args], kwargs)
         args, kwargs = _with_factor(tracer, self, name, args, kwargs)
         return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
 

@@ -1,0 +1,386 @@
+"""Functions, methods, classes and code that are replaced after a function was compiled: the next call notices.
+
+Each case is called plain and compiled: before, while the definition is replaced, and after it was put back, where the
+first program is found again.
+"""
+
+import abc
+import builtins
+import collections.abc
+import math
+import random
+import subprocess
+import sys
+import textwrap
+import types
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bothways
+from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, version_offset
+from bothways.testing import CompileCounter
+
+X = torch.linspace(-1.0, 1.0, 6)
+LINEAR = nn.Linear(6, 3)
+NORM = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.GELU())
+OPTIMIZER = torch.optim.SGD(LINEAR.parameters(), lr=0.0)
+
+
+def hundredfold(value, *_, **__):
+    return value * 100
+
+
+def drawn(x):
+    state = random.getstate()
+    result = x + random.random()
+    random.setstate(state)
+    return result
+
+
+# What is replaced -> a program that depends on it, and what stands in its place.
+CASES = {
+    "torch.sin": (lambda x: torch.sin(x), hundredfold),
+    "torch.nn.functional.relu": (lambda x: F.relu(x), hundredfold),
+    "torch.nn.functional.linear": (lambda x: LINEAR(x), hundredfold),
+    "torch.nn.functional.softmax": (lambda x: F.softmax(x, 0), hundredfold),
+    "torch.Tensor.sin": (lambda x: x.sin(), hundredfold),
+    "torch.Tensor.__add__": (lambda x: x + 1, hundredfold),
+    "torch.Tensor.__rmul__": (lambda x: 2 * x, hundredfold),
+    "torch.Tensor.__neg__": (lambda x: -x, hundredfold),
+    "torch.Tensor.__getitem__": (lambda x: x[1:], hundredfold),
+    "torch.Tensor.__matmul__": (lambda x: x @ x, hundredfold),
+    "torch.Tensor.shape": (lambda x: x * x.shape[0], property(lambda self: (7,))),
+    "torch.Tensor.relu": (lambda x: x.relu(), torch.Tensor.sigmoid),
+    "torch.nn.Linear.forward": (lambda x: LINEAR(x), lambda self, x: x * 100),
+    "torch.nn.LayerNorm.forward": (lambda x: NORM(x), lambda self, x: x * 100),
+    "torch.nn.Module.__call__": (lambda x: NORM(x), lambda self, x: x * 100),
+    "torch.nn.Module._call_impl": (lambda x: NORM(x), lambda self, x: x * 100),
+    "math.sqrt": (lambda x: x * math.sqrt(4), lambda value: 7.0),
+    "math.pi": (lambda x: x * math.pi, 3),
+    "random.random": (drawn, lambda: 7.0),
+    "builtins.len": (lambda x: x * len((1, 2)), lambda value: 7),
+    "builtins.abs": (lambda x: x * abs(-2), lambda value: 7),
+    "builtins.isinstance": (lambda x: x * (2 if isinstance(x, torch.Tensor) else 3), lambda *_: False),
+}
+
+
+def check(program, patch, *, backend="eager", same=torch.equal):
+    compiled = bothways.compile(program, backend=backend)
+    for _ in range(2):
+        assert same(compiled(X), program(X))
+    programs = len(compiled.__bothways__.programs)
+    with patch:
+        for _ in range(2):
+            assert same(compiled(X), program(X)), "the replaced definition was not noticed"
+    changed = len(compiled.__bothways__.programs)
+    for _ in range(2):
+        assert same(compiled(X), program(X)), "the definition that was put back was not noticed"
+    assert len(compiled.__bothways__.programs) == changed, "the first program was not found again"
+    return compiled, changed - programs
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_definition_is_replaced(name, backend):
+    program, other = CASES[name]
+    check(program, mock.patch(name, other), backend=backend, same=torch.allclose)
+
+
+def test_a_program_is_made_for_what_was_put_there():
+    counter = CompileCounter()
+    compiled = bothways.compile(lambda x: torch.sin(x) + 1, backend=counter)
+    compiled(X)
+    with mock.patch("torch.sin", torch.cos):
+        assert torch.equal(compiled(X), torch.cos(X) + 1)
+        assert counter.frame_count == 2
+        compiled(X)
+    compiled(X)
+    assert counter.frame_count == 2
+    (reason,) = compiled.__bothways__.history.recompilations
+    assert reason == "torch.sin was replaced"
+
+
+def test_other_names_of_the_same_module_may_change():
+    counter = CompileCounter()
+    compiled = bothways.compile(lambda x: torch.sin(x), backend=counter)
+    compiled(X)
+    with mock.patch("torch.cos", torch.sin), mock.patch.object(torch, "a_new_name", 1, create=True):
+        compiled(X)
+    assert counter.frame_count == 1
+
+
+def test_a_mock_is_called_each_time():
+    compiled = bothways.compile(lambda x: torch.sin(x) * 2)
+    compiled(X)
+    with mock.patch("torch.sin", return_value=X) as stands_in:
+        assert torch.equal(compiled(X), X * 2)
+        assert torch.equal(compiled(X), X * 2)
+    assert stands_in.call_count == 2
+    assert torch.allclose(compiled(X), X.sin() * 2)
+
+
+def test_a_method_that_is_added_to_tensors_is_python_like_any_other():
+    calls = []
+
+    def twice(self):
+        calls.append(self.shape)
+        return self * 2
+
+    def program(x):
+        return x.twice() if hasattr(x, "twice") else x
+
+    compiled = bothways.compile(program)
+    assert torch.equal(compiled(X), X)
+    with mock.patch.object(torch.Tensor, "twice", twice, create=True):
+        for _ in range(3):
+            assert torch.equal(compiled(X), X * 2)
+        assert calls == [X.shape] * 3
+    assert torch.equal(compiled(X), X)
+
+
+def test_a_name_that_was_looked_for_in_vain():
+    def program(x):
+        return x * 2 if hasattr(torch, "a_new_name") else x
+
+    check(program, mock.patch.object(torch, "a_new_name", 1, create=True))
+
+
+def test_a_setting_that_a_module_computes():
+    def program(x):
+        return x * 2 if torch.backends.cudnn.enabled else x * 3
+
+    check(program, torch.backends.cudnn.flags(enabled=False))
+
+
+def test_a_module_that_is_imported_inside():
+    def program(x):
+        import math
+
+        return x * math.floor(2.5)
+
+    other = types.ModuleType("math")
+    other.floor = lambda value: 7
+    check(program, mock.patch.dict(sys.modules, math=other))
+
+
+class Replaced:
+    """Sets an attribute that ``mock.patch`` would first delete, such as the code of a function."""
+
+    def __init__(self, owner, name, value):
+        self.owner, self.name, self.value = owner, name, value
+
+    def __enter__(self):
+        self.before = getattr(self.owner, self.name)
+        setattr(self.owner, self.name, self.value)
+
+    def __exit__(self, *_):
+        setattr(self.owner, self.name, self.before)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    ("function", "other", "program"),
+    [
+        (F.relu, lambda input, inplace=False: input * 100, lambda x: F.relu(x)),
+        (F.relu, lambda input, inplace=False: input * 100, lambda x: nn.ReLU()(x)),
+        (nn.Linear.forward, lambda self, input: input * 100, lambda x: LINEAR(x)),
+        (torch.Tensor.norm, lambda self, *args, **kwargs: self * 100, lambda x: x.norm()),
+        (torch.norm, lambda *args, **kwargs: args[0] * 100, lambda x: x.norm()),
+    ],
+)
+def test_the_code_of_a_library_function_is_replaced(function, other, program, backend):
+    code = other.__code__.replace(co_freevars=(), co_name=function.__name__)
+    given = types.FunctionType(code, function.__globals__)
+    with pytest.MonkeyPatch.context() as patched:
+        compiled = bothways.compile(program, backend=backend)
+        assert torch.allclose(compiled(X), program(X))
+        patched.setattr(function, "__code__", given.__code__)
+        assert torch.allclose(compiled(X), program(X))
+        patched.undo()
+        assert torch.allclose(compiled(X), program(X))
+
+
+def test_the_defaults_of_a_library_function_are_replaced():
+    check(lambda x: F.leaky_relu(x), Replaced(F.leaky_relu, "__defaults__", (0.5, False)))
+
+
+def test_keyword_defaults_are_changed_where_they_are():
+    def scaled(x, *, by=2.0):
+        return x * by
+
+    class Scaling:
+        def __call__(self, x):
+            return scaled(x)
+
+    check(lambda x: Scaling()(x), mock.patch.dict(scaled.__kwdefaults__, by=3.0))
+
+
+# Abstract classes
+
+
+class Shape(abc.ABC):  # noqa: B024
+    """Has no method: it is what others say of themselves."""
+
+
+def test_a_class_is_registered_with_an_abstract_one():
+    class Square:
+        pass
+
+    class Circle:
+        pass
+
+    square = Square()
+
+    def program(x):
+        return x * 2 if isinstance(square, Shape) else x * 3
+
+    counter = CompileCounter()
+    compiled = bothways.compile(program, backend=counter)
+    assert torch.equal(compiled(X), X * 3)
+    Shape.register(Circle)
+    assert torch.equal(compiled(X), X * 3)
+    assert counter.frame_count == 1
+    Shape.register(Square)
+    assert torch.equal(compiled(X), X * 2)
+    assert torch.equal(compiled(X), X * 2)
+    assert counter.frame_count == 2
+
+
+def test_issubclass_asks_again():
+    class Table:
+        pass
+
+    def program(x):
+        return x * 2 if issubclass(Table, collections.abc.Mapping) else x * 3
+
+    compiled = bothways.compile(program)
+    assert torch.equal(compiled(X), X * 3)
+    collections.abc.Mapping.register(Table)
+    assert torch.equal(compiled(X), X * 2)
+
+
+# Training
+
+
+def test_an_optimizer_s_step_is_replaced(monkeypatch):
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def update(x):
+        optimizer.step()
+        return x + 1
+
+    compiled = bothways.compile(update)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = model.weight.detach().clone()
+    compiled(X)
+    assert torch.equal(model.weight.detach(), before - 0.5)
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: None)
+    compiled(X)
+    assert torch.equal(model.weight.detach(), before - 0.5)
+    monkeypatch.undo()
+    compiled(X)
+    assert torch.equal(model.weight.detach(), before - 1.0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_gradients_follow_what_was_put_there(backend):
+    def program(x):
+        return torch.sin(x).sum()
+
+    compiled = bothways.compile(program, backend=backend)
+    gradients = []
+    for function in (torch.sin, torch.cos, torch.sin):
+        with mock.patch("torch.sin", function):
+            x = X.clone().requires_grad_()
+            compiled(x).backward()
+            gradients.append(x.grad)
+    assert torch.allclose(gradients[0], X.cos())
+    assert torch.allclose(gradients[1], -X.sin())
+    assert torch.allclose(gradients[2], X.cos())
+
+
+# Stamps
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_guards_in_python_notice_the_same(in_c):
+    with bothways.config.patch(guards_in_c=in_c):
+        check(lambda x: torch.sin(x), mock.patch("torch.sin", hundredfold))
+        check(lambda x: LINEAR(x), mock.patch("torch.nn.Linear.forward", lambda self, x: x * 100))
+        check(lambda x: F.leaky_relu(x), Replaced(F.leaky_relu, "__defaults__", (0.5, False)))
+
+
+def test_a_stamp_holds_while_its_names_are_the_same_objects():
+    names = {"one": len, "two": 1.5}
+    stamp = NamesStamp("names", names, {"one": len, "two": 1.5, "three": MISSING})
+    assert stamp.holds()
+    names["four"] = 4
+    assert stamp.holds()
+    names["two"] = 3.0 / 2
+    assert stamp.holds()
+    names["three"] = 3
+    assert not stamp.holds() and stamp.changed() == "names.three"
+    del names["three"]
+    names["one"] = max
+    assert not stamp.holds() and stamp.changed() == "names.one"
+
+
+def test_a_stamp_of_a_class_notices_what_is_added():
+    class Example:
+        method = len
+
+    stamp = NamesStamp.of_class(Example, ("ignored",))
+    assert stamp.holds()
+    Example.ignored = 1
+    assert Example.__annotations__ == {}  # Python makes them now
+    assert stamp.holds()
+    Example.other = 1
+    assert not stamp.holds() and stamp.changed().endswith("Example.other")
+    del Example.other
+    assert stamp.holds()
+
+
+def test_a_stamp_of_bodies():
+    def function(a, b=1, *, c=2):
+        return a
+
+    stamp = BodiesStamp((Body.of(function),))
+    assert stamp.holds()
+    function.__defaults__ = (2,)
+    assert not stamp.holds() and "function" in stamp.changed()
+
+
+def test_this_python_has_versions_of_dictionaries():
+    assert version_offset() > 0
+    assert sys.version_info < (3, 14)
+
+
+def test_builtins_that_people_do_replace_leave_the_rest_alone():
+    counter = CompileCounter()
+    compiled = bothways.compile(lambda x: x.sin(), backend=counter)
+    with mock.patch.object(builtins, "print", lambda *_: None):
+        compiled(X)
+    compiled(X)
+    assert counter.frame_count == 1
+
+
+def test_loading_another_compiler_does_not_compile_a_module_again():
+    script = """
+        import torch, bothways
+        from bothways.testing import CompileCounter
+        counter = CompileCounter()
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+        compiled = bothways.compile(lambda x: model(x), backend=counter)
+        compiled(torch.ones(3))
+        import torch._dynamo
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+        compiled(torch.ones(3))
+        assert counter.frame_count == 1, compiled.__bothways__.history.recompilations
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
