@@ -305,6 +305,36 @@ def test_gradients_follow_what_was_put_there(backend):
     assert torch.allclose(gradients[2], X.cos())
 
 
+class ScaledBySine(torch.autograd.Function):
+    """Its backward reads a name that is replaced between the forward and the backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * torch.sin(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("in_c", [True, False])
+def test_a_backward_that_was_traced_notices_when_it_runs(backend, in_c):
+    def program(x):
+        return ScaledBySine.apply(x).sum()
+
+    with bothways.config.patch(guards_in_c=in_c, kernels_for_small_graphs=True):
+        compiled = bothways.compile(program, backend=backend)
+        for function in (torch.sin, torch.cos, torch.sin):
+            x = X.clone().requires_grad_()
+            loss = compiled(x)
+            with mock.patch("torch.sin", function):
+                loss.backward()
+            assert torch.allclose(x.grad, function(X))
+
+
 # Stamps
 
 

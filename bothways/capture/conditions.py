@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bothways.capture.emit import Names
-from bothways.capture.guards import Guard
+from bothways.capture.guard_table import TableWriter
+from bothways.capture.guards import STAMPED, Guard
 from bothways.capture.render import RESERVED, GuardWriter
 from bothways.capture.sources import Injected
+from bothways.config import config
+from bothways.lower.call_library import call_library
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -24,9 +27,12 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     listed = list(dict.fromkeys(guards))
     if not listed:
         return None
+    names, stamped = _in_table(listed)
     writer = GuardWriter(tracer, Names(RESERVED), listed)
-    text = " and ".join(f"({writer.check(guard).code})" for guard in listed)
-    holds: Callable[[], bool] = eval(f"lambda: {text}", tracer.namespace)
+    texts = [f"({writer.check(guard).code})" for guard in listed if guard not in stamped]
+    if names is not None:
+        texts.append(f"{tracer.inject(names, 'definitions').key}()")
+    holds: Callable[[], bool] = eval(f"lambda: {' and '.join(texts)}", tracer.namespace)
 
     def check() -> bool:
         try:
@@ -35,3 +41,14 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
             return False  # what the guard reads is not there any more
 
     return check
+
+
+def _in_table(guards: list[Guard]) -> tuple[Callable[[], Any] | None, frozenset[Guard]]:
+    """A function in C that checks the stamps among the guards, and which those are."""
+    library = call_library() if config.guards_in_c else None
+    stamped = frozenset(guard for guard in guards if guard.template == STAMPED)
+    if library is None or not stamped:
+        return None, frozenset()
+    table = TableWriter((), {})
+    assert all(map(table.takes, stamped))
+    return table.finish(library, ()), stamped

@@ -107,6 +107,16 @@ class Definitions:
         """An abstract class says that another is none of its subclasses."""
         self._refused[cls, parent] = None
 
+    def absorb(self, other: Definitions) -> None:
+        """Take over what code met that was looked at apart."""
+        for names in other._names.values():
+            for name in names.expected:
+                self.name(names.label, names.names, name)
+        for cls, makes in other._classes.items():
+            self._classes[cls] = makes or self._classes.get(cls, False)
+        self._bodies = {**other._bodies, **self._bodies}
+        self._refused.update(other._refused)
+
     def is_pristine(self, function: types.FunctionType) -> bool:
         """Whether a function of PyTorch's that is one operation is all PyTorch's, with everything it calls.
 

@@ -11,7 +11,7 @@ import abc
 import ctypes
 import gc
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class NamesStamp:
     """Names of one dictionary: a module's, a class's, a function's keyword defaults."""
 
     label: str
-    names: Mapping[str, Any]  # the dictionary as it is at any time
+    names: dict[str, Any]  # the dictionary as it is at any time
     expected: dict[str, Any]
     is_whole: bool = False  # whether a name that was added counts, too, unless it is one of these:
     ignored: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ def _names(bodies: Iterable[Body]) -> Iterator[str]:
     return (body.function.__qualname__ for body in bodies)
 
 
-def _mapping_behind(cls: type) -> Mapping[str, Any]:
+def _mapping_behind(cls: type) -> dict[str, Any]:
     """The dictionary of a class, which Python shows through a proxy."""
     behind: list[Any] = gc.get_referents(cls.__dict__)
     return next(found for found in behind if type(found) is dict)

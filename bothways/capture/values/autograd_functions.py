@@ -22,8 +22,9 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import policy, protocols
 from bothways.capture.conditions import can_be_checked_later, condition
+from bothways.capture.definitions import Definitions
 from bothways.capture.fakes import Fake
-from bothways.capture.guards import Guard
+from bothways.capture.guards import STAMPED, Guard
 from bothways.capture.object_inputs import outline_of
 from bothways.capture.shape_rules import Prediction
 from bothways.capture.tracer import Observed
@@ -72,6 +73,7 @@ class Call:
     inputs: Args
     wants_grad: bool
     backward_reads: list[Guard] = field(default_factory=list)  # to be checked when the backward runs
+    backward_definitions: list[Definitions] = field(default_factory=list)  # likewise
 
     @property
     def name(self) -> str:
@@ -281,6 +283,7 @@ def _backward_is_opaque(call: Call, looked: Looked) -> bool:
 def _reads_the_world(call: Call, looked: Looked, given: list[bool], must_capture: bool) -> bool:
     """Interpret the backward with gradients for some of the results."""
     side = _fork(call.tracer)
+    side.definitions = Definitions()
     gradients: Args = [
         _gradient(looked, value) if there else ConstantValue(None)
         for value, there in zip(looked.outputs, given, strict=True)
@@ -310,6 +313,8 @@ def _reads_the_world(call: Call, looked: Looked, given: list[bool], must_capture
     )
     if not opaque:
         call.backward_reads += read
+        call.backward_definitions.append(side.definitions)
+        call.tracer.definitions.absorb(side.definitions)
         for guard in side.guards:
             call.tracer.guards.add(guard)
     return opaque
@@ -377,7 +382,7 @@ def _record(call: Call, looked: Looked, opaque: bool) -> Value:
     stateful = call.has_jvp or _is_stateful(looked.side) or arguments.has_objects
     effects = bool(looked.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(looked.side)
     opaque = opaque or arguments.has_objects
-    reads = None if opaque or not call.backward_reads else _reads(call, looked)
+    reads = None if opaque else _reads(call, looked)
     target = ApplyFunction(call.cls, given, opaque=opaque, stateful=stateful, has_effects=effects, reads=reads)
     results = Results(call, looked)
     described = tuple(results.describe(value) for value in looked.outputs)
@@ -388,7 +393,8 @@ def _record(call: Call, looked: Looked, opaque: bool) -> Value:
 
 def _reads(call: Call, looked: Looked) -> Reads:
     of_forward = [guard for guard in looked.side.guards if not _is_settled(guard) and can_be_checked_later(guard)]
-    return Reads(condition(call.tracer, of_forward), condition(call.tracer, call.backward_reads))
+    stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
+    return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
 
 
 def _changes_free_tensors(side: Tracer) -> bool:
