@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint typecheck pytest slow soak conformance bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak faults conformance bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
 	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000)"
+	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
 	@echo "make format    let ruff fix what it can"
@@ -59,6 +60,12 @@ COUNT ?= 2000
 
 soak: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_soak.py
+
+# How long each fault goes on, as a share of its usual time.
+FAULTS ?= 1.0
+
+faults: $(READY)
+	BOTHWAYS_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q -s -n 0 -m faults $(ARGS)
 
 conformance: $(READY)
 	rm -rf build/conformance
