@@ -10,12 +10,13 @@ import difflib
 import functools
 import inspect
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, TypeVar, get_type_hints
+
+from bothways.locks import Lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -178,7 +179,7 @@ class Patch:
             setattr(self._target, name, value)
 
 
-_lock = threading.RLock()
+_lock = Lock()
 
 # Field -> its type, taken from the annotations above so that there is one list of fields.
 FIELD_TYPES: dict[str, type[Any]] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}

@@ -1,5 +1,6 @@
 """Lifetimes: programs keep nothing of the user's alive, and nothing keeps programs alive but their function."""
 
+import contextlib
 import gc
 import linecache
 import weakref
@@ -195,6 +196,122 @@ def test_a_compiled_module_is_collected():
     references = watch(module=module, compiled=compiled, weight=module.weight)
     del module, compiled
     assert alive(references) == []
+
+
+@contextlib.contextmanager
+def no_collector():
+    """Nothing is freed but what nobody refers to any more."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def still_there(references):
+    return [name for name, reference in references.items() if reference() is not None]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_dropped_module_does_not_wait_for_the_garbage_collector(backend):
+    with no_collector():
+        module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        compiled = bothways.compile(module, backend=backend)
+        for _ in range(2):
+            compiled(torch.ones(2, 4)).sum().backward()
+        state = bothways.api.modules.state_of(compiled)
+        references = watch(module=module, twin=compiled, weight=module[0].weight, state=state, program=state.programs[0])
+        del module, compiled, state
+        assert still_there(references) == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("kind", ["whole", "breaking", "raising", "with sizes"])
+def test_a_dropped_function_does_not_wait_for_the_garbage_collector(backend, kind):
+    def make():
+        scale = torch.ones(1)
+
+        def program(x):
+            y = torch.sin(x * scale)
+            if kind == "breaking":
+                bothways.graph_break()
+            if kind == "raising":
+                raise ValueError
+            return y + 1
+
+        return program, weakref.ref(scale)
+
+    with no_collector():
+        program, scale = make()
+        compiled = bothways.compile(program, backend=backend)
+        for size in (3, 3, 4, 5) if kind == "with sizes" else (3, 3):
+            with contextlib.suppress(ValueError):
+                compiled(torch.ones(size))
+        references = watch(compiled=compiled, state=compiled.__bothways__, program=program) | {"scale": scale}
+        references |= {f"program {n}": weakref.ref(made) for n, made in enumerate(compiled.__bothways__.programs)}
+        del compiled, program
+        assert still_there(references) == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_forced_backend_does_not_keep_a_dropped_function(backend):
+    with no_collector():
+        compiled = bothways.compile(lambda x: x * 2, backend="eager")
+        try:
+            bothways.set_stance(force_backend=backend)
+            compiled(torch.ones(3))
+        finally:
+            bothways.set_stance("default")
+        references = watch(compiled=compiled, state=compiled.__bothways__)
+        del compiled
+        assert still_there(references) == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_function_called_at_a_break_is_not_kept(backend):
+    def make():
+        scale = torch.ones(3)
+
+        def callee(x):
+            y = x * scale
+            print(end="")
+            return y + scale
+
+        return callee, weakref.ref(scale)
+
+    def program(x, f):
+        return torch.sin(f(x)) + 1
+
+    compiled = bothways.compile(program, backend=backend)
+    with no_collector():
+        for _ in range(3):
+            callee, scale = make()
+            for _ in range(2):
+                assert torch.equal(compiled(torch.ones(3), callee), program(torch.ones(3), callee))
+            references = watch(callee=callee) | {"scale": scale}
+            del callee
+            assert still_there(references) == []
+
+
+def test_a_function_called_at_a_break_whose_code_or_defaults_change():
+    def callee(x, n=2):
+        print(end="")
+        return x * n
+
+    def other(x, n=2):
+        print(end="")
+        return x - n
+
+    def program(x):
+        return callee(x) + 1
+
+    compiled, x = bothways.compile(program, backend="eager"), torch.ones(3)
+    for change in (lambda: None, lambda: setattr(callee, "__defaults__", (5,)),
+                   lambda: setattr(callee, "__code__", other.__code__)):  # fmt: skip
+        change()
+        for _ in range(2):
+            assert torch.equal(compiled(x), program(x))
 
 
 def test_a_compiled_method_does_not_keep_its_class():

@@ -17,7 +17,7 @@ from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, looku
 from bothways.capture import capture
 from bothways.capture.render import inner_names
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime.compiled import CompiledFunction, Options, reset_all
+from bothways.runtime.compiled import CompiledFunction, Options, compiled_function, reset_all
 from bothways.runtime.marks import Mark, mark_of
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def compile_function(function: types.FunctionType, settings: Options) -> Any:
     """The dispatcher of a Python function; an already compiled one is compiled anew from its original."""
     compiled = getattr(function, "__bothways__", None)
     original = compiled.original if isinstance(compiled, CompiledFunction) else function
-    return CompiledFunction(original, settings, capture, inner_names).function
+    return compiled_function(original, settings, capture, inner_names)
 
 
 def reset() -> None:

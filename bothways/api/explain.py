@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bothways.api.compile import check_target, compile
+from bothways.api.modules import state_of
 from bothways.report import Explanation
 from bothways.runtime.compiled import CompiledFunction
 
@@ -45,7 +46,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
 def _state_of(target: Any) -> CompiledFunction | None:
     if isinstance(target, types.MethodType):
         target = target.__func__
-    if isinstance(target, torch.nn.Module):
+    if isinstance(target, torch.nn.Module) and state_of(target) is None:
         target = type(target).__call__
-    state = getattr(target, "__bothways__", None)
+    state = state_of(target) if isinstance(target, torch.nn.Module) else getattr(target, "__bothways__", None)
     return state if isinstance(state, CompiledFunction) else None

@@ -30,38 +30,53 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
     if isinstance(original, torch.jit.ScriptModule):
         raise InvalidTarget("a ScriptModule is compiled already")
     cls = type(original)
-    compiled_call = compile_function(_own_copy(call_module, f"{cls.__qualname__}.__call__"))
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return compiled_call(original, *args, **kwargs)
-
-    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
-        return compile_module(copy.deepcopy(original, memo), compile_function)
-
-    def __copy__(self: Any) -> Any:
-        return compile_module(copy.copy(original), compile_function)
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        # Programs are not saved: what is loaded is the plain module, which can be compiled again.
-        return _identity, (original,)
-
-    __call__.__bothways__ = compiled_call.__bothways__  # type: ignore[attr-defined]
-    members: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "__bothways_original__": True,
-        "_orig_mod": property(lambda self: original),
-        "__call__": __call__,
-        "__deepcopy__": __deepcopy__,
-        "__copy__": __copy__,
-        "__reduce_ex__": __reduce_ex__,
-    }
-    twin_class = _subclass(cls, members)
-    twin: Any = object.__new__(twin_class)
+    face = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    twin: Any = object.__new__(_subclass(cls, {**MEMBERS, **face}))
     object.__setattr__(twin, "__dict__", original.__dict__)
+    compiled_call = compile_function(_own_copy(call_module, f"{cls.__qualname__}.__call__"))
+    for name, value in zip(SLOTS, (original, compiled_call, compile_function), strict=True):
+        object.__setattr__(twin, name, value)
     assert isinstance(twin, torch.nn.Module)
     return twin
+
+
+# What a twin has for itself. Not in its class: a class is freed by the garbage collector alone, and what it held would
+# wait for that.
+SLOTS = ("_orig_mod", "_bothways_call", "_bothways_compile")
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self._bothways_call(self._orig_mod, *args, **kwargs)
+
+
+def _deep_copy(self: Any, memo: dict[int, Any]) -> Any:
+    return compile_module(copy.deepcopy(self._orig_mod, memo), self._bothways_compile)
+
+
+def _shallow_copy(self: Any) -> Any:
+    return compile_module(copy.copy(self._orig_mod), self._bothways_compile)
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    # Programs are not saved: what is loaded is the plain module, which can be compiled again.
+    return _identity, (self._orig_mod,)
+
+
+_call.__bothways__ = None  # type: ignore[attr-defined]  # captures know it, and look at the module behind the twin
+
+MEMBERS: dict[str, Any] = {
+    "__slots__": SLOTS,
+    "__bothways_original__": True,
+    "__call__": _call,
+    "__deepcopy__": _deep_copy,
+    "__copy__": _shallow_copy,
+    "__reduce_ex__": _reduce,
+}
+
+
+def state_of(module: torch.nn.Module) -> Any:
+    """The state of the compiled function behind a twin; None for any other module."""
+    return module._bothways_call.__bothways__ if _is_twin(module) else None  # type: ignore[union-attr]
 
 
 def _subclass(cls: type, members: dict[str, Any]) -> type:

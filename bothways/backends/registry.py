@@ -7,7 +7,6 @@ importing anything; one is imported when its name is looked up.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, TypeVar, overload
@@ -19,6 +18,7 @@ from bothways.backends.aot import aot_eager
 from bothways.backends.eager import eager
 from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend
+from bothways.locks import Lock
 
 CompiledGraph = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], CompiledGraph]
@@ -39,7 +39,7 @@ ALIASES: dict[str, str] = {}
 
 _registered: dict[str, Backend] = {}
 _loaded_entry_points: dict[str, Backend] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 @overload

@@ -146,7 +146,10 @@ def _captured(request: Request) -> Capture:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
         found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
-    tracer.release()
+    except Unsupported:
+        tracer.abandon()
+        raise
+    tracer.abandon()
     if request.fullgraph:
         raise Unsupported(found.break_)
     return _until(request, found)
@@ -159,6 +162,7 @@ def _until(request: Request, found: Interrupted) -> Capture:
         return _attempt(request, tracer, found)
     except Unsupported as error:
         begun = [generator.made_at for generator in tracer.generators if generator.frame is not None]
+        tracer.abandon()
         if not begun or min(begun) >= found.step:
             raise Unsupported(replace(found.break_, reason=f"{found.break_.reason}; {error.break_.reason}")) from None
     # A generator that is under way cannot be handed over; made by plain Python it can.
@@ -195,7 +199,9 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     graph_key = f"_graph_{tag}".rstrip("_")
     if isinstance(ending, Break):
         program = render_guards(tracer, list(arguments), function.__name__)
-        return Capture(program, None, tuple(tracer.guards), [], graph_key, ending)
+        guards = tuple(tracer.guards)
+        tracer.abandon()
+        return Capture(program, None, guards, [], graph_key, ending)
     try:
         program, outputs = render(tracer, list(arguments), ending, graph_key, function.__name__)
     except RecursionError:
@@ -205,9 +211,12 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     inputs += [without_class(value.obj) for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
     late = _late_checks(tracer, list(arguments))
+    guards = tuple(tracer.guards)
     tracer.release()
+    if late is None:
+        tracer.leave()
     return Capture(
-        program, graph, tuple(tracer.guards), inputs, graph_key,
+        program, graph, guards, inputs, graph_key,
         broke=stop.break_ if stop else None, continuations=tuple(ending.continuations),
         late=late,
     )  # fmt: skip
@@ -220,7 +229,9 @@ def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Ch
 
     def late_checks() -> tuple[Check, ...]:
         tracer.symbols.settle()
-        return render_late(tracer, parameters, late)
+        checks = render_late(tracer, parameters, late)
+        tracer.leave()
+        return checks
 
     return late_checks
 

@@ -33,6 +33,7 @@ class HookSite(CompiledFunction):
         own = types.FunctionType(call_hook.__code__, call_hook.__globals__, "hook")
         own.__module__, own.__qualname__ = __name__, "hook"
         super().__init__(own, Options(eager, "eager", fullgraph=True), capture, inner_names)
+        self.function = self.take()
 
     def __call__(self, hook: Any) -> Any:
         return hook if mark_of(hook) is Mark.DISABLED else CompiledHook(self, hook)

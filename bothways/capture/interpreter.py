@@ -131,6 +131,7 @@ class Frame:
         try:
             self.unwind(observed)
         finally:
+            del observed  # as below
             self.tracer.frames.pop()
 
     def unwind(self, observed: Observed) -> None:
@@ -138,7 +139,10 @@ class Frame:
         row = self.decoded.handler_for(self.index - 1)
         observed.remember(self.position())
         if row is None:
-            raise observed
+            try:
+                raise observed
+            finally:
+                del observed  # its traceback leads to this frame, and must not come back from here
         lasti = self.index - 1
         del self.stack[row.depth :]
         if row.push_lasti:

@@ -107,6 +107,15 @@ class Tracer:
         self.handled_outside = None
         self.generators, self.registrations, self.left_to_python, self.final_checks = [], [], [], []
 
+    def leave(self) -> None:
+        """Let go of the program, which is complete: it is not to wait for Python to look for what refers to itself."""
+        self.namespace, self.guards = {}, GuardSet()
+
+    def abandon(self) -> None:
+        """Let go of everything."""
+        self.release()
+        self.leave()
+
     # Positions and stops.
 
     def where(self) -> Position:

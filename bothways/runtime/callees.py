@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import types
+import weakref
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,47 +18,71 @@ COMPILED_CALLEE = "_bothways_compiled_callee"
 # So many functions that were made from one code, and no more of them are compiled: they are made for each call.
 MOST_OF_A_KIND = 4
 
-
 # Methods of a module that, without hooks, do nothing but to call ``forward``.
 _MODULE_CALLS = (torch.nn.Module.__call__, torch_compat.call_module)
-
-
-class Compiled(Protocol):
-    """A function that was compiled."""
-
-    function: types.FunctionType
 
 
 class Callees:
     """The functions that one compiled function calls at its breaks.
 
-    Objects with a ``__call__`` of one class share a function, and would use up each other's programs: the class of
-    the object is part of the key.
+    Objects with a ``__call__`` of one class share a function, and would use up each other's programs: there is one
+    compiled function for each class. Nothing of it is kept longer than the function and the class are.
     """
 
-    def __init__(self, compile: Callable[[types.FunctionType], Compiled]) -> None:
+    def __init__(self, compile: weakref.WeakMethod[Callable[[types.FunctionType], types.FunctionType]]) -> None:
         self._compile = compile
-        self._known: dict[tuple[types.FunctionType, type | None], Compiled] = {}
-        self._kinds: dict[types.CodeType, set[types.FunctionType]] = {}
+        self.forget()
 
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
         function, owner = _parts(target)
         if function is None or "__bothways__" in function.__dict__ or mark_of(function) is not None:
             return target
-        key = function, None if owner is None else type(owner)
-        known = self._known.get(key)
+        known = self._compiled(function, type(owner))
         if known is None:
-            kinds = self._kinds.setdefault(function.__code__, set())
-            if function not in kinds and len(kinds) >= MOST_OF_A_KIND:
-                return target
-            kinds.add(function)
-            known = self._known[key] = self._compile(function)
-        return known.function if owner is None else types.MethodType(known.function, owner)
+            return target
+        return known if owner is None else types.MethodType(known, owner)
+
+    def _compiled(self, function: types.FunctionType, kind: type) -> types.FunctionType | None:
+        by_kind = self._known.get(function)
+        known = None if by_kind is None else by_kind.get(kind)
+        if known is not None and _is_same(known.__wrapped__, function):  # type: ignore[attr-defined]
+            return known
+        compile = self._compile()
+        if by_kind is None:
+            if self._kinds[function.__code__] >= MOST_OF_A_KIND:
+                return None
+            self._kinds[function.__code__] += 1
+            by_kind = self._known.setdefault(function, weakref.WeakKeyDictionary())
+        if compile is None:
+            return None
+        known = by_kind[kind] = compile(_twin(function))
+        return known
 
     def forget(self) -> None:
-        self._known.clear()
-        self._kinds.clear()
+        self._known: weakref.WeakKeyDictionary[
+            types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
+        ] = weakref.WeakKeyDictionary()
+        self._kinds: Counter[types.CodeType] = Counter()
+
+
+# What a function's calls depend on, besides what its closure and its globals hold.
+_CALLED = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+
+
+def _twin(function: types.FunctionType) -> types.FunctionType:
+    """A function that does the same, so that the function itself is not kept alive."""
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _is_same(twin: types.FunctionType, function: types.FunctionType) -> bool:
+    return all(getattr(twin, name) is getattr(function, name) for name in _CALLED)
 
 
 def _parts(target: Any) -> tuple[types.FunctionType | None, Any]:

@@ -7,12 +7,11 @@ Python. Misses of one function are handled one at a time, hits take no lock.
 from __future__ import annotations
 
 import functools
-import threading
 import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ import torch
 from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
+from bothways.locks import Lock
 from bothways.runtime import generated, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
@@ -68,7 +68,7 @@ class History:
     breaks: list[Break] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list)
-    parts: list[CompiledFunction] = field(default_factory=list)
+    parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
     captures: int = 0
 
 
@@ -79,11 +79,22 @@ BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 # Breaks that are not there at the next call: the program that goes around one is not kept.
 BREAKS_ONCE = frozenset({"lazy_state"})
 
-_all: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+# Every compiled function. A set of references, as its methods are one step each: no other thread comes in between.
+_all: set[weakref.ref[CompiledFunction]] = set()
+
+
+def compiled_function(
+    function: types.FunctionType, options: Options, capture: Capturer, rename: Rename, history: History | None = None
+) -> types.FunctionType:
+    """The compiled function that people call; its state is its ``__bothways__``.
+
+    ``history`` is that of the function this one is a part of: a continuation, or called at a break.
+    """
+    return CompiledFunction(function, options, capture, rename, history).take()
 
 
 class CompiledFunction:
-    """The state behind a compiled function; the function people call is ``self.dispatcher.function``."""
+    """The state behind a compiled function, which lives as long as that function: nothing here leads back to it."""
 
     def __init__(
         self,
@@ -93,26 +104,30 @@ class CompiledFunction:
         rename: Rename,
         history: History | None = None,
     ) -> None:
-        """``history`` is that of the function this one is a part of: a continuation, or called at a break."""
         self.original, self.options = function, options
         self._capture, self._rename = capture, rename
-        self._continuations: dict[tuple[types.CodeType, ResumePoint], CompiledFunction] = {}
-        self._callees = Callees(self._part)
-        self._lock = threading.RLock()
+        self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
+        self._callees = Callees(weakref.WeakMethod(self._part))
+        self._lock = Lock()
         self._serial = 0
         self._is_part = history is not None
         self.history = history or History()
         if self._is_part:
-            self.history.parts.append(self)
+            self.history.parts.append(weakref.ref(self))
         self._sizes = SizeHistory(options.dynamic)
         self._breaks: Counter[tuple[str, Position]] = Counter()
-        # The namespace of the generated function leads here; a weak way back would let the state die first.
-        self.dispatcher = Dispatcher(function, self._miss, rename)
-        self.function = self.dispatcher.function
-        self.function.__bothways__ = self  # type: ignore[attr-defined]
-        self._forced: dict[Any, CompiledFunction] = {}  # the same function with another backend, by backend
-        _all.add(self)
-        self.stand(stances.current())
+        # The namespace of the generated function leads here.
+        self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
+        self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
+        with stances.unchanged():
+            _all.add(weakref.ref(self, _all.discard))
+            self.stand(stances.current())
+
+    def take(self) -> types.FunctionType:
+        """The function that people call."""
+        function = self.dispatcher.take()
+        function.__bothways__ = self  # type: ignore[attr-defined]
+        return function
 
     def stand(self, stance: stances.Stance) -> None:
         """Do with calls what a stance says."""
@@ -121,8 +136,8 @@ class CompiledFunction:
         elif stance.backend is not None and not self.options.forced:
             if stance.backend not in self._forced:
                 options = replace(self.options, backend=stance.backend, backend_name="forced", forced=True)
-                self._forced[stance.backend] = CompiledFunction(self.original, options, self._capture, self._rename)
-            self.dispatcher.redirect(INSTEAD, self._forced[stance.backend].function)
+                self._forced[stance.backend] = compiled_function(self.original, options, self._capture, self._rename)
+            self.dispatcher.redirect(INSTEAD, self._forced[stance.backend])
         else:
             self.dispatcher.redirect(None)
 
@@ -142,6 +157,7 @@ class CompiledFunction:
 
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
+        generation = self.dispatcher.generation
         reason: str | None = None
         for program in self.dispatcher.by_recency:
             check = failing_check(program, self.dispatcher, values)
@@ -158,17 +174,16 @@ class CompiledFunction:
             self._give_up(unsupported)
             return None
         if captured.escaped is not None:
-            return self._remember_escape(captured.program, captured.escaped)
+            return self._remember_escape(captured.program, captured.escaped, generation)
         if reason is not None and not self._may_recompile(reason):
             return None
         once = False
         if captured.broke is not None:
             self._note_break(captured.broke)
-            captured.program.namespace[COMPILED_CALLEE] = self._callees.compiled
             once = self._is_only_now(captured.broke)
         self._compile(captured, as_captured=once)
         if not once:
-            self.dispatcher.add(captured.program)
+            self.dispatcher.add(captured.program, generation)
         return captured.program
 
     def _is_only_now(self, found: Break) -> bool:
@@ -221,24 +236,25 @@ class CompiledFunction:
         """What goes on after a break: the rest of the frame, compiled like the function itself."""
         if not continued.is_compiled:
             return resumed(continued.origin, continued.point)
-        root: CompiledFunction = getattr(self.original, "__bothways_root__", self)
+        known_root: weakref.ref[CompiledFunction] | None = getattr(self.original, "__bothways_root__", None)
+        root = (known_root and known_root()) or self
         key = continued.origin.code, continued.point
         known = root._continuations.get(key)
         if known is None:
             function = resumed(continued.origin, continued.point)
-            function.__bothways_root__ = root  # type: ignore[attr-defined]
+            function.__bothways_root__ = weakref.ref(root)  # type: ignore[attr-defined]
             known = root._continuations[key] = root._part(function)
-        return known.function
+        return known
 
-    def _part(self, function: types.FunctionType) -> CompiledFunction:
-        return CompiledFunction(function, self.options, self._capture, self._rename, self.history)
+    def _part(self, function: types.FunctionType) -> types.FunctionType:
+        return compiled_function(function, self.options, self._capture, self._rename, self.history)
 
-    def _remember_escape(self, program: Program, found: Break) -> Program | None:
+    def _remember_escape(self, program: Program, found: Break, generation: int) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found)
         if sum(not known.body for known in self.dispatcher.programs) >= config.recompile_limit:
             return None
-        self.dispatcher.add(program)
+        self.dispatcher.add(program, generation)
         return program
 
     def _internal(self, error: Exception) -> Exception:
@@ -253,7 +269,10 @@ class CompiledFunction:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
         self._note_break(unsupported.break_)
         if self.options.fullgraph:
-            raise unsupported
+            try:
+                raise unsupported
+            finally:
+                del unsupported  # its traceback leads to this frame
         if unsupported.break_.code not in BREAKS_AROUND:
             self._count_break(unsupported.break_)
 
@@ -277,7 +296,7 @@ class CompiledFunction:
         """A program's own guards failed on the call it was made from: it could never be hit again."""
         with self._lock:
             self.dispatcher.drop(program)
-            check = failing_check(program, self.dispatcher, values, program.namespace)
+            check = failing_check(program, self.dispatcher, values)
             found = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
             self._note_break(found)
             self._count_break(found)
@@ -306,25 +325,26 @@ class CompiledFunction:
     @property
     def programs(self) -> list[Program]:
         """The programs of the function, and of what goes on after its breaks or is called there."""
-        functions = [self] if self._is_part else [self, *self.history.parts]
+        parts = () if self._is_part else [part() for part in self.history.parts]
+        functions = [self, *(part for part in parts if part is not None)]
         return [program for function in functions for program in function.dispatcher.programs]
 
     def reset(self) -> None:
-        with self._lock:
-            self.dispatcher.start_again()
-            self._continuations.clear()
-            self._callees.forget()
-            if not self._is_part:
-                self.history = History()
-            self._sizes.clear()
-            self._breaks.clear()
+        """Forget everything. Takes no lock that a capture holds: what another thread captures now is not kept."""
+        self.dispatcher.start_again()
+        self._continuations = {}
+        self._callees.forget()
+        if not self._is_part:
+            self.history = History()
+        self._sizes.clear()
+        self._breaks = Counter()
 
 
 def failing_check(
-    program: Program, dispatcher: Dispatcher, values: tuple[Any, ...], names: Mapping[str, Any] | None = None
+    program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]
 ) -> Check | None:
     """The first guard of a program that does not hold for these values, evaluated one by one."""
-    variables = {**(dispatcher.namespace if names is None else names), **dispatcher.renamed(values)}
+    variables = {**dispatcher.namespace, **program.namespace, **dispatcher.renamed(values)}
 
     def holds(check: Check) -> bool:
         try:
@@ -347,8 +367,12 @@ def graph_text(graph: Any) -> Callable[[], str]:
     return lambda: str(graph.print_readable(print_output=False))
 
 
+def _everyone() -> list[CompiledFunction]:
+    return [compiled for reference in list(_all) if (compiled := reference()) is not None]
+
+
 def _stand(stance: stances.Stance) -> None:
-    for compiled in list(_all):
+    for compiled in _everyone():
         compiled.stand(stance)
 
 
@@ -357,6 +381,6 @@ stances.on_change(_stand)
 
 def reset_all() -> None:
     """Forget every program of every compiled function."""
-    for compiled in list(_all):
+    for compiled in _everyone():
         compiled.reset()
     counters.clear()

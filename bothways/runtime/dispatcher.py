@@ -2,7 +2,8 @@
 
 The dispatcher is one Python function with the user's signature whose code is generated anew for each program
 that is added and swapped in place, so that the user's reference stays valid and a call costs no indirection.
-The program that was hit last is tried first.
+The program that was hit last is tried first. What a program reads stays for as long as any code that may read it:
+a call that is still running keeps its code alive, and the code keeps the program's names.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import itertools
 import keyword
 import linecache
 import sys
-import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.program import DISAGREE, Program
@@ -25,30 +26,55 @@ from bothways.runtime.program import DISAGREE, Program
 _serial = itertools.count()
 MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothways_plain", "_bothways_instead"
 Rename = Callable[[Iterable[str]], tuple[str, ...]]
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class Names:
+    """The names of one program in the namespace of a generated function; they go with the last who has this object.
+
+    That is the dispatcher, and every code object with the program in it: as one of its constants.
+    """
+
+    __slots__ = ("_function", "_keys")
+
+    def __init__(self, function: types.FunctionType, keys: Iterable[str]) -> None:
+        self._function, self._keys = weakref.ref(function), tuple(keys)
+
+    def __del__(self) -> None:
+        function = self._function()
+        if function is not None:
+            for key in self._keys:
+                function.__globals__.pop(key, None)
 
 
 class Dispatcher:
     """The programs of one function and the generated function that chooses between them.
 
     Every change happens under one lock: a program is known by a number that is never given twice, so that code
-    which is still running when its program goes away asks for nothing wrong.
+    which is still running when its program goes away asks for nothing wrong. The generated function leads here by its
+    namespace; the way back is weak, so that it goes, with all there is, when its last user lets go of it.
     """
 
-    def __init__(self, function: types.FunctionType, miss: Callable[..., Any], rename: Rename) -> None:
+    def __init__(
+        self, function: types.FunctionType, miss: Callable[..., Any], rename: Rename, names: Mapping[str, Any] = _NONE
+    ) -> None:
+        """``names`` are those that the programs share."""
         self.parameters = parameters_of(function.__code__)
         self.inner = rename(self.parameters)  # the parameters' names in generated code
         self.forwards = False  # whether a miss is a plain call instead of a capture
+        self.generation = 0  # how often everything was forgotten
         self._redirected: str | None = None  # the name of what every call goes to, if not to a program
         self._original = function
         self._programs: dict[int, Program] = {}
         self._first: int | None = None
         self._numbers = itertools.count()
+        self._names: dict[int, Names] = {}
         self._codes: dict[int | None, types.CodeType] = {}
-        self._forgotten: list[Program] = []  # those whose names are still in the namespace
-        self._lock = threading.RLock()
+        self._lock = Lock(self._recover)
         self._files: list[str] = []
         weakref.finalize(self, _forget_files, self._files).atexit = False
-        self.namespace: dict[str, Any] = {
+        namespace: dict[str, Any] = {
+            **names,
             MISS: miss,
             PROMOTE: self._promote,
             PLAIN: function,
@@ -56,8 +82,27 @@ class Dispatcher:
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }
-        self.function = types.FunctionType(self._code(None), self.namespace, function.__name__)
-        copy_face(function, self.function)
+        made = types.FunctionType(self._code(None), namespace, function.__name__)
+        copy_face(function, made)
+        self._function = weakref.ref(made)
+        self._fresh: types.FunctionType | None = made
+
+    def take(self) -> types.FunctionType:
+        """The generated function, which from now on lives as long as whoever takes it."""
+        made, self._fresh = self._fresh, None
+        assert made is not None, "it was taken before"
+        return made
+
+    @property
+    def function(self) -> types.FunctionType | None:
+        """The generated function, while there is one."""
+        return self._function()
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """What the generated function reads."""
+        function = self._function()
+        return {} if function is None else function.__globals__
 
     @property
     def programs(self) -> list[Program]:
@@ -69,11 +114,15 @@ class Dispatcher:
         """The programs in the order they are tried."""
         return [self._programs[number] for number in self._order(self._first)]
 
-    def add(self, program: Program) -> None:
-        """Put a program first."""
+    def add(self, program: Program, generation: int | None = None) -> None:
+        """Put a program first; not if it was begun in a generation that is over."""
         with self._lock:
+            function = self._function()
+            if function is None or generation not in (None, self.generation):
+                return
             number = next(self._numbers)
-            self.namespace.update(program.namespace)
+            self._names[number] = Names(function, program.namespace)
+            function.__globals__.update(program.namespace)
             self._programs[number] = program
             self._first = number
             self._renew()
@@ -83,10 +132,14 @@ class Dispatcher:
         with self._lock:
             for number, known in list(self._programs.items()):
                 if known is program:
-                    del self._programs[number]
-            self._first = next(reversed(self._programs), None)
-            self._forgotten.append(program)
+                    self._forget(number)
             self._renew()
+
+    def _forget(self, number: int) -> None:
+        if number == self._first:
+            self._first = next((other for other in reversed(self._programs) if other != number), None)
+        del self._programs[number]
+        self._names.pop(number, None)
 
     def check_table(self, program: Program, values: tuple[Any, ...]) -> None:
         """Let go of a table that says no where the guards, asked one by one, hold: it would say so again."""
@@ -101,25 +154,24 @@ class Dispatcher:
             self.forwards = True
             for number, program in list(self._programs.items()):
                 if not program.body:  # a miss does the same now
-                    del self._programs[number]
-            self._first = self._first if self._first in self._programs else next(reversed(self._programs), None)
+                    self._forget(number)
             self._renew()
 
     def redirect(self, name: str | None, target: types.FunctionType | None = None) -> None:
         """Send every call to ``PLAIN``, or to a function as ``INSTEAD``; with None, to the programs again."""
         with self._lock:
-            if name == self._redirected and self.namespace.get(INSTEAD) is target:
-                return
-            self._redirected, self.namespace[INSTEAD] = name, target
-            self._renew()
+            namespace = self.namespace
+            if name != self._redirected or namespace.get(INSTEAD) is not target:
+                self._redirected, namespace[INSTEAD] = name, target
+                self._renew()
 
     def start_again(self) -> None:
         """Forget everything; the next call is a miss."""
         with self._lock:
-            self._forgotten += self.programs
+            self.generation += 1
             self.forwards = False
-            self._programs.clear()
-            self._first = None
+            for number in list(self._programs):
+                self._forget(number)
             _forget_files(self._files)
             self._renew()
 
@@ -145,42 +197,27 @@ class Dispatcher:
 
     def _promote(self, number: int) -> None:
         with self._lock:
-            if number in self._programs:
+            function = self._function()
+            if number in self._programs and function is not None:
                 self._first = number
-                self.function.__code__ = self._code(number)
+                function.__code__ = self._code(number)
 
     def _renew(self) -> None:
         self._codes.clear()
-        self.function.__code__ = self._code(self._first)
-        if self._forgotten:
-            self._forget_names()
+        function = self._function()
+        if function is not None:
+            function.__code__ = self._code(self._first)
 
-    def _forget_names(self) -> None:
-        """Let go of what forgotten programs hold; a call that is still in one of them reads it to the end."""
-        running = self._names_in_use()
-        shared = {key for program in self._programs.values() for key in program.namespace}
-        forgotten, self._forgotten = self._forgotten, []
-        for program in forgotten:
-            if running.isdisjoint(program.namespace):
-                for key in program.namespace.keys() - shared:
-                    self.namespace.pop(key, None)
-            else:
-                self._forgotten.append(program)
-
-    def _names_in_use(self) -> set[str]:
-        """The global names in generated code that runs now, in whatever thread; no call begins to run old code."""
-        names: set[str] = set()
-        for top in sys._current_frames().values():
-            frame: types.FrameType | None = top
-            while frame is not None:
-                if frame.f_globals is self.namespace:
-                    names.update(frame.f_code.co_names)
-                frame = frame.f_back
-        return names
+    def _recover(self) -> None:
+        """Begin again from the programs there are, where a change was not finished."""
+        with self._lock:
+            self._first = next(reversed(self._programs), None)
+            self._renew()
 
     def _code(self, first: int | None) -> types.CodeType:
         if first not in self._codes:
-            self._codes[first] = self._generate(self._text(self._lines(first)))
+            code = self._generate(self._text(self._lines(first)))
+            self._codes[first] = code.replace(co_consts=(*code.co_consts, *self._names.values()))
         return self._codes[first]
 
     def _order(self, first: int | None) -> list[int]:

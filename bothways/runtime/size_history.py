@@ -72,4 +72,4 @@ class SizeHistory:
         return name in self._changing_texts
 
     def clear(self) -> None:
-        self.__init__(self.dynamic)  # type: ignore[misc]
+        self.__init__(self.dynamic)  # type: ignore[misc]  # other containers: a thread may be reading these

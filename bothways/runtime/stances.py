@@ -5,10 +5,12 @@ A change reaches every compiled function at once, so that a call that hits asks 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+
+from bothways.locks import Lock
 
 # Stance -> what it means.
 STANCES: dict[str, str] = {
@@ -32,8 +34,18 @@ class _Current:
 
     def __init__(self) -> None:
         self.stance = Stance()
-        self.lock = threading.RLock()
+        self.lock = Lock(self.tell)
         self.listeners: list[Callable[[Stance], None]] = []
+
+    def tell(self) -> None:
+        """Have everybody take the stance; also those who come after one where that was interrupted."""
+        try:
+            for listener in self.listeners:
+                listener(self.stance)
+        except BaseException:
+            for listener in self.listeners:
+                listener(self.stance)
+            raise
 
 
 _current = _Current()
@@ -48,9 +60,13 @@ def change(stance: Stance) -> Stance:
     with _current.lock:
         before, _current.stance = _current.stance, stance
         if stance != before:
-            for listener in _current.listeners:
-                listener(stance)
+            _current.tell()
     return before
+
+
+def unchanged() -> AbstractContextManager[Any]:
+    """Inside of it no other thread changes the stance: who begins to listen misses no change."""
+    return _current.lock
 
 
 def on_change(listener: Callable[[Stance], None]) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import operator
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from bothways.locks import Lock
 from bothways.symbols.bounds import Range, range_of
 from bothways.symbols.expressions import Applied, Expression, Product, Symbol
 from bothways.symbols.reals import Real
@@ -93,7 +93,8 @@ class Environment:
         self.on_unknown: Callable[[Expression | Real, str], bool] = refuse
         self.known = Knowledge()
         self.version = 0  # changes with what is known
-        self._lock = threading.RLock()
+        self._lock = Lock(self._recover)
+        self._put_aside: list[tuple[Any, ...]] = []  # by each ``later`` that is not over
 
     def symbol(self, value: Any, least: float) -> Symbol:
         """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
@@ -122,7 +123,7 @@ class Environment:
             yield from self._later(values)
 
     def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
-        before = self.values, self.on_condition, self.known, self.unknown
+        self._put_aside.append((self.values, self.on_condition, self.known, self.unknown))
         found: list[Condition] = []
         self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()
         self.unknown -= set(values or ())
@@ -130,8 +131,17 @@ class Environment:
         try:
             yield found
         finally:
-            self.values, self.on_condition, self.known, self.unknown = before
-            self.version = next(_versions)
+            self._bring_back(self._put_aside.pop())
+
+    def _bring_back(self, before: tuple[Any, ...]) -> None:
+        self.values, self.on_condition, self.known, self.unknown = before
+        self.version = next(_versions)
+
+    def _recover(self) -> None:
+        """In a child process: be as before what a thread began that does not exist there."""
+        if self._put_aside:
+            self._bring_back(self._put_aside[0])
+            self._put_aside.clear()
 
     def simplified(self, expression: Expression) -> Expression:
         if self.known.replaced:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -17,9 +16,10 @@ import torch
 from bothways.api.dropin.changes import Change, Marking, ledger
 from bothways.api.dropin.imports import ImportWatch
 from bothways.api.dropin.table import LINKS, ROWS
+from bothways.locks import Lock
 from bothways.runtime.marks import Mark
 
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def install() -> None:
