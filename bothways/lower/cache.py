@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -25,6 +26,7 @@ DIRECTORY_VARIABLE = "BOTHWAYS_CACHE_DIR"
 CHECKSUMS = "checksums"
 UNFINISHED = "unfinished-"  # how the names of folders begin that are no entries yet, or no more
 ABANDONED = 3600  # seconds after which an unfinished folder is taken for the rest of a crash
+_numbers = itertools.count()  # of what this process removed
 LOOK_AT_SIZES = "00"  # how the keys begin whose storing measures the whole cache: one in 256
 
 
@@ -158,10 +160,13 @@ class Cache:
 
     def _remove(self, entry: Path) -> None:
         """Nobody ever sees half of an entry: it is renamed first."""
-        doomed = self.root / f"{UNFINISHED}{os.getpid()}-{entry.name}"
+        doomed = self.root / f"{UNFINISHED}{os.getpid()}-{next(_numbers)}-{entry.name}"
         with contextlib.suppress(OSError):
             os.rename(entry, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            if doomed.is_symlink() or not doomed.is_dir():
+                doomed.unlink()
+            else:
+                shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_abandoned(self) -> None:
         for path in self._folders():

@@ -9,9 +9,11 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 GRACE = 5  # seconds that a process which was killed may take to be gone: one that waits for a dead disk never is
 
@@ -50,35 +52,44 @@ def run(commands: Sequence[list[str]], folder: Path, seconds: float) -> None:
     """Run commands side by side in ``folder``, which is all they write to; 0 ``seconds`` are as many as it takes."""
     # Messages in English are those that are known; and what a compiler leaves when it is killed goes with the folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
-    outputs = [folder / f"{number}.said" for number in range(len(commands))]
     deadline = time.monotonic() + seconds if seconds else None
     running: list[subprocess.Popen[bytes]] = []
-    try:
-        for command, output in zip(commands, outputs, strict=True):
-            # A file, since a server that a compiler leaves behind would keep a pipe open.
-            with open(output, "wb") as said:
+    with contextlib.ExitStack() as closing:
+        outputs: list[IO[bytes]] = []
+        try:
+            for command in commands:
+                outputs.append(closing.enter_context(_output(folder)))
                 running.append(
                     subprocess.Popen(
                         command, cwd=folder, env=environment, process_group=0,
-                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=outputs[-1],
                     )
                 )  # fmt: skip
-        for process in running:
-            _wait(process, deadline)
-    except subprocess.TimeoutExpired:
-        raise TookTooLong(seconds) from None
-    except OSError as error:
-        raise failure_of(error, commands[0][0]) from None
-    finally:
-        for process in running:
-            _end(process)
-    for process, output, command in zip(running, outputs, commands, strict=True):
-        if process.returncode:
-            raise _failed(command, process.returncode, output)
+            for process in running:
+                _wait(process, deadline)
+        except subprocess.TimeoutExpired:
+            raise TookTooLong(seconds) from None
+        except OSError as error:
+            raise failure_of(error, commands[0][0]) from None
+        finally:
+            for process in running:
+                _end(process)
+        for process, output, command in zip(running, outputs, commands, strict=True):
+            if process.returncode:
+                raise _failed(command, process.returncode, output)
 
 
-def _failed(command: list[str], status: int, output: Path) -> Failure:
-    said = output.read_bytes()[:4000].decode(errors="replace")
+def _output(folder: Path) -> IO[bytes]:
+    """Where a compiler says what it has to: no pipe, which a server it leaves behind would keep open, no full disk."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # not this system
+            return open(os.memfd_create("bothways"), "w+b")
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _failed(command: list[str], status: int, output: IO[bytes]) -> Failure:
+    output.seek(0)
+    said = output.read(4000).decode(errors="replace")
     passing = status < 0 or PASSING_WORDS.search(said) is not None
     return Failure(f"{' '.join(command)}\nfailed with status {status}:\n{said}", passing=passing)
 

@@ -56,8 +56,9 @@ class Toolchain:
         return [*self.command, *self.flags.compile, "-c", source, "-o", output]
 
     def link_command(self, objects: Iterable[str], output: str) -> list[str]:
-        # Without -fopenmp, which would add the compiler's own runtime to PyTorch's.
-        return [*self.command, *MEANING, "-shared", *objects, "-o", output, *self.flags.link, "-lm"]
+        # Without -fopenmp, which would add the compiler's own runtime to PyTorch's. With -O2: after -Ofast in CC, a
+        # library that is loaded has the whole process flush denormal numbers to zero.
+        return [*self.command, *MEANING, "-O2", "-shared", *objects, "-o", output, *self.flags.link, "-lm"]
 
     @property
     def unloads(self) -> bool:
