@@ -146,22 +146,24 @@ class CallLibrary:
         grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
-    def entry(self, function: Any, kinds: str) -> Callable[..., None]:
+    def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), function)
+        made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
         return made
 
 
-def entry(function: Any, kinds: str) -> Callable[..., None]:
-    """A function of tensors and numbers that calls a C function with what they hold, as an array of ``Given``."""
+def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
+    """A function of tensors and numbers that calls a C function with what they hold, as an array of ``Given``.
+
+    It holds ``kept``, with which the C function would go.
+    """
     library = call_library()
     if library is not None:
-        return library.entry(function, kinds)
-    function.argtypes, function.restype = [ctypes.c_char_p], None
+        return library.entry(address, kinds, kept)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(address)
     spelling = "".join(SPELLING[kind] for kind in kinds)
 
-    def enter(*values: Any) -> None:
+    def enter(*values: Any, kept: Any = kept) -> None:
         given = (value.data_ptr() if kind == POINTER else value for value, kind in zip(values, kinds, strict=True))
         function(struct.pack(spelling, *given))
 

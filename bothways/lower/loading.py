@@ -9,10 +9,9 @@ from typing import Any
 
 
 class Library(ctypes.CDLL):
-    """A loaded library. It stays as long as it, or one of its functions, is referred to.
+    """A loaded library. It stays as long as somebody refers to it: a program, for one, in each of its entries.
 
-    A function of ctypes holds the library it is from, and what Python calls holds such a function: while a kernel
-    runs, its caller holds it. The threads of a parallel region have left it when the region ends.
+    While a kernel runs, its caller holds the entry. The threads of a parallel region have left it when the region ends.
     """
 
     def __init__(self, path: str, *, unloads: bool = True) -> None:
@@ -20,6 +19,10 @@ class Library(ctypes.CDLL):
         if unloads:
             # What is loaded when the process ends goes with it.
             weakref.finalize(self, _unload, self._handle).atexit = False
+
+    def address(self, name: str) -> int:
+        """Where a function is. A function of ctypes would hold the library, and itself, until garbage is collected."""
+        return ctypes.addressof(ctypes.c_char.in_dll(self, name))
 
     def __getattr__(self, name: str) -> Any:
         """A function. It is not kept here, as ctypes would: it holds the library."""

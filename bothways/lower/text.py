@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import linecache
@@ -14,6 +13,7 @@ from typing import Any
 from bothways.lower.cache import Cache
 from bothways.lower.call_library import entry
 from bothways.lower.dump import dump
+from bothways.lower.loading import Library
 from bothways.lower.wrapper import as_laid_out
 from bothways.runtime.generated import Generated, keep
 
@@ -43,7 +43,7 @@ class Text:
     def function(
         self,
         namespace: dict[str, Any],
-        library: ctypes.CDLL | None,
+        library: Library | None,
         first: str = "",
         settled: Callable[[], None] = lambda: None,
     ) -> Callable[..., Any]:
@@ -53,7 +53,8 @@ class Text:
         ``settled`` is called when it does.
         """
         for name, kinds in self.functions.items():
-            namespace[name] = entry(library[name], kinds)  # type: ignore[index]
+            assert library is not None
+            namespace[name] = entry(library.address(name), kinds, library)
         label = f"<bothways native {self.name} {next(_numbers)}>"
         linecache.cache[label] = (len(self.python), None, self.python.splitlines(True), label)
         run = _defined(self.python, label, namespace)
