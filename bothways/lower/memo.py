@@ -35,10 +35,13 @@ class Memo:
         if files is None:
             return None
         try:
-            return json.loads(decoded(files[FACTS]))
+            facts = json.loads(decoded(files[FACTS]))
         except (KeyError, ValueError, RecursionError):  # no facts
-            self.forget()
-            return None
+            facts = None
+        if type(facts) is dict:
+            return facts
+        self.forget()
+        return None
 
     def forget(self) -> None:
         """Take away what was noted, since it is wrong."""

@@ -34,7 +34,7 @@ class Damaged(Exception):
 
 
 def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
-    """The function of a stored program, of so many inputs and results; None when it, or its library, is not there."""
+    """The function of a stored program, of so many inputs and results; None when it is not there, or cannot be run."""
     files = cache.read(key)
     if files is None:
         return None
@@ -46,7 +46,7 @@ def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any]
         shown = dict(namespace)
         library = load(library_key, cache) if library_key else None
         if library_key and library is None:
-            return None
+            raise Damaged("library")
         run = text.function(namespace, library)
         _check_names(run.__code__.co_names, namespace)
     except Exception:  # whatever it is that stands there
@@ -64,20 +64,27 @@ def _parsed(files: dict[str, bytes]) -> tuple[Text, dict[str, str], str]:
     functions, names, library = facts["functions"], facts.pop("names"), facts.pop("library")
     if not all(type(value) is str for value in (*functions.values(), *names.values())):
         raise Damaged("names")
-    if set("".join(functions.values())) - SPELLING.keys() or bool(functions) != is_key(library):
+    if set("".join(functions.values())) - SPELLING.keys() or not (is_key(library) if functions else library == ""):
         raise Damaged("functions")
     return Text(python=decoded(files[PYTHON]), c=decoded(files[C]), **facts), names, library
 
 
 def _taken(text: Text) -> int:
-    """How many inputs a program takes."""
+    """How many inputs a program takes, or takes from its list."""
     found = ast.parse(_line(text, "def run(") + " pass").body[0]
     assert isinstance(found, ast.FunctionDef)
-    count = len(found.args.args)
+    count, begin = len(found.args.args), text.python.splitlines()[1:3]
+    if text.takes_list != ("    inputs.clear()" in begin):
+        raise Damaged("takes_list")
     if not text.takes_list:
         return count
-    unpacked = [line for line in text.python.splitlines()[:3] if line.endswith("] = inputs")]
-    return len(_only(ast.parse(unpacked[0].strip()).body[0], "targets").elts) if unpacked else 0
+    if count != 1:
+        raise Damaged("inputs")
+    if begin[0] == "    inputs.clear()":
+        return 0
+    unpacked = ast.parse(begin[0].strip()).body[0]
+    assert isinstance(unpacked, ast.Assign) and isinstance(unpacked.targets[0], ast.List)
+    return len(unpacked.targets[0].elts)
 
 
 def _given(text: Text) -> int:
@@ -95,11 +102,6 @@ def _given(text: Text) -> int:
 def _line(text: Text, begin: str) -> str:
     [line] = [line for line in text.python.splitlines() if line.startswith(begin)]
     return line
-
-
-def _only(node: Any, attribute: str) -> Any:
-    [item] = getattr(node, attribute)
-    return item
 
 
 def _check_names(used: tuple[str, ...], namespace: dict[str, Any]) -> None:
