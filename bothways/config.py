@@ -100,6 +100,10 @@ class Config:
     kernel_cache_megabytes: int = 256
     """How large that folder may grow, about; what was not used for the longest time is removed first."""
 
+    compiler_seconds: int = 120
+    """How long the C compiler may run for one graph; then it is stopped and ATen runs the graph, with one warning.
+    0 lets it run."""
+
     guards_in_c: bool = True
     """Check guards by a table that a small C library walks, where there are enough of them and a C compiler."""
 

@@ -340,7 +340,7 @@ def entered(kinds, given):
     def kernel(array):
         given.append(array[: len(kinds)])
 
-    yield entry(kernel, kinds)
+    yield entry(ctypes.cast(kernel, ctypes.c_void_p).value, kinds, kernel)
 
 
 @pytest.mark.parametrize("library", ["C", "ctypes"])

@@ -34,6 +34,7 @@ def test_defaults():
         "kernels_for_small_graphs": False,
         "kernel_cache": True,
         "kernel_cache_megabytes": 256,
+        "compiler_seconds": 120,
         "guards_in_c": True,
         "logs": "",
     }

@@ -182,14 +182,14 @@ def test_a_folder_that_cannot_be_made_is_done_without(root, calls):
 
 
 def test_a_library_that_cannot_be_loaded_from_there_is_built_elsewhere(root, calls, monkeypatch):
-    load = building.ctypes.CDLL
+    load = building.Library
 
-    def no_execution(path):
+    def no_execution(path, **options):
         if path.startswith(str(root)):
             raise OSError("failed to map segment from shared object")
-        return load(path)
+        return load(path, **options)
 
-    monkeypatch.setattr(building.ctypes, "CDLL", no_execution)
+    monkeypatch.setattr(building, "Library", no_execution)
     assert builds(calls, warning="failed to map segment")
 
 

@@ -13,7 +13,7 @@ import torch.fx
 
 from bothways.backends.aot import aot, run_and_forget, run_as_is
 from bothways.config import config
-from bothways.errors import NoCompiler, warn_once
+from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.memo import memo_of
 
@@ -33,6 +33,8 @@ def compile_kernels(
             return compile_graph(graph, inputs, name, takes_list=takes_list)
         except NotLowered:
             pass  # what the graph does to its inputs is for ATen to do
+        except KernelWarning:  # somebody wants warnings to be errors
+            raise
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
         except Exception as error:

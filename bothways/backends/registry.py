@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from bothways.backends.aot import aot_eager
 from bothways.backends.eager import eager
 from bothways.backends.native import native
-from bothways.errors import BackendFailed, InvalidBackend
+from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
 
 CompiledGraph = Callable[..., Any]
@@ -95,6 +95,8 @@ def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Ten
     """Compile one graph, and see to it that what comes back can be called."""
     try:
         compiled = backend(gm, list(example_inputs))
+    except KernelWarning:  # somebody wants warnings to be errors
+        raise
     except Exception as error:
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} raised {type(error).__name__}: {error}") from error

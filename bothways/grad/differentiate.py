@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.facts import Facts, Memo, facts_from, facts_of
+from bothways.grad.facts import Facts, Memo, facts_of
 from bothways.grad.joint import (
     IndependentResults,
     Joint,
@@ -30,6 +30,7 @@ from bothways.grad.joint import (
 )
 from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
+from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
 from bothways.runtime.nodes import Reads
@@ -55,12 +56,11 @@ def differentiate(
     is not traced or compiled again. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
     how = How(fw_compiler, bw_compiler, reads, memo, sizes)
-    known: dict[str, Any] = {} if memo is None else memo.recall() or {}
-    if "groups" in known:
-        return _side_by_side(function, inputs, known["groups"], how, expected)
-    run = _recalled_program(memo, known)
-    if run is not None:
-        return _joined(function, facts_from(known["facts"]), inputs, run, how)
+    match recall_function(memo, len(inputs), len(expected) or None):
+        case Groups(groups):
+            return _side_by_side(function, inputs, groups, how, expected)
+        case Forward(facts, run):
+            return _joined(function, facts, inputs, run, how)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(function, inputs, grad, sizes=sizes)
@@ -99,10 +99,6 @@ def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
     key = getattr(compiled, "key", None)
     if memo is not None and key is not None and facts is not None:
         memo.note({"facts": facts, "program": key})
-
-
-def _recalled_program(memo: Memo | None, known: dict[str, Any]) -> Callable[..., Any] | None:
-    return memo.program(known["program"]) if memo is not None and known else None
 
 
 def _joined(
@@ -333,7 +329,7 @@ class DifferentiatedGraph:
     ) -> Callable[..., Any]:
         memo = self._memo_of_backward(moment, values)
         with generated.kept_in(self._generated):
-            run = _recalled_program(memo, {} if memo is None else memo.recall() or {})
+            run = recall_backward(memo, len(values), len(inputs))
             if run is None:
                 run = self._how.bw_compiler(self._backward_graph(moment, inputs), list(values))
                 _note(memo, {}, run)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
-import subprocess
+import shutil
 import tempfile
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bothways.errors import BuildFailed, warn_once
-from bothways.lower.cache import Cache, key_of, open_cache, warn_unused
+from bothways.config import config
+from bothways.errors import BuildFailed, NoCompiler, warn_once
+from bothways.lower.cache import Cache, encoded, key_of, open_cache, warn_unused
+from bothways.lower.compiling import Failure, TookTooLong, failure_of, run
+from bothways.lower.loading import Library
 from bothways.lower.prelude import prelude
-from bothways.lower.toolchain import BEST, Toolchain, probe, toolchain
+from bothways.lower.toolchain import BEST, MEANS, Toolchain, is_choice, probe, toolchain
+from bothways.lower.trust import safe_folder
 
-FORMAT = "1"  # changes when what an entry of the cache holds changes
+FORMAT = "2"  # changes when what an entry of the cache holds changes
 SOURCE, LIBRARY, OPTIONS = "kernels.c", "kernels.so", "options"
 UNIT = 12000  # characters of C that are worth a compiler of their own: some 80 ms of its time
 
@@ -69,15 +74,11 @@ class Source:
 _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 
 
-class Failure(Exception):
-    """What the compiler or the loader said."""
-
-
-_loaded: dict[str, ctypes.CDLL] = {}  # by key: a library that is loaded already is used again
+_loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()  # by key: what is loaded already
 _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: which of its options work
 
 
-def build(source: Source) -> ctypes.CDLL:
+def build(source: Source) -> Library:
     """The loaded library of kernels."""
     library = library_of(source)
     tools = working_tools(open_cache())
@@ -86,18 +87,46 @@ def build(source: Source) -> ctypes.CDLL:
     return library
 
 
-def library_of(source: Source) -> ctypes.CDLL:
-    """The loaded library of any C source."""
+def library_of(source: Source) -> Library:
+    """The loaded library of any C source. NoCompiler when the compiler does not work, or not now."""
     cache = open_cache()
     tools = working_tools(cache)
     try:
         return _library(source, tools, cache)
     except Failure as failure:
-        working = probe(_problem)
-        if toolchain(working) == tools:
+        if failure.passing:
+            raise _troubled(tools, str(failure)) from None
+    # It was the source, the flags, or the moment.
+    try:
+        working = probe(lambda tools, text: _problem(tools, text, cache))
+    except Failure as failure:
+        raise _troubled(tools, str(failure)) from None
+    except GivenUp:
+        raise
+    except NoCompiler as error:
+        raise _troubled(tools, error.problem) from None
+    if toolchain(working) != tools:
+        _remember(cache, toolchain(), working)
+        return _once_more(source, toolchain(working), cache)
+    return _once_more(source, tools, cache)
+
+
+def _once_more(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
+    """A source whose build failed, now that the compiler is known to work; in the end without the cache."""
+    try:
+        return _library(source, tools, cache)
+    except Failure as failure:
+        if failure.passing:
+            raise _troubled(tools, str(failure)) from None
+        if cache is None:
             raise BuildFailed(str(failure)) from None
-    _remember(cache, toolchain(), working)
-    return library_of(source)
+        problem = failure
+    try:
+        library = _library(source, tools, None)
+    except Failure:
+        raise BuildFailed(str(problem)) from None
+    warn_unused(problem)
+    return library
 
 
 def working_tools(cache: Cache | None) -> Toolchain:
@@ -109,17 +138,18 @@ def working_tools(cache: Cache | None) -> Toolchain:
     return best if chosen == BEST else toolchain(chosen)
 
 
-def load(key: str, cache: Cache) -> ctypes.CDLL | None:
+def load(key: str, cache: Cache) -> Library | None:
     """A library that was built before, by its key; None when it is there no more."""
-    if key not in _loaded:
+    library = _loaded.get(key)
+    if library is None:
         entry = cache.find(key)
         if entry is None:
             return None
         try:
-            _loaded[key] = ctypes.CDLL(str(entry / LIBRARY))
+            library = _loaded[key] = Library(str(entry / LIBRARY), unloads=working_tools(cache).unloads)
         except OSError:  # another process removed it, or files there may not be executed
             return None
-    return _loaded[key]
+    return library
 
 
 def whole_text(kernels: str, tools: Toolchain) -> str:
@@ -132,24 +162,30 @@ def library_key(source: Source, tools: Toolchain) -> str:
     return key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", whole_text(str(source), tools)))
 
 
-def _library(source: Source, tools: Toolchain, cache: Cache | None) -> ctypes.CDLL:
+def _library(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
     key = library_key(source, tools)
-    if key not in _loaded:
-        _loaded[key] = _found_or_built(source, whole_text(str(source), tools), tools, cache, key)
-    return _loaded[key]
+    library = _loaded.get(key)
+    if library is None:
+        library = _loaded[key] = _found_or_built(source, whole_text(str(source), tools), tools, cache, key)
+    return library
 
 
-def _found_or_built(source: Source, text: str, tools: Toolchain, cache: Cache | None, key: str) -> ctypes.CDLL:
+def _found_or_built(source: Source, text: str, tools: Toolchain, cache: Cache | None, key: str) -> Library:
     problem: OSError | None = None
     if cache is not None:
         try:
             return _through_cache(source, text, tools, cache, key)
         except OSError as error:  # no space, not to be written, not to be executed from: then without it
             problem = error
-    with tempfile.TemporaryDirectory(prefix="bothways-") as folder:
-        _compile(source, tools, Path(folder))
+        except Failure as failure:  # a compiler that finds no space says so in its own words
+            if not failure.passing:
+                raise
+    with _temporary_folder() as folder:
+        _compile_patiently(source, tools, folder)
+        if cache is not None and problem is None:
+            problem = _problem_of_storing(folder, text, cache, key)
         try:
-            library = ctypes.CDLL(f"{folder}/{LIBRARY}")
+            library = Library(f"{folder}/{LIBRARY}", unloads=tools.unloads)
         except OSError as error:
             raise Failure(str(error)) from None
     if problem is not None:
@@ -157,49 +193,129 @@ def _found_or_built(source: Source, text: str, tools: Toolchain, cache: Cache | 
     return library
 
 
-def _through_cache(source: Source, text: str, tools: Toolchain, cache: Cache, key: str) -> ctypes.CDLL:
+def _problem_of_storing(built: Path, text: str, cache: Cache, key: str) -> OSError | None:
+    try:
+        with cache.workplace() as folder:
+            shutil.copyfile(built / LIBRARY, folder / LIBRARY)
+            (folder / SOURCE).write_bytes(encoded(text))
+            cache.add(key, folder)
+    except OSError as error:
+        return error
+    return None
+
+
+def _through_cache(source: Source, text: str, tools: Toolchain, cache: Cache, key: str) -> Library:
     entry = cache.find(key)
     if entry is not None:
-        return ctypes.CDLL(str(entry / LIBRARY))
+        return Library(str(entry / LIBRARY), unloads=tools.unloads)
     with cache.workplace() as folder:
         _compile(source, tools, folder)
         for path in folder.iterdir():
             if path.name != LIBRARY:
                 path.unlink()
-        (folder / SOURCE).write_text(text, encoding="utf-8")
-        return ctypes.CDLL(str((cache.add(key, folder) or folder) / LIBRARY))
+        (folder / SOURCE).write_bytes(encoded(text))
+        return Library(str((cache.add(key, folder) or folder) / LIBRARY), unloads=tools.unloads)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder to build in, where nobody else can put anything in the place of what was built."""
+    try:
+        place = safe_folder(Path(tempfile.gettempdir()))
+        folder = tempfile.TemporaryDirectory(prefix="bothways-", dir=place, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise failure_of(error, "there is no temporary folder") from None
+    with folder as name:
+        yield Path(name)
+
+
+# The compiler ----------------------------------------------------------------------------------------------
+
+PAUSES = (0.1, 0.5)  # seconds to wait before what failed in passing is tried again
+TRIES = 3  # builds that may fail before no more are tried in this process
+SMALL = 10  # seconds in which a compiler that works compiles a few lines, whatever else there is to do
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong with a compiler, how often that was seen, and how many seconds it was given, where it used them."""
+
+    problem: str
+    count: int
+    seconds: float = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nobody needs to try again; somebody may have allowed for more time since."""
+        more_time = self.seconds and not 0 < config.compiler_seconds <= self.seconds
+        return self.count >= TRIES and not more_time
+
+
+class GivenUp(NoCompiler):
+    """A compiler that is not tried any more, or was stopped; what is wrong is noted already."""
+
+
+_troubles: dict[str, Trouble] = {}  # by the identity of a compiler
+
+
+def _troubled(tools: Toolchain, problem: str, *, seconds: float = 0, count: int = 1) -> NoCompiler:
+    """Note that the compiler did not work."""
+    known = _troubles.get(tools.identity)
+    _troubles[tools.identity] = Trouble(problem, count + (0 if known is None else known.count), seconds)
+    return NoCompiler(problem)
 
 
 def _compile(source: Source, tools: Toolchain, folder: Path) -> None:
     """Build the library in ``folder``; the names there are always the same, and with them the result."""
+    trouble = _troubles.get(tools.identity)
+    if trouble is not None and trouble.is_final:
+        raise GivenUp(trouble.problem)
+    try:
+        _run_compiler(source, tools, folder, config.compiler_seconds)
+    except TookTooLong as error:
+        problem = f"the C compiler was stopped after config.compiler_seconds = {error.seconds}: {tools.command[0]}"
+        count = 1 if _is_alive(tools, error.seconds) else TRIES
+        _troubled(tools, problem, seconds=error.seconds, count=count)
+        raise GivenUp(problem) from None
+    _troubles.pop(tools.identity, None)
+
+
+def _run_compiler(source: Source, tools: Toolchain, folder: Path, seconds: float) -> None:
     units = source.units(cpus())
     for number, unit in enumerate(units):
-        (folder / f"{number}.c").write_text(f"{prelude(unit, tools.vectorized)}\n{unit}", encoding="utf-8")
-    _run([tools.compile_command(f"{number}.c", f"{number}.o") for number in range(len(units))], folder)
-    _run([tools.link_command([f"{number}.o" for number in range(len(units))], LIBRARY)], folder)
+        text = f"{prelude(unit, tools.vectorized)}\n{unit}"
+        (folder / f"{number}.c").write_text(text, encoding="utf-8", errors="backslashreplace")
+    run([tools.compile_command(f"{number}.c", f"{number}.o") for number in range(len(units))], folder, seconds)
+    run([tools.link_command([f"{number}.o" for number in range(len(units))], LIBRARY)], folder, seconds)
 
 
-def _run(commands: Sequence[list[str]], folder: Path) -> None:
-    """Run commands side by side."""
-    running: list[subprocess.Popen[str]] = []
+def _is_alive(tools: Toolchain, seconds: float) -> bool:
+    """Whether a compiler that was stopped does anything at all."""
     try:
-        for command in commands:
-            running.append(
-                subprocess.Popen(
-                    command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                    text=True, errors="replace",
-                )
-            )
-        said = [process.communicate()[1] for process in running]
+        with _temporary_folder() as folder:
+            _run_compiler(Source((), (MEANS,)), tools, folder, min(seconds, SMALL))
+    except (TookTooLong, Failure, OSError):
+        return False
+    return True
+
+
+def _compile_patiently(source: Source, tools: Toolchain, folder: Path) -> None:
+    """Build; what is a matter of the moment is tried again."""
+    for pause in PAUSES:
+        try:
+            return _compile_in(source, tools, folder)
+        except Failure as failure:
+            if not failure.passing:
+                raise
+        time.sleep(pause)
+    return _compile_in(source, tools, folder)
+
+
+def _compile_in(source: Source, tools: Toolchain, folder: Path) -> None:
+    try:
+        _compile(source, tools, folder)
     except OSError as error:
-        raise Failure(f"{commands[0][0]}: {error}") from None
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-    for process, text, command in zip(running, said, commands, strict=True):
-        if process.returncode:
-            raise Failure(f"{' '.join(command)}\nfailed with status {process.returncode}:\n{text[:4000]}")
+        raise failure_of(error, str(folder)) from None
 
 
 def cpus() -> int:
@@ -210,22 +326,49 @@ def cpus() -> int:
 # Which options of the compiler work is found out once for each compiler, and kept in the cache as well.
 
 
-def _problem(tools: Toolchain, text: str) -> str:
-    """What keeps a C file from being compiled and loaded, or "" when nothing does."""
-    with tempfile.TemporaryDirectory(prefix="bothways-") as folder:
-        try:
-            _compile(Source((), (text,)), tools, Path(folder))
-            ctypes.CDLL(f"{folder}/{LIBRARY}")
-        except (Failure, OSError) as problem:
-            return str(problem)
+def _problem(tools: Toolchain, text: str, cache: Cache | None) -> str:
+    """What keeps a C file from being compiled and loaded, or "" when nothing does. Failure when it is the moment."""
+    source = Source((), (text,))
+    try:
+        with _temporary_folder() as folder:
+            return _problem_in(folder, source, tools)
+    except Failure:
+        if cache is None:
+            raise
+    try:
+        with cache.workplace() as folder:
+            return _problem_in(folder, source, tools)
+    except OSError as error:
+        raise failure_of(error, str(cache.root)) from None
+
+
+def _problem_in(folder: Path, source: Source, tools: Toolchain) -> str:
+    try:
+        _compile_patiently(source, tools, folder)
+        library = Library(f"{folder}/{LIBRARY}", unloads=tools.unloads)
+    except Failure as failure:
+        if failure.passing:
+            raise
+        return str(failure)
+    except OSError as error:
+        return str(error)
+    if source.entries == (MEANS,) and library.probe() != 1:
+        return "what it compiles does not compute what C with these flags says"
     return ""
 
 
 def _recall(cache: Cache | None, best: Toolchain) -> tuple[int, ...]:
-    entry = cache.find(_options_key(best)) if cache is not None else None
-    if entry is not None:
-        with contextlib.suppress(OSError):  # another process removed it
-            return tuple(map(int, (entry / OPTIONS).read_text().split()))
+    key = _options_key(best)
+    files = None if cache is None else cache.read(key)
+    if cache is None or files is None:
+        return BEST
+    try:
+        chosen = tuple(map(int, files[OPTIONS].split()))
+    except (KeyError, ValueError):
+        chosen = ()
+    if is_choice(chosen):
+        return chosen
+    cache.drop(key)
     return BEST
 
 

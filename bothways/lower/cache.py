@@ -2,16 +2,16 @@
 
 An entry is a folder that appears at once, by a rename, and is never changed; it is removed the same way. So any
 number of processes may read, write, clear and crash at the same time. Nothing is loaded that somebody else could
-have written, or that is not what was stored.
+have written, or that is not what was stored there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,13 @@ from pathlib import Path
 
 from bothways.config import config
 from bothways.errors import warn_once
+from bothways.lower.trust import own_folder, read_own_files
 
 DIRECTORY_VARIABLE = "BOTHWAYS_CACHE_DIR"
 CHECKSUMS = "checksums"
 UNFINISHED = "unfinished-"  # how the names of folders begin that are no entries yet, or no more
 ABANDONED = 3600  # seconds after which an unfinished folder is taken for the rest of a crash
+_numbers = itertools.count()  # of what this process removed
 LOOK_AT_SIZES = "00"  # how the keys begin whose storing measures the whole cache: one in 256
 
 
@@ -65,18 +67,16 @@ class Cache:
     def read(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry that is whole and ours; an entry that is not is removed."""
         entry = self.root / key
-        problem, files = "", None
+        files = None
         try:
-            problem = untrusted(entry, *entry.iterdir())
-            files = None if problem else whole_files(entry)
+            files = whole_files(key, read_own_files(entry))
         except FileNotFoundError:
-            return None
+            if not os.path.lexists(entry):
+                return None
         except OSError as error:
-            problem = str(error)
-        if problem:
-            warn_once(f"an entry of the cache is not used: {problem}")
+            warn_once(f"an entry of the cache is not used: {error}")
         if files is None:
-            self._remove(entry)
+            self.drop(key)
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)  # entries that were not used for the longest time go first
@@ -86,8 +86,12 @@ class Cache:
         """Make an entry of texts by name; a cache that is full or only for reading stays as it is."""
         with contextlib.suppress(OSError), self.workplace() as folder:
             for name, text in texts.items():
-                (folder / name).write_text(text, encoding="utf-8")
+                (folder / name).write_bytes(encoded(text))
             self.add(key, folder)
+
+    def drop(self, key: str) -> None:
+        """Remove an entry that is not what it should be."""
+        self._remove(self.root / key)
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[Path]:
@@ -103,7 +107,7 @@ class Cache:
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         for path in folder.iterdir():
             path.chmod(0o600)  # whatever the compiler and the umask made of it
-        write_private(folder / CHECKSUMS, checksums(files).encode())
+        write_private(folder / CHECKSUMS, checksums(key, files))
         try:
             os.rename(folder, self.root / key)
         except OSError:
@@ -156,10 +160,13 @@ class Cache:
 
     def _remove(self, entry: Path) -> None:
         """Nobody ever sees half of an entry: it is renamed first."""
-        doomed = self.root / f"{UNFINISHED}{os.getpid()}-{entry.name}"
+        doomed = self.root / f"{UNFINISHED}{os.getpid()}-{next(_numbers)}-{entry.name}"
         with contextlib.suppress(OSError):
             os.rename(entry, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            if doomed.is_symlink() or not doomed.is_dir():
+                doomed.unlink()
+            else:
+                shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_abandoned(self) -> None:
         for path in self._folders():
@@ -173,16 +180,11 @@ def open_cache() -> Cache | None:
     if not config.kernel_cache:
         return None
     try:
-        root = directory()
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Whoever may write here could have us load their code. A link to such a folder is as good as the folder.
-        problem = untrusted(root.resolve())
+        # Whoever may write there, or to a folder or link on the way, could have us load their code.
+        return Cache(own_folder(directory()))
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        problem = str(error)
-    if problem:
-        warn_unused(problem)
+        warn_unused(error)
         return None
-    return Cache(root)
 
 
 def warn_unused(problem: object) -> None:
@@ -194,7 +196,7 @@ def key_of(*facts: str) -> str:
     """The name of an entry: everything its content depends on, hashed."""
     digest = hashlib.sha256()
     for fact in facts:
-        digest.update(f"{len(fact)}:{fact}".encode())
+        digest.update(f"{len(fact)}:".encode() + encoded(fact))
     return digest.hexdigest()
 
 
@@ -207,23 +209,22 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def untrusted(*paths: Path) -> str:
-    """Why somebody else may have written one of these, or "" when nobody can have."""
-    for path in paths:
-        facts = path.lstat()
-        if facts.st_uid != os.geteuid():
-            return f"{path} belongs to another user"
-        if stat.S_ISLNK(facts.st_mode) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"{path} can be changed by other users"
-    return ""
+def encoded(text: str) -> bytes:
+    """Also text with names of files that are no text."""
+    return text.encode("utf-8", "surrogatepass")
 
 
-def checksums(files: Mapping[str, bytes]) -> str:
-    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+def decoded(content: bytes) -> str:
+    return content.decode("utf-8", "surrogatepass")
 
 
-def whole_files(entry: Path) -> dict[str, bytes] | None:
-    """The files of an entry; None when they are not what was stored."""
-    files = {path.name: path.read_bytes() for path in sorted(entry.iterdir())}
-    expected = files.pop(CHECKSUMS, b"").decode(errors="replace")
-    return files if files and checksums(files) == expected else None
+def checksums(key: str, files: Mapping[str, bytes]) -> bytes:
+    """What an entry is known by. It names its key: an entry under another name is none."""
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
+    return encoded("".join([f"# {key}\n", *lines]))
+
+
+def whole_files(key: str, files: dict[str, bytes]) -> dict[str, bytes] | None:
+    """The files of an entry without their checksums; None when they are not what was stored."""
+    expected = files.pop(CHECKSUMS, b"")
+    return files if files and checksums(key, files) == expected else None

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.errors import BothwaysError
-from bothways.lower.build import Source, library_of
+from bothways.errors import BothwaysError, NoCompiler
+from bothways.lower.build import TRIES, Source, library_of
 from bothways.lower.entry_source import ENTER, POINTER, SPELLING
 from bothways.lower.guard_rows import Row, facts_of, packed
 from bothways.lower.guard_source import guard_text
@@ -122,10 +122,14 @@ def source_text() -> str:
     return "\n".join([DECLARATIONS, *variables, *bound, guard_text(), ENTER])
 
 
+_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
+
+
 class CallLibrary:
     """The loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        _bound.append(library)
         # PyDLL: Python's lock is held, and exceptions are looked for.
         python = ctypes.PyDLL(library._name, handle=library._handle)
         given = _given()
@@ -151,37 +155,57 @@ class CallLibrary:
         grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
-    def entry(self, function: Any, kinds: str) -> Callable[..., None]:
+    def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), function)
+        made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
         return made
 
 
-def entry(function: Any, kinds: str) -> Callable[..., None]:
-    """A function of tensors and numbers that calls a C function with what they hold, as an array of ``Given``."""
+def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
+    """A function of tensors and numbers that calls a C function with what they hold, as an array of ``Given``.
+
+    It holds ``kept``, with which the C function would go.
+    """
     library = call_library()
     if library is not None:
-        return library.entry(function, kinds)
-    function.argtypes, function.restype = [ctypes.c_char_p], None
+        return library.entry(address, kinds, kept)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(address)
     spelling = "".join(SPELLING[kind] for kind in kinds)
 
-    def enter(*values: Any) -> None:
+    def enter(*values: Any, kept: Any = kept) -> None:
         given = (value.data_ptr() if kind == POINTER else value for value, kind in zip(values, kinds, strict=True))
         function(struct.pack(spelling, *given))
 
     return enter
 
 
-@functools.cache
+_found: list[CallLibrary | None] = []  # what was found, as soon as that is certain
+_failures: list[str] = []
+
+
 def call_library() -> CallLibrary | None:
-    """The library, built unless it is in the cache; None where there can be none."""
-    if not _layouts_are_known():
-        return None
+    """The library, built unless it is in the cache; None where there can be none.
+
+    A compiler that does not work is asked again when the next function is captured, a few times.
+    """
+    if not _found:
+        try:
+            _found.append(_built_library() if _layouts_are_known() else None)
+        except NoCompiler as error:
+            _failures.append(error.problem)
+            if len(_failures) < TRIES:
+                return None
+            _found.append(None)
+    return _found[0]
+
+
+def _built_library() -> CallLibrary | None:
     try:
         library = CallLibrary(library_of(Source((), (source_text(),))))
         return library if _answers_rightly(library) else None
-    except (BothwaysError, OSError, RuntimeError):  # no compiler, or no such tensors here
+    except NoCompiler:
+        raise
+    except (BothwaysError, OSError, RuntimeError):  # it does not compile, or there are no such tensors here
         return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bothways.errors import NoCompiler, warn_once
 from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
@@ -22,17 +23,28 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
     folder = os.environ.get(DUMP_VARIABLE)
     if not folder:
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    python_file = _next_file(Path(folder), name)
+    try:
+        _write(Path(folder), name, kernels, python, namespace)
+    except (OSError, NoCompiler) as error:  # nobody's program stops for it
+        warn_once(f"{DUMP_VARIABLE} is ignored: {error}")
+
+
+def _write(folder: Path, name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    python_file = _next_file(folder, name)
     c_file = python_file.with_suffix(".c")
     used = words(python)
     header = [_definition(label, value) for label, value in namespace.items() if label in used]
     if kernels:
-        c_file.write_text(whole_text(kernels, toolchain()), encoding="utf-8")
+        _write_text(c_file, whole_text(kernels, toolchain()))
         header.append(f"# Functions named run_... are in {c_file.name}.")
     roots = [root for root in SCOPE if root != "torch" and any(f" = {root}." in line for line in header)]
     imports = [f"import {root}" for root in ("torch", *roots)]
-    python_file.write_text("\n".join([*imports, "", *header, "", "", python]), encoding="utf-8")
+    _write_text(python_file, "\n".join([*imports, "", *header, "", "", python]))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _next_file(folder: Path, name: str) -> Path:

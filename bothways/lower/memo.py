@@ -12,10 +12,11 @@ import torch.fx
 
 from bothways.errors import NoCompiler
 from bothways.lower.build import working_tools
-from bothways.lower.cache import Cache, key_of, open_cache
+from bothways.lower.cache import Cache, decoded, is_key, key_of, open_cache
 from bothways.lower.keys import captured_key
+from bothways.lower.recall import recall
 from bothways.lower.spelling import NotSpelled
-from bothways.lower.text import FACTS, recall
+from bothways.lower.text import FACTS
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,27 @@ class Memo:
     def recall(self) -> Any:
         """The facts that were noted; None when there are none."""
         files = self.cache.read(self.key)
-        return None if files is None else json.loads(files[FACTS])
+        if files is None:
+            return None
+        try:
+            facts = json.loads(decoded(files[FACTS]))
+        except (KeyError, ValueError, RecursionError):  # no facts
+            facts = None
+        if type(facts) is dict:
+            return facts
+        self.forget()
+        return None
+
+    def forget(self) -> None:
+        """Take away what was noted, since it is wrong."""
+        self.cache.drop(self.key)
 
     def note(self, facts: Any) -> None:
         self.cache.keep(self.key, {FACTS: json.dumps(facts)})
 
-    def program(self, key: str) -> Callable[..., Any] | None:
-        """A compiled program, by the key it had when it was compiled."""
-        return recall(self.cache, key)
+    def program(self, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
+        """A compiled program of so many inputs and results, by the key it had when it was compiled."""
+        return recall(self.cache, key, takes, gives) if is_key(key) else None
 
 
 def memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any]) -> Memo | None:

@@ -17,9 +17,10 @@ from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
 from bothways.lower.prims import Extern
+from bothways.lower.recall import recall
 from bothways.lower.sizes import is_double
 from bothways.lower.spelling import NotSpelled, spelled
-from bothways.lower.text import Text, recall, store
+from bothways.lower.text import Text, store
 from bothways.lower.toolchain import Toolchain
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
 
@@ -34,11 +35,16 @@ def compile_graph(
     """
     cache = open_cache()
     place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}")
-    run = None if place is None else recall(place.cache, place.key)
+    run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph))
     if run is None:
         run = Program(lower(graph, inputs), name, takes_list=takes_list, place=place).run
     run.key = None if place is None else place.key  # type: ignore[attr-defined]
     return run
+
+
+def _count_of_outputs(graph: torch.fx.GraphModule) -> int:
+    [output] = graph.graph.find_nodes(op="output")
+    return len(output.args[0])
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import linecache
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bothways.lower.build import load
 from bothways.lower.cache import Cache
 from bothways.lower.call_library import entry
 from bothways.lower.dump import dump
-from bothways.lower.spelling import SCOPE
+from bothways.lower.loading import Library
 from bothways.lower.wrapper import as_laid_out
 from bothways.runtime.generated import Generated, keep
 
@@ -44,7 +43,7 @@ class Text:
     def function(
         self,
         namespace: dict[str, Any],
-        library: ctypes.CDLL | None,
+        library: Library | None,
         first: str = "",
         settled: Callable[[], None] = lambda: None,
     ) -> Callable[..., Any]:
@@ -54,10 +53,13 @@ class Text:
         ``settled`` is called when it does.
         """
         for name, kinds in self.functions.items():
-            namespace[name] = entry(getattr(library, name), kinds)
+            assert library is not None
+            namespace[name] = entry(library.address(name), kinds, library)
         label = f"<bothways native {self.name} {next(_numbers)}>"
         linecache.cache[label] = (len(self.python), None, self.python.splitlines(True), label)
         run = _defined(self.python, label, namespace)
+        # Whoever may still show a line of it, such as a traceback, holds its code.
+        weakref.finalize(run.__code__, linecache.cache.pop, label, None).atexit = False
         if first:
             run = _checked_first(run, _defined(first, label, namespace), namespace, settled)
         made: Any = run
@@ -77,10 +79,13 @@ def _checked_first(
     run: Any, first: Any, namespace: dict[str, Any], settled: Callable[[], None]
 ) -> Callable[..., Any]:
     surprises: list[str] = []
+    code, function = run.__code__, weakref.ref(first)  # what is in the namespace must not hold the function
 
     def settle() -> None:
-        if not surprises:
-            first.__code__ = run.__code__
+        namespace["settle"] = _nothing
+        checked = function()
+        if not surprises and checked is not None:
+            checked.__code__ = code
             settled()
 
     namespace.update(settle=settle, surprises=surprises, as_laid_out=as_laid_out)
@@ -88,24 +93,12 @@ def _checked_first(
     return checked
 
 
+def _nothing() -> None:
+    """What another thread calls that is in its first call as well."""
+
+
 def store(cache: Cache, key: str, text: Text, names: dict[str, str], library: str) -> None:
     """Keep a program: its texts, what its names stand for, and the key of its library."""
     facts = asdict(text)
     files = {PYTHON: facts.pop("python"), C: facts.pop("c")}
     cache.keep(key, {**files, FACTS: json.dumps({**facts, "names": names, "library": library}, indent=1)})
-
-
-def recall(cache: Cache, key: str) -> Callable[..., Any] | None:
-    """The function of a program that was stored; None when it, or its library, is there no more."""
-    files = cache.read(key)
-    if files is None:
-        return None
-    facts = json.loads(files[FACTS])
-    names, library_key = facts.pop("names"), facts.pop("library")
-    library = load(library_key, cache) if library_key else None
-    if library_key and library is None:
-        return None
-    text = Text(python=files[PYTHON].decode(), c=files[C].decode(), **facts)
-    namespace = {name: eval(expression, dict(SCOPE)) for name, expression in names.items()}
-    text.show(namespace)
-    return text.function(namespace, library)

@@ -1,7 +1,7 @@
 """Which C compiler there is, and the flags it takes: for this CPU, for OpenMP, for vector math.
 
 The best flags are taken for granted until a build fails with them; only then is the compiler asked, feature by
-feature, what it can do. No flag changes what NaN, infinity or signed zeros mean.
+feature, what it can do. What kernels mean depends on no such choice: without the flags for that there are no kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,16 @@ import torch
 from bothways.errors import NoCompiler
 from bothways.lower.c_ops import OF_TWO, VECTORIZED
 
-# Errors are not read from errno, floating point traps are off in Python anyway, and integers wrap around as they do
-# in ATen. Products and sums are rounded one by one, as eager does.
-FLAGS = "-O3 -fno-math-errno -fno-trapping-math -fwrapv -ffp-contract=off -fPIC -w".split()
+# What kernels mean depends on these, so they are part of every set: NaN, infinity and signed zeros are what they are
+# even where CC says otherwise, integers wrap around as they do in ATen, products and sums are rounded one by one, and
+# one memory may be read as values of several types.
+MEANING = "-fno-fast-math -fno-unsafe-math-optimizations -fwrapv -ffp-contract=off -fno-strict-aliasing".split()
 
-# What any C compiler takes.
-PLAIN_FLAGS = "-O2 -fPIC".split()
+# Errors are not read from errno, and floating point traps are off in Python anyway.
+FLAGS = [*MEANING, *"-O3 -fno-math-errno -fno-trapping-math -fPIC -w".split()]
+
+# For a compiler that does not know all of these.
+PLAIN_FLAGS = [*MEANING, *"-O2 -fPIC".split()]
 
 
 @dataclass(frozen=True)
@@ -52,22 +56,46 @@ class Toolchain:
         return [*self.command, *self.flags.compile, "-c", source, "-o", output]
 
     def link_command(self, objects: Iterable[str], output: str) -> list[str]:
-        # Without -fopenmp, which would add the compiler's own runtime to PyTorch's.
-        return [*self.command, "-shared", *objects, "-o", output, *self.flags.link, "-lm"]
+        # Without -fopenmp, which would add the compiler's own runtime to PyTorch's. With -O2: after -Ofast in CC, a
+        # library that is loaded has the whole process flush denormal numbers to zero.
+        return [*self.command, *MEANING, "-O2", "-shared", *objects, "-o", output, *self.flags.link, "-lm"]
+
+    @property
+    def unloads(self) -> bool:
+        """Whether a library may be unloaded: not when threads that outlive it may look at it again.
+
+        GNU's runtime, which PyTorch holds, does not; LLVM's remembers where a parallel region was.
+        """
+        runtime = openmp_runtime()
+        return not self.threads or (runtime is not None and os.path.basename(runtime).startswith("libgomp"))
 
     def vectorized(self, names: Iterable[str]) -> frozenset[str]:
         """Those of some functions of the C library that can be called on vectors."""
         return vector_functions(names) if self.vector_math else frozenset()
 
 
+# Two pieces of memory for a library instead of five: a process may have 65530.
+FEW_MAPS = Option((), ("-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,--build-id=none"))
+
 # The features and their options, best first. What was chosen is a number for each feature.
-FEATURES = ("base", "cpu", "openmp", "vector math")
+FEATURES = ("base", "cpu", "openmp", "vector math", "few maps")
 BEST = (0,) * len(FEATURES)
 
-# Shows whether a feature works. All call the C library: it has to be the one this process has.
+# Shows whether a feature works. Some call the C library: it has to be the one this process has. Only ``MEANS`` is run,
+# which asks for what every kernel relies on instead of trusting flags: its ``probe`` returns 1.
 CALLS = "void *malloc(__SIZE_TYPE__);\nfloat expf(float);\nfloat probe(float x) { return malloc(1) ? expf(x) : 0; }\n"
+MEANS = """\
+static int is_larger(int x) { return x + 1 > x; }
+static double residue(double x, double y) { return x * y - 1; }
+static int differs(double x) { return x != x; }
+int probe(void) {
+    volatile int largest = __INT_MAX__;
+    volatile double above = 1 + 0x1p-30, below = 1 - 0x1p-30, zero = 0;
+    return !is_larger(largest) && residue(above, below) == 0 && differs(zero / zero) && 1 / -zero < 0;
+}
+"""
 PROBES: dict[str, str] = {
-    "base": CALLS,
+    "base": MEANS,
     "cpu": CALLS,
     "openmp": """\
 int probe(int x) {
@@ -85,6 +113,7 @@ void probe(float *x) {
     for (int i = 0; i < 64; ++i) x[i] = expf(x[i]);
 }
 """,
+    "few maps": CALLS,
 }
 
 
@@ -107,6 +136,7 @@ def options(command: tuple[str, ...]) -> dict[str, tuple[Option, ...]]:
         "cpu": (*wide, Option(("-march=native",)), Option(("-mcpu=native",)), Option()),
         "openmp": tuple(threads),
         "vector math": (math, Option()) if vector_library() is not None else (Option(),),
+        "few maps": (FEW_MAPS, Option()) if sys.platform.startswith("linux") else (Option(),),
     }
 
 
@@ -125,25 +155,46 @@ def toolchain(chosen: tuple[int, ...] = BEST) -> Toolchain:
 def probe(builds: Callable[[Toolchain, str], str]) -> tuple[int, ...]:
     """The best options that work, one feature after the other. ``builds`` returns what went wrong, if anything.
 
-    NoCompiler when nothing does.
+    What did not work is tried again right after something else did: only then was it not the moment.
+    NoCompiler when nothing works.
     """
     found = options(compiler())
     chosen = [len(choices) - 1 for choices in found.values()]
     for position, (feature, choices) in enumerate(found.items()):
-        problem = ""
+
+        # To go without a feature needs no more than that the compiler works now.
+        texts = [PROBES[feature]] * (len(choices) - 1) + [MEANS]
+
+        def problem(number: int, position: int = position, texts: Sequence[str] = texts) -> str:
+            tried = [*chosen[:position], number, *chosen[position + 1 :]]
+            return builds(toolchain(tuple(tried)), texts[number])
+
+        refused = ""
         for number in range(len(choices)):
-            chosen[position] = number
-            problem = builds(toolchain(tuple(chosen)), PROBES[feature])
-            if not problem:
+            refused = problem(number)
+            if not refused:
+                chosen[position] = next((other for other in range(number) if not problem(other)), number)
                 break
-        if problem and feature == "base":
-            raise NoCompiler(f"the C compiler does not work: {shlex.join(compiler())}\n{problem}")
+        if refused:
+            raise NoCompiler(f"the C compiler does not work: {shlex.join(compiler())}\n{refused}")
     return tuple(chosen)
+
+
+def is_choice(chosen: tuple[int, ...]) -> bool:
+    """Whether this could be what ``probe`` found."""
+    found = options(compiler()).values()
+    return len(chosen) == len(found) and all(
+        0 <= number < len(choices) for number, choices in zip(chosen, found, strict=True)
+    )
 
 
 def compiler() -> tuple[str, ...]:
     """The C compiler to call: ``CC``, which may hold arguments, or the system's."""
-    given = shlex.split(os.environ.get("CC", ""))
+    variable = os.environ.get("CC", "")
+    try:
+        given = shlex.split(variable)
+    except ValueError as error:
+        raise NoCompiler(f"there is no C compiler: CC={variable!r} cannot be read ({error})") from None
     for name in [given[0]] if given else ["cc", "gcc", "clang"]:
         found = shutil.which(name)
         if found:
@@ -166,7 +217,10 @@ def identity(command: tuple[str, ...]) -> str:
 
 
 def _file_identity(path: str) -> str:
-    facts = os.stat(path)
+    try:
+        facts = os.stat(path)
+    except OSError as error:  # it was there a moment ago
+        raise NoCompiler(f"there is no C compiler: {error}") from None
     return f"{path} {facts.st_size} {facts.st_mtime_ns}"
 
 

@@ -207,7 +207,7 @@ class CompiledFunction:
                     fullgraph=self.options.fullgraph,
                     sizes=self._sizes,
                 )
-            except Unsupported:
+            except (Unsupported, errors.KernelWarning):  # somebody may want warnings to be errors
                 raise
             except Exception as error:
                 raise self._internal(error) from error

@@ -6,9 +6,12 @@ Generating and compiling it takes as long as capturing a graph does. Once it is 
 from __future__ import annotations
 
 import re
+import weakref
 from typing import Any
 
 import torch.fx
+
+from bothways import torch_compat
 
 _THIN = re.compile(r"\bThinTensor\((.*?)\)(?=\")")
 # What ``recompile`` sets.
@@ -34,7 +37,11 @@ class LazyGraphModule(torch.fx.GraphModule):
         if "_waits" not in self.__dict__:  # called by the constructor
             self._waits = True
             return None
-        return super().recompile()
+        made = super().recompile()
+        # PyTorch would keep the text for good; whoever may still show a line of it holds the code.
+        code = type(self).forward.__code__
+        weakref.finalize(code, torch_compat.forget_graph_text, code.co_filename).atexit = False
+        return made
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
         """The code with sizes beside it. That sizes are known from thin tensors is nobody's business."""

@@ -1,0 +1,105 @@
+"""What a memo remembers of a function, looked at before it is believed.
+
+Facts of another shape than those that were noted, or that name inputs and results which are not there, are forgotten:
+the function is traced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bothways.grad.facts import Facts, Memo, facts_from
+
+
+class Wrong(Exception):
+    """What is remembered cannot be about this function."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Outputs that have nothing to do with each other, by their places."""
+
+    groups: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The facts of a function, and its compiled forward."""
+
+    facts: Facts
+    run: Callable[..., Any]
+
+
+def recall_function(memo: Memo | None, inputs: int, outputs: int | None) -> Groups | Forward | None:
+    """What is remembered of a function of so many inputs and, where that is known, outputs."""
+
+    def look(memo: Memo, known: Any) -> Groups | Forward | None:
+        if set(known) == {"groups"}:
+            return Groups(_checked_groups(known["groups"], outputs))
+        facts = _checked_facts(known["facts"], inputs, outputs)
+        results = len(facts.differentiable) + len(facts.changed) + len(facts.saved_positions)
+        run = memo.program(known["program"], inputs, results)
+        return None if run is None else Forward(facts, run)
+
+    return _looked(memo, look)
+
+
+def recall_backward(memo: Memo | None, values: int, gradients: int) -> Callable[..., Any] | None:
+    """A compiled backward of so many values that gives so many gradients."""
+    return _looked(memo, lambda memo, known: memo.program(known["program"], values, gradients))
+
+
+def _looked(memo: Memo | None, look: Callable[[Memo, Any], Any]) -> Any:
+    known = None if memo is None else memo.recall()
+    if memo is None or known is None:
+        return None
+    try:
+        found = look(memo, known)
+    except (Wrong, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        found = None
+    if found is None:  # also when the program is gone: it may come back under another key
+        memo.forget()
+    return found
+
+
+def _checked_groups(groups: Any, outputs: int | None) -> list[list[int]]:
+    places = sorted(place for group in groups for place in group)
+    expected = list(range(len(places) if outputs is None else outputs))
+    if places != expected or not all(type(place) is int for place in places) or not all(groups) or len(groups) < 2:
+        raise Wrong("groups")
+    return [list(group) for group in groups]
+
+
+# Of what the items of a fact are.
+ITEMS: dict[str, tuple[type, ...]] = {"differentiable": (bool,), "parts": (int, type(None))}
+
+
+def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Facts:
+    facts = facts_from(data)
+    results = len(facts.differentiable)
+    for field in fields(facts):
+        value = getattr(facts, field.name)
+        if field.name in ("has_backward", "is_random"):
+            _expect(type(value) is bool)
+        elif field.name != "outputs":
+            _expect(type(value) is tuple and all(type(item) in ITEMS.get(field.name, (int,)) for item in value))
+    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed"]:
+        _expect(_are_places(getattr(facts, name), inputs))
+    _expect(outputs is None or len(facts.outputs) == outputs)
+    _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))
+    for given in data["outputs"]:
+        if given is not None:
+            kind, place = given
+            _expect(type(place) is int and 0 <= place < (results if kind == "result" else inputs))
+    return facts
+
+
+def _are_places(places: Sequence[int], count: int) -> bool:
+    return all(0 <= place < count for place in places) and len(set(places)) == len(places)
+
+
+def _expect(holds: bool) -> None:
+    if not holds:
+        raise Wrong("facts")

@@ -1,0 +1,122 @@
+"""Runs the compiler: side by side, in groups of processes that end together, and never for longer than a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+GRACE = 5  # seconds that a process which was killed may take to be gone: one that waits for a dead disk never is
+
+# What may be otherwise in a moment: memory, processes, files, space; and how compilers put it.
+PASSING_ERRORS = frozenset(
+    [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.ETXTBSY]
+)
+PASSING_WORDS = re.compile(
+    "signal terminated|due to signal|: killed|out of memory|cannot allocate memory|memory exhausted|no space left"
+    "|quota exceeded|temporarily unavailable|too many open files|cannot fork|input/output error",
+    re.IGNORECASE,
+)
+
+
+class Failure(Exception):
+    """What the compiler or the loader said. ``passing`` is what says nothing about the compiler or its input."""
+
+    def __init__(self, said: str, *, passing: bool = False) -> None:
+        super().__init__(said)
+        self.passing = passing
+
+
+class TookTooLong(Exception):
+    """The compiler was stopped at its limit, of so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+def failure_of(error: OSError, what: str) -> Failure:
+    return Failure(f"{what}: {error}", passing=error.errno in PASSING_ERRORS)
+
+
+def run(commands: Sequence[list[str]], folder: Path, seconds: float) -> None:
+    """Run commands side by side in ``folder``, which is all they write to; 0 ``seconds`` are as many as it takes."""
+    # Messages in English are those that are known; and what a compiler leaves when it is killed goes with the folder.
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
+    deadline = time.monotonic() + seconds if seconds else None
+    running: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as closing:
+        outputs: list[IO[bytes]] = []
+        try:
+            for command in commands:
+                outputs.append(closing.enter_context(_output(folder)))
+                running.append(
+                    subprocess.Popen(
+                        command, cwd=folder, env=environment, process_group=0,
+                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=outputs[-1],
+                    )
+                )  # fmt: skip
+            for process in running:
+                _wait(process, deadline)
+        except subprocess.TimeoutExpired:
+            raise TookTooLong(seconds) from None
+        except OSError as error:
+            raise failure_of(error, commands[0][0]) from None
+        finally:
+            for process in running:
+                _end(process)
+        for process, output, command in zip(running, outputs, commands, strict=True):
+            if process.returncode:
+                raise _failed(command, process.returncode, output)
+
+
+def _output(folder: Path) -> IO[bytes]:
+    """Where a compiler says what it has to: no pipe, which a server it leaves behind would keep open, no full disk."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # not this system
+            return open(os.memfd_create("bothways"), "w+b")
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _failed(command: list[str], status: int, output: IO[bytes]) -> Failure:
+    output.seek(0)
+    said = output.read(4000).decode(errors="replace")
+    passing = status < 0 or PASSING_WORDS.search(said) is not None
+    return Failure(f"{' '.join(command)}\nfailed with status {status}:\n{said}", passing=passing)
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> None:
+    """Wait for a process without looking at it again and again, where the system knows how; Ctrl-C ends the wait."""
+    if deadline is None:
+        process.wait()
+        return
+    descriptor = -1
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):  # not this system
+            descriptor = os.pidfd_open(process.pid)
+    if descriptor >= 0:
+        try:
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        finally:
+            os.close(descriptor)
+    process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that still runs, with all it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)

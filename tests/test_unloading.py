@@ -1,0 +1,228 @@
+"""What a compiled function takes, it gives back: libraries are unloaded, texts forgotten, files closed with it.
+
+And never too early: not while a kernel runs in another thread, nor before an autograd graph has let go of its backward.
+"""
+
+import gc
+import linecache
+import os
+import sys
+import threading
+
+import pytest
+import torch
+
+import bothways
+from bothways.config import config
+from bothways.lower import build as building
+from bothways.lower.build import Source, build
+from bothways.testing import same
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own list of what is loaded")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    gc.collect()
+
+
+def kernels_mapped():
+    with open("/proc/self/maps") as file:
+        return sum("kernels.so" in line for line in file)
+
+
+def texts_kept():
+    return sum(name.startswith("<bothways native") for name in linecache.cache)
+
+
+def taken():
+    """Maps, texts and open files."""
+    with open("/proc/self/maps") as file:
+        maps = sum(1 for line in file if ".so" in line)
+    return maps, len(linecache.cache), len(os.listdir("/proc/self/fd"))
+
+
+def made(number, backend="native"):
+    return bothways.compile(lambda x: ((x.sin() * number).exp() + 1).sum(), backend=backend)
+
+
+def train(compiled, shape=(5,)):
+    x = torch.linspace(0, 1, 5).requires_grad_()
+    compiled(x).backward()
+    return x.grad
+
+
+@linux
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_functions_that_are_dropped_leave_nothing(backend):
+    train(made(0.5, backend))
+    gc.collect()
+    before = taken()
+    for number in range(12):
+        train(made(number, backend))
+    gc.collect()
+    assert taken() == before
+
+
+@linux
+@pytest.mark.slow
+def test_hundreds_of_functions_that_are_dropped_leave_nothing():
+    train(made(0.5))
+    gc.collect()
+    before = taken()
+    for number in range(400):
+        train(made(number))
+    gc.collect()
+    assert taken() == before
+
+
+@linux
+def test_a_program_goes_without_the_garbage_collector():
+    """The Python of a program, its library and its text refer to each other in no circle."""
+    graph = torch.fx.symbolic_trace(lambda x, w: torch.mm(x, w).sin() * 2)
+    inputs = [torch.randn(4, 4), torch.randn(4, 4)]
+    run = program_of(graph, inputs)
+    expected = torch.mm(*inputs).sin() * 2
+    gc.collect()
+    gc.disable()
+    try:
+        before = kernels_mapped(), texts_kept()
+        assert same(run(*inputs)[0], expected) and same(run(*inputs)[0], expected)
+        del run
+        assert kernels_mapped() < before[0] and texts_kept() == before[1] - 1
+    finally:
+        gc.enable()
+
+
+def program_of(graph, inputs):
+    from native_checking import cases_of
+
+    from bothways.lower.program import compile_graph
+
+    [case] = cases_of("program", lambda *values: [graph(*values)], inputs, grad=False)
+    return compile_graph(case.graph, case.given)
+
+
+@linux
+def test_reset_unloads_what_was_loaded():
+    compiled = [made(number) for number in range(3)]
+    for function in compiled:
+        train(function)
+    gc.collect()
+    before = kernels_mapped(), texts_kept()
+    bothways.reset()
+    gc.collect()
+    assert kernels_mapped() <= before[0] - 12 and texts_kept() == before[1] - 6  # forward and backward, two maps each
+    assert same(train(compiled[1]), train(made(1, "eager")))
+
+
+@linux
+def test_a_library_takes_two_maps():
+    gc.collect()
+    before = kernels_mapped()
+    library = build(Source((), ("int twice(int x) { return 2 * x; }\n",)))
+    assert kernels_mapped() == before + 2
+    del library
+    assert kernels_mapped() == before
+
+
+def test_a_function_keeps_its_library():
+    twice = build(Source((), ("int twice(int x) { return 2 * x; }\n",))).twice
+    gc.collect()
+    assert twice(21) == 42
+
+
+def test_one_library_serves_all_who_want_it():
+    source = Source((), ("int twice(int x) { return 2 * x; }\n",))
+    one, other = build(source), build(source)
+    assert one is other
+    del one
+    assert other.twice(21) == 42
+    del other
+    assert build(source).twice(21) == 42  # loaded again
+
+
+def test_a_library_that_was_unloaded_is_loaded_from_the_cache_again(monkeypatch):
+    train(made(3))
+    gc.collect()
+    monkeypatch.setattr(building, "_run_compiler", None)  # nobody calls it
+    assert same(train(made(3)), train(made(3, "eager")))
+
+
+def test_a_backward_outlives_the_function_it_belongs_to():
+    x = torch.linspace(0, 1, 5).requires_grad_()
+    compiled = made(2)
+    compiled(x).backward(retain_graph=True)  # which compiles the backward
+    loss = compiled(x)
+    x.grad = None
+    del compiled
+    bothways.reset()
+    gc.collect()
+    loss.backward()
+    assert same(x.grad, train(made(2, "eager")))
+
+
+def test_a_kernel_runs_to_its_end_though_its_function_is_dropped():
+    size = 1 << 20
+    x = torch.rand(size)
+
+    def function(x):
+        for _ in range(20):
+            x = (x.sin() * 1.5).exp().log1p()
+        return x
+
+    expected = function(x)
+    for round in range(3):
+        functions = [bothways.compile(function)]
+        functions[0](x)
+        results, started = [], threading.Event()
+
+        def call(functions=functions, results=results, started=started):
+            compiled = functions.pop()
+            started.set()
+            results.append(compiled(x))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        started.wait()
+        if round:
+            bothways.reset()
+        gc.collect()
+        thread.join()
+        torch.testing.assert_close(results[0], expected)
+
+
+def test_threads_that_compile_call_and_drop_at_once():
+    x, wrong = torch.rand(1 << 16), []
+    parallel = 4
+
+    def work(number):
+        for step in range(6):
+            factor = number * 10 + step
+            compiled = bothways.compile(lambda x, factor=factor: (x.sin() * factor + 1).exp().sum())
+            expected = (x.sin() * factor + 1).exp().sum()
+            wrong.extend(1 for _ in range(3) if not torch.allclose(compiled(x), expected, equal_nan=True))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(parallel)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_without_the_cache_on_disk_as_well():
+    with config.patch(kernel_cache=False):
+        assert same(train(made(4)), train(made(4, "eager")))
+        gc.collect()
+        assert same(train(made(4)), train(made(4, "eager")))
+
+
+def test_a_traceback_shows_the_program_as_long_as_it_is_there():
+    """The text stays with the code, which whoever looks at it holds."""
+    compiled = made(5)
+    train(compiled)
+    names = [name for name in linecache.cache if name.startswith("<bothways native")]
+    assert names and all("def run(" in "".join(linecache.getlines(name)) for name in names)
