@@ -37,6 +37,7 @@ HINTS: dict[str, str] = {
     "call_unknown": (
         "Call it outside the compiled function, or mark it with bothways.allow_in_graph if it only does tensor work."
     ),
+    "debugger": "A person may look at the frame from here on, so the rest of it is plain Python; remove the call.",
     "call_disabled": "The callee is marked with bothways.disable; move the call out of the compiled function.",
     "graph_break": "Remove the bothways.graph_break() call.",
     "tensor_branch": (

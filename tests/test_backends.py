@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import fx
 
+import bothways
 from bothways.backends import (
     DEFAULT_BACKEND,
+    aot,
     backend_name,
     call_backend,
     list_backends,
@@ -148,6 +150,47 @@ def test_call_backend_passes_a_list_and_checks_the_result(gm):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(BackendFailed, match="'forgetful' must return a callable, not NoneType"):
         call_backend(forgetful, gm, [])
+
+
+def test_what_a_backend_compiled_returns_a_tuple_as_the_graph_does():
+    def bare(gm, example_inputs):
+        return lambda *inputs: gm(*inputs)[0]
+
+    def list_of_one(gm, example_inputs):
+        return lambda *inputs: list(gm(*inputs))
+
+    def one_too_many(gm, example_inputs):
+        return lambda *inputs: (*gm(*inputs), None)
+
+    def program(x):
+        return x.sin() + 1
+
+    x = torch.ones(1, 3)  # the only row of which would have been taken for the result
+    assert torch.equal(bothways.compile(program, backend=list_of_one)(x), program(x))
+    for backend, got in ((bare, "a Tensor"), (one_too_many, "2 values")):
+        compiled = bothways.compile(program, backend=backend)
+        for _ in range(2):
+            with pytest.raises(BackendFailed, match=f"'{backend.__name__}' compiled must return a tuple of 1.*{got}"):
+                compiled(x)
+
+
+def test_a_bare_tensor_is_refused_where_plain_python_could_do_the_call_instead():
+    def bare(gm, example_inputs):
+        return lambda *inputs: gm(*inputs)[0]
+
+    def program(x, index):
+        return x[index] + 1  # may fail on data, so that the call goes back to Python
+
+    compiled = bothways.compile(program, backend=bare)
+    for _ in range(2):
+        with pytest.raises(BackendFailed, match="must return a tuple"):
+            compiled(torch.ones(1, 3), torch.tensor([0]))
+
+
+def test_aot_takes_functions():
+    for wrong in ({"fw_compiler": 3}, {"fw_compiler": None}, {"fw_compiler": eager, "bw_compiler": "eager"}):
+        with pytest.raises(TypeError, match="_compiler=.*: a function of a graph and its inputs is expected"):
+            aot(**wrong)
 
 
 def test_backend_name():

@@ -183,3 +183,11 @@ def test_the_drop_in_offers_it_under_the_names_of_pytorch():
         assert torch.equal(traced(torch.full((2,), 3.0)), torch.full((2,), 9.0))
     finally:
         bothways.uninstall()
+
+
+@pytest.mark.parametrize("wrong", [3, None, "sin", torch.ones(2)])
+def test_trace_takes_functions(wrong):
+    with pytest.raises(bothways.errors.InvalidTarget, match="trace takes a function of tensors"):
+        bothways.trace(wrong)
+    with pytest.raises(TypeError, match="a mapping of operations to functions is expected"):
+        bothways.trace(torch.sin, decompositions=3)

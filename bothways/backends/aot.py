@@ -39,6 +39,9 @@ def aot(
 
     ``remember`` finds what other processes have compiled a captured graph to.
     """
+    for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
+        if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
+            raise TypeError(f"{name}={compiler!r}: a function of a graph and its inputs is expected")
 
     def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         sizes = None

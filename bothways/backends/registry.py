@@ -92,7 +92,7 @@ def backend_name(backend: str | Backend) -> str:
 
 
 def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
-    """Compile one graph, and see to it that what comes back can be called."""
+    """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
     try:
         compiled = backend(gm, list(example_inputs))
     except KernelWarning:  # somebody wants warnings to be errors
@@ -103,7 +103,25 @@ def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Ten
     if not callable(compiled):
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} must return a callable, not {type(compiled).__name__}")
-    return compiled
+    if backend in BUILT_IN.values() or compiled is gm or compiled == gm.forward:
+        return compiled
+    return _checked(compiled, gm, backend_name(backend))
+
+
+def _checked(compiled: CompiledGraph, gm: GraphModule, name: str) -> CompiledGraph:
+    """A compiled graph that gives a tuple, as the graph does; a bare tensor would be taken apart along its rows."""
+    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
+    count = len(output.args[0]) if isinstance(output.args[0], (tuple, list)) else 1
+
+    def checked(*inputs: Any) -> Any:
+        results = compiled(*inputs)
+        if isinstance(results, (tuple, list)) and len(results) == count:
+            return results
+        got = f"{len(results)} values" if isinstance(results, (tuple, list)) else f"a {type(results).__name__}"
+        raise BackendFailed(f"what {name!r} compiled must return a tuple of {count}, as the graph does, not {got}")
+
+    checked.writes_at_end = getattr(compiled, "writes_at_end", False)  # type: ignore[attr-defined]
+    return checked
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:

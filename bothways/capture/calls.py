@@ -67,6 +67,8 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         stand_in = standins.find(real)
         if stand_in is not None:
             return tracer.inline(stand_in, args, kwargs)
+        if policy.is_debugger(real):
+            tracer.stop("debugger", f"{real.__module__}.{real.__qualname__} waits for a person")
         treatment = policy.treatment_of(real)
         if treatment is Treatment.GRAPH:
             return _call_operation(tracer, function, args, kwargs)

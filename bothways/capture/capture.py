@@ -255,7 +255,7 @@ def _interpret(
     except Stopped:
         assert stop is not None
         check_abandoned(tracer)
-        return Stop(tracer, frame, origin_of(function))
+        return Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
     except Observed as observed:
         kind = observed.value.python_type().__name__
         where = observed.value.raised_at or frame.position()

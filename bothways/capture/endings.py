@@ -15,7 +15,7 @@ from bothways.capture import policy
 from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import NULL, Frame, Handled
 from bothways.capture.liveness import live_variables
-from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, step_of
+from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, reads_frame, step_of
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue
@@ -55,9 +55,10 @@ class Stop:
 
     runs_python: ClassVar = True
 
-    def __init__(self, tracer: Tracer, frame: Frame, origin: Origin) -> None:
+    def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
         self._tracer, self._frame, self._origin = tracer, frame, origin
         self._is_continuation = origin.shift > 0
+        self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
         self._live = live_variables(origin.code)
         self._numbers = itertools.count()
         self.continuations: list[Continuation] = []
@@ -65,7 +66,7 @@ class Stop:
         self._first = next(
             index for index, each in enumerate(frame.decoded.instructions) if each.offset >= origin.shift
         )
-        self._step = step_of(frame)
+        self._step = None if self._is_watched else step_of(frame)
 
     def _outcomes(self) -> list[Outcome]:
         if self._step is not None:
@@ -87,7 +88,7 @@ class Stop:
 
     def _variables(self, index: int) -> dict[str, Value | None]:
         """The variables that may be read from an instruction on; None for those that are unbound."""
-        live = self._live[index - self._first]
+        live = self._origin.slots if self._is_watched else self._live[index - self._first]
         return {name: self._frame.locals.get(name) for name in self._origin.slots if name in live}
 
     def _handler(self) -> Outcome | None:

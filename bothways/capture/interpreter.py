@@ -137,7 +137,7 @@ class Frame:
     def unwind(self, observed: Observed) -> None:
         """Jump to the handler of the instruction that raised, or leave the frame."""
         row = self.decoded.handler_for(self.index - 1)
-        observed.remember(self.position())
+        observed.remember(self.tracer, self.position())
         if row is None:
             try:
                 raise observed

@@ -18,7 +18,10 @@ _JUMPS_ALWAYS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT
 _STORES = frozenset("STORE_FAST STORE_FAST_STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_MAYBE_NULL".split())
 _ABOUT_VARIABLES = ("_FAST", "_DEREF", "_CELL", "_CLOSURE")
 # Functions that see all variables of the frame that calls them.
-FRAME_READERS = frozenset("locals vars dir eval exec _getframe currentframe breakpoint set_trace stack".split())
+FRAME_READERS = frozenset(
+    "locals vars dir eval exec _getframe currentframe breakpoint breakpointhook set_trace embed stack print_stack "
+    "extract_stack format_stack".split()
+)
 
 
 @lru_cache(maxsize=1024)

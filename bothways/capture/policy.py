@@ -103,6 +103,10 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     }
 )
 
+# Where a person looks at the frame that calls: it has to be the user's own, with all its variables, and so have those
+# around it.
+DEBUGGERS = frozenset("bdb debugpy epdb ipdb IPython pdb pdbpp pudb pydevd remote_pdb rpdb web_pdb wdb".split())
+
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "bothways"}
 
 
@@ -126,6 +130,12 @@ def treatment_of(function: types.FunctionType) -> Treatment:
     if module == "torch._jit_internal" and function.__module__ == "torch.nn.functional":
         return Treatment.GRAPH  # F.max_pool2d and friends: one name that picks between two functions by a flag
     return treatment_of_module(module)
+
+
+def is_debugger(function: types.FunctionType) -> bool:
+    """Whether a function waits for a person who looks at the frames around it."""
+    module = function.__globals__.get("__name__") or ""
+    return module.partition(".")[0] in DEBUGGERS or function.__name__ in ("breakpoint", "set_trace")
 
 
 def is_users(globals_: dict[str, Any]) -> bool:

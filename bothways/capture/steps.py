@@ -16,7 +16,9 @@ from bothways.capture import protocols
 from bothways.capture.interpreter import NULL, Frame
 from bothways.capture.opcodes.common import BINARY_SYMBOLS
 from bothways.capture.tracer import Observed
+from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
+from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.errors import Unsupported
 from bothways.runtime.continuations import END, enter_context, import_name
 
@@ -209,19 +211,49 @@ def _build_class(frame: Frame, inst: Instruction) -> Step:
 
 # Functions that look at the frame which calls them: only the frame itself can call them.
 FRAME_READERS = frozenset({locals, vars, dir, eval, exec, super, sys._getframe, breakpoint})
+# What Python functions that do have among their names: ``inspect.stack``, ``traceback.print_stack`` and the like.
+# Whoever asks for the globals or the module is served well by a step, which has the user's.
+_FRAME_FINDERS = frozenset({"_getframe", "currentframe"})
+
+
+def reads_frame(frame: Frame) -> bool:
+    """Whether the instruction a frame stands at calls a function that looks at the variables of that frame."""
+    instruction = frame.decoded.instructions[frame.index]
+    if instruction.name not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+        return False
+    return _finds_frame(_callee(frame, instruction).realize())
+
+
+def _finds_frame(target: Value) -> bool:
+    target = target.function.realize() if isinstance(target, MethodValue) else target
+    if isinstance(target, BuiltinValue):
+        return target.function in FRAME_READERS
+    if not isinstance(target, FunctionValue):
+        return False
+    names = target.code.co_names
+    return not _FRAME_FINDERS.isdisjoint(names) and ("f_globals" not in names or "f_locals" in names)
 
 
 def _called(frame: Frame, count: int, function: Any, arguments: list[Any], names: tuple[str, ...]) -> Step | None:
     target = function.realize()
-    if isinstance(target, BuiltinValue) and target.function in FRAME_READERS:
-        return None
-    if getattr(target, "cls", None) is super and not arguments:
+    if _finds_frame(target) or (getattr(target, "cls", None) is super and not arguments):
         return None
     split = len(arguments) - len(names)
     texts = [f"{{{index + 1}}}" for index in range(split)]
     texts += [f"{name}={{{index + split + 1}}}" for index, name in enumerate(names)]
     line = f"return {{0}}({', '.join(texts)})"
     return Step(line, [function, *arguments], _then(frame, count, Result()), callee=True, keywords=names)
+
+
+def _callee(frame: Frame, inst: Instruction) -> Any:
+    """What a call calls."""
+    above = inst.arg + (inst.name == "CALL_KW")
+    if inst.name == "CALL_FUNCTION_EX":
+        above = 1 + (inst.arg & 1)
+    first, second = frame.stack[-2 - above], frame.stack[-1 - above]
+    if NULL_ABOVE or (first is not NULL and inst.name != "CALL_FUNCTION_EX"):
+        return first
+    return second
 
 
 @_row("CALL", "CALL_KW")
@@ -231,10 +263,8 @@ def _call(frame: Frame, inst: Instruction) -> Step | None:
         names, extra = frame.stack[-1].constant(), 1
     entries = _top(frame, inst.arg + 2 + extra)
     first, second, *arguments = entries[: len(entries) - extra]
-    if NULL_ABOVE:
-        function, owner = first, second
-    else:
-        function, owner = (second, NULL) if first is NULL else (first, second)
+    function = _callee(frame, inst)
+    owner = second if NULL_ABOVE or first is not NULL else NULL
     arguments = arguments if owner is NULL else [owner, *arguments]
     return _called(frame, len(entries), function, arguments, names)
 
@@ -243,7 +273,7 @@ def _call(frame: Frame, inst: Instruction) -> Step | None:
 def _call_unpacked(frame: Frame, inst: Instruction) -> Step | None:
     has_keywords = inst.arg & 1
     entries = _top(frame, 3 + has_keywords)
-    function = entries[0] if NULL_ABOVE else entries[1]
+    function = _callee(frame, inst)
     if _called(frame, 0, function, [], ()) is None:
         return None
     line = "return {0}(*{1}, **{2})" if has_keywords else "return {0}(*{1})"

@@ -40,10 +40,10 @@ class Observed(Exception):
         super().__init__()
         self.value, self._again = value, again
 
-    def remember(self, position: Position) -> None:
+    def remember(self, tracer: Tracer, position: Position) -> None:
         """The exception passes a frame."""
         if not self._again:
-            self.value.note_raised(position)
+            self.value.note_raised(tracer, position)
         self._again = False
 
 

@@ -254,6 +254,7 @@ class DifferentiatedGraph:
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
+        self._uneven_inputs = facts.uneven_inputs
         self._saved_positions = facts.saved_positions
         self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -273,7 +274,7 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)) or self._is_told(inputs):
             return self.function(*inputs)
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
@@ -286,6 +287,15 @@ class DifferentiatedGraph:
         if not self._strange_inputs:
             return inputs
         return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
+
+    def _is_told(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether somebody would notice that a backward through some of the results comes to all inputs.
+
+        Eager does not come near the inputs that only the others were computed from. Here they get None: to a leaf that
+        is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
+        """
+        uneven = self._uneven_inputs
+        return bool(uneven) and any(not inputs[i].is_leaf or inputs[i]._backward_hooks for i in uneven)
 
     # What the node calls.
 

@@ -27,8 +27,8 @@ class Facts:
     """How outputs come from results, and what the backward, if there is one, needs.
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
-    forward, operation by operation. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that the
-    results have nothing to do with.
+    forward, operation by operation. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no
+    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only.
     """
 
     outputs: list[Output]
@@ -41,6 +41,7 @@ class Facts:
     saved_positions: tuple[int, ...]
     read_inputs: tuple[int, ...]
     strange_inputs: tuple[int, ...]
+    uneven_inputs: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -62,12 +63,14 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
     places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    tensors = zip(inputs[len(inputs) - len(joint.primals) :], joint.gradients, strict=False)
+    reached = [found for found, moves in zip(joint.reached, joint.differentiable, strict=True) if moves]
+    anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), bool(joint.random_nodes),
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
-        tuple(index for index, (node, gradient) in enumerate(tensors) if gradient is None and not node.users),
+        tuple(index for index in range(len(joint.primals)) if index not in anywhere),
+        tuple(sorted(anywhere - everywhere)),
     )  # fmt: skip
 
 

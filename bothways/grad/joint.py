@@ -89,7 +89,8 @@ class Joint:
     """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``.
 
     A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
-    of the other parts; None stands for results for which nothing is saved.
+    of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
+    finds behind each result: in eager a backward through the others does not come near them.
     """
 
     recorder: Recorder
@@ -99,6 +100,7 @@ class Joint:
     updates: dict[int, torch.fx.Node]
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
+    reached: tuple[frozenset[int], ...]
     forward_nodes: frozenset[torch.fx.Node]
     tangents: list[torch.fx.Node] = field(default_factory=list)
     tangent_strides: Strides = ()
@@ -210,9 +212,10 @@ def _trace_joint(
         outputs = _run_keeping_state(function, wrapped)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
+        behind = [_nodes_behind(value) for value in results.values]
         joint = Joint(
             recorder, primals, results.nodes, described, _updates(recorder, fakes, wrapped, inputs),
-            tuple(value.requires_grad for value in results.values), _parts(results.values),
+            tuple(value.requires_grad for value in results.values), _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes),
         )  # fmt: skip
         if grad:
@@ -285,22 +288,32 @@ def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]
     return outputs
 
 
-def _parts(results: Sequence[torch.Tensor]) -> tuple[int | None, ...]:
-    """Which results have autograd nodes in common that save something; None where no node does."""
+def _parts(behind: Sequence[set[Any]]) -> tuple[int | None, ...]:
+    """Which results have autograd nodes in common that save something; None where no node does.
+
+    A second backward through nodes that keep a tensor is an error in eager.
+    """
     found: list[tuple[set[Any], set[int]]] = []
-    for index, result in enumerate(results):
-        own, members = _saving_nodes(result), {index}
+    for index, nodes in enumerate(behind):
+        own, members = set(filter(torch_compat.has_saved_tensors, nodes)), {index}
         if own:
             for other in [part for part in found if not part[0].isdisjoint(own)]:
                 found.remove(other)
                 own, members = own | other[0], members | other[1]
             found.append((own, members))
     places = {index: number for number, (_, members) in enumerate(found) for index in members}
-    return tuple(places.get(index) for index in range(len(results)))
+    return tuple(places.get(index) for index in range(len(behind)))
 
 
-def _saving_nodes(result: torch.Tensor) -> set[Any]:
-    """The autograd nodes behind a result that keep a tensor: a second backward through them is an error in eager."""
+def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[frozenset[int], ...]:
+    """Which inputs a backward through each result comes to, with a gradient or without one."""
+    places = {id(value): index for index, value in enumerate(wrapped)}
+    leaves = [[getattr(node, "variable", None) for node in nodes] for nodes in behind]
+    return tuple(frozenset(places[id(leaf)] for leaf in found if id(leaf) in places) for found in leaves)
+
+
+def _nodes_behind(result: torch.Tensor) -> set[Any]:
+    """The autograd nodes that a backward through a result goes through."""
     pending: list[Any] = [result.grad_fn]
     seen: set[Any] = set()
     while pending:
@@ -308,7 +321,7 @@ def _saving_nodes(result: torch.Tensor) -> set[Any]:
         if node is not None and node not in seen:
             seen.add(node)
             pending.extend(following for following, _ in node.next_functions)
-    return set(filter(torch_compat.has_saved_tensors, seen))
+    return seen
 
 
 class _Results:

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.errors import InvalidTarget
 from bothways.grad.origins import Origins
 from bothways.grad.sizes import Size
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
@@ -158,6 +159,10 @@ def trace(
     Tensors among the arguments, nested ones too, become the graph's inputs; everything else is a constant of it.
     Operations in ``decompositions`` are recorded as what the function given for them does.
     """
+    if not callable(fn):
+        raise InvalidTarget(f"trace takes a function of tensors, not {fn!r}")
+    if decompositions is not None and not isinstance(decompositions, Mapping):
+        raise TypeError(f"decompositions={decompositions!r}: a mapping of operations to functions is expected")
 
     def traced(*args: Any) -> torch.fx.GraphModule:
         leaves, structure = tree_flatten(args)

@@ -59,9 +59,11 @@ def while_handling(error: BaseException, step: Callable[..., Any], *operands: An
         return step(*operands)
 
 
-def made_traceback(passed: Sequence[Position]) -> types.TracebackType | None:
-    """The traceback of an exception that a captured program raised and caught: the user's places, innermost first."""
-    traceback: types.TracebackType | None = None
+def made_traceback(
+    passed: Sequence[Position], traceback: types.TracebackType | None = None
+) -> types.TracebackType | None:
+    """The traceback of an exception that a captured program raised and caught: the user's places, innermost first,
+    before those it had already."""
     for where in passed:
         frame = step_function("return {0}()", 1, where, {})(sys._getframe)
         traceback = types.TracebackType(traceback, frame, frame.f_lasti, where.line)

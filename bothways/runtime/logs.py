@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bothways.config import config
-from bothways.errors import Break
+from bothways.errors import BackendFailed, Break
 from bothways.runtime.program import Program
 
 logger = logging.getLogger("bothways")
@@ -63,6 +63,8 @@ def broke(function: types.FunctionType, found: Break) -> None:
 
 def ran_plainly_after(failure: Exception) -> None:
     """A graph raised where plain Python then did not: user code caught the error, or a backend is at fault."""
+    if isinstance(failure, BackendFailed):
+        raise failure
     _say("breaks", f"a graph raised {type(failure).__name__}: {failure}; the call ran as plain Python without an error")
 
 

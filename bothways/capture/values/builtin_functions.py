@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -296,19 +297,20 @@ _OUTSIDE = {
     builtins.exec: "exec() runs code that is not known",
     builtins.compile: "compile() is not supported",
     builtins.__import__: "an import runs code that is not known",
-    breakpoint: "breakpoint() waits for a person",
 }
 
 
-def _outside(reason: str) -> Callable[..., Value]:
+def _outside(code: str, reason: str) -> Callable[..., Value]:
     def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-        tracer.stop("call_unknown", reason)
+        tracer.stop(code, reason)
 
     return handler
 
 
 for _function, _reason in _OUTSIDE.items():
-    handles(_function)(_outside(f"{_reason} (builtin: {_function.__name__})"))
+    handles(_function)(_outside("call_unknown", f"{_reason} (builtin: {_function.__name__})"))
+for _debugger in (breakpoint, sys.__breakpointhook__):
+    handles(_debugger)(_outside("debugger", f"{_debugger.__name__}() waits for a person"))
 
 
 # The functions of ``operator``.

@@ -35,10 +35,13 @@ _FIELDS: dict[str, Any] = {
 
 
 class TracebackValue(Value):
-    """The traceback of an exception that was raised: the places it passed, innermost first."""
+    """The traceback of an exception that was raised: the places it passed, innermost first.
 
-    def __init__(self, passed: tuple[Position, ...] = ()) -> None:
-        self.passed = passed
+    ``goes_on`` says that those lead to the traceback the exception had before.
+    """
+
+    def __init__(self, passed: tuple[Position, ...] = (), *, goes_on: bool = False) -> None:
+        self.passed, self.goes_on = passed, goes_on
 
     def python_type(self) -> type:
         return types.TracebackType
@@ -76,11 +79,20 @@ class ExceptionValue(ObjectValue):
         """The innermost place it passed, however often it was raised again."""
         return next(iter(self.traceback.passed), None) if isinstance(self.traceback, TracebackValue) else None
 
-    def note_raised(self, where: Position) -> None:
+    def note_raised(self, tracer: Tracer, where: Position) -> None:
         """Raising gives an exception a new traceback."""
         self.was_raised = True
-        before = self.traceback.passed if isinstance(self.traceback, TracebackValue) else ()
-        self.traceback = TracebackValue((*before, where))
+        if isinstance(self.traceback, TracebackValue):
+            passed, goes_on = self.traceback.passed, self.traceback.goes_on
+        else:
+            passed, goes_on = (), self.traceback is None and self.source is not None
+        self._set_traceback(tracer, TracebackValue((*passed, where), goes_on=goes_on))
+
+    def _set_traceback(self, tracer: Tracer, traceback: Value) -> None:
+        self.traceback = traceback
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
 
     def _base(self) -> type:
         """The built-in exception class the exception is made by."""
@@ -96,7 +108,7 @@ class ExceptionValue(ObjectValue):
         if name in _REQUIRED and not (is_none(content) or isinstance(content, _REQUIRED[name][0])):
             tracer.throw(TypeError, _REQUIRED[name][1])
         if name == "__traceback__":
-            self.traceback = content
+            self._set_traceback(tracer, content)
         elif name == "__cause__":
             self.chain(tracer, cause=content)
         else:
@@ -209,8 +221,19 @@ class ExceptionValue(ObjectValue):
         if self.source is None and self.was_raised and "__context__" not in self.attrs:
             emitter.build(f"{name}.__context__ = {emitter.inject(sys.exception, 'exception')}()")
         if self.source is None and isinstance(self.traceback, TracebackValue):
-            passed = emitter.inject(self.traceback.passed, "passed")
-            emitter.build(f"{name}.__traceback__ = {emitter.inject(made_traceback, 'made_traceback')}({passed})")
+            emitter.build(self._write_traceback(emitter, name))
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        super().emit_effects(emitter)
+        if self.source is not None and self.traceback is not None:
+            emitter.effect(self._write_traceback(emitter, emitter.read(self.source)))
+
+    def _write_traceback(self, emitter: Emitter, name: str) -> str:
+        if not isinstance(self.traceback, TracebackValue):
+            return f"{name}.__traceback__ = None"
+        passed = emitter.inject(self.traceback.passed, "passed")
+        before = f", {name}.__traceback__" if self.traceback.goes_on else ""
+        return f"{name}.__traceback__ = {emitter.inject(made_traceback, 'made_traceback')}({passed}{before})"
 
 
 # Classes that make more of their arguments than to keep them, from this many on.
