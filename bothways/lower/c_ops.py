@@ -22,9 +22,15 @@ COMPUTED: dict[torch.dtype, str] = {
     torch.uint8: "uint8_t",
     torch.bool: "uint8_t",
 }
-IN_MEMORY: dict[torch.dtype, str] = {**COMPUTED, torch.bfloat16: "uint16_t", torch.float16: "_Float16"}
-LOADS: dict[torch.dtype, str] = {torch.bfloat16: "from_bfloat16({0})", torch.float16: "(float){0}"}
-STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.float16: "(_Float16){0}"}
+IN_MEMORY: dict[torch.dtype, str] = {**COMPUTED, torch.bfloat16: "uint16_t", torch.float16: "uint16_t"}
+# A truth in memory may be any byte: those that were bytes before a view are.
+LOADS: dict[torch.dtype, str] = {
+    torch.bfloat16: "from_bfloat16({0})", torch.float16: "from_float16({0})", torch.bool: "({0} != 0)",
+}  # fmt: skip
+STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.float16: "to_float16({0})"}
+STORES_OF_ROUNDED: dict[torch.dtype, str] = {
+    torch.bfloat16: "bits_of_bfloat16({0})", torch.float16: "bits_of_float16({0})",
+}  # fmt: skip
 
 # Functions of <math.h>; single precision has the same name and an f.
 LIBRARY = frozenset(
@@ -133,7 +139,9 @@ def operation(op: str, dtype: torch.dtype, args: list[str]) -> str:
 
 
 def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
-    """A value as another dtype; half precision is rounded, since the user asked for it."""
+    """A value as a dtype: another one, or its own as memory holds it."""
+    if source == target and target not in (torch.bfloat16, torch.float16):
+        return text
     if target == torch.bool:
         return f"({text} != 0)"
     if target == torch.bfloat16:

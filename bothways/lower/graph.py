@@ -163,7 +163,8 @@ class _Lowering:
             if key is not None and key in self._known:
                 return self._known[key]  # computed already, for the same arguments
             try:
-                result = _laid_out(lowering(self.builder, value, *args, **kwargs), value)
+                result = self.builder.result(lowering(self.builder, value, *args, **kwargs))
+                result = _laid_out(result, value)
             except NotLowered:
                 pass
             except TypeError:

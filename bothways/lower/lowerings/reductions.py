@@ -101,7 +101,6 @@ def _aminmax(b: Builder, out: Any, x: Node, *, dim: int | None = None, keepdim: 
 
 def _place(b: Builder, op: str, x: Node, extreme: Node, dim: int) -> Node:
     """The first position of an extreme along a dimension; of a NaN, where there is one."""
-    x = b.rounded(x)
     found = b.map("eq", x, extreme, dtype=torch.bool, of=x.dtype)
     if x.dtype.is_floating_point:
         found = b.map("logical_or", found, b.map("isnan", x, dtype=torch.bool, of=x.dtype), dtype=torch.bool)
@@ -114,7 +113,7 @@ def _extreme_of_dim(op: str) -> Any:
         if not x.shape:
             return b.map("copy", x, dtype=x.dtype), b.full((), 0, torch.int64)
         dim, shape = normal_dim(dim, len(x.shape)), tuple(out[0].shape)
-        extreme = b.reduce(op, b.rounded(x), [dim])
+        extreme = b.reduce(op, x, [dim])
         return b.reshape(extreme, shape), b.reshape(_place(b, op, x, extreme, dim), shape)
 
     return lower
@@ -127,7 +126,7 @@ def _place_of_extreme(op: str) -> Any:
         if dim is None:
             x, dim = b.reshape(x, (x.numel,)), 0
         dim = normal_dim(dim, len(x.shape))
-        return b.reshape(_place(b, op, x, b.reduce(op, b.rounded(x), [dim]), dim), tuple(out.shape))
+        return b.reshape(_place(b, op, x, b.reduce(op, x, [dim]), dim), tuple(out.shape))
 
     return lower
 

@@ -130,7 +130,7 @@ class Term:
         return Term(self.b, self.b.reshape(self.node, shape), self.dtype)
 
     def as_(self, dtype: torch.dtype) -> Node:
-        return self.b.narrowed(self.node, dtype)
+        return self.b.cast(self.node, dtype)
 
 
 def _value(other: Any) -> Operand:
