@@ -45,10 +45,10 @@ HALVES = (torch.bfloat16, torch.float16)
 # one reads what eager would have stored. These give a number of that precision whenever they get such numbers, so
 # there is nothing to round; whatever is not named here is rounded.
 KEEP_PRECISION = frozenset(
-    "copy constant where neg abs relu sign maximum minimum fmax fmin floor ceil trunc rint".split()
+    "copy constant where neg abs relu sign maximum minimum fmax fmin clamp_min clamp_max floor ceil trunc rint".split()
 )
 # ATen's kernels of these take a number of the program in single precision; all others as the dtype of the tensors.
-TAKE_NUMBERS_IN_FLOAT = frozenset("add sub mul div".split())
+TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide multiply_add".split())
 
 
 class Builder:

@@ -56,6 +56,7 @@ TEMPLATES: dict[str, str] = {
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
     "div": "({0} / {1})",
+    "multiply_add": "multiply_add_{T}({0}, {1}, {2})",
     "neg": "(-{0})",
     "reciprocal": "(1 / {0})",
     "rsqrt": "(1 / sqrt{F}({0}))",
@@ -64,10 +65,13 @@ TEMPLATES: dict[str, str] = {
     "abs": "({0} < 0 ? -{0} : {0})",
     "sign": "(T)(({0} > 0) - ({0} < 0))",
     "relu": "({0} < 0 ? 0 : {0})",
+    # As ATen has it: the number itself where it equals the bound, or is NaN.
+    "clamp_min": "({0} < {1} ? {1} : {0})",
+    "clamp_max": "({0} > {1} ? {1} : {0})",
     "maximum": "(({0} > {1} || {0} != {0}) ? {0} : {1})",
     "minimum": "(({0} < {1} || {0} != {0}) ? {0} : {1})",
-    "fmax": "(({0} > {1} || {1} != {1}) ? {0} : {1})",
-    "fmin": "(({0} < {1} || {1} != {1}) ? {0} : {1})",
+    "fmax": "(({0} >= {1} || {1} != {1}) ? {0} : {1})",
+    "fmin": "(({0} <= {1} || {1} != {1}) ? {0} : {1})",
     "where": "({0} ? {1} : {2})",
     "eq": "({0} == {1})",
     "ne": "({0} != {1})",
@@ -107,6 +111,9 @@ TEMPLATES: dict[str, str] = {
 # Where a number may have a sign though it is zero, or be no number at all.
 OF_FLOATING: dict[str, str] = {
     "abs": "fabs{F}({0})",
+    "fmod": "fmod_{T}({0}, {1})",
+    "sinh": "sinh_{T}({0})",
+    "cosh": "cosh_{T}({0})",
 }
 # Of integers, by a number that is neither 0 nor -1.
 OF_INTEGERS: dict[str, str] = {
