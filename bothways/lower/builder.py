@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,11 +41,14 @@ __all__ = ["Builder", "NotLowered", "Operand"]
 Operand = Node | int | float | bool | Size | Fraction
 
 HALVES = (torch.bfloat16, torch.float16)
-# Where the last bit decides. Values of half precision are computed in float and rounded when they are stored, so they
-# are rounded before these: what is equal in memory is equal in a register.
-DISCONTINUOUS = frozenset(
-    "eq ne lt le gt ge floor ceil trunc rint sign remainder fmod floor_divide trunc_divide pow".split()
+# Half precision is computed in float inside one operation, as ATen does, and rounded where the operation ends: another
+# one reads what eager would have stored. These give a number of that precision whenever they get such numbers, so
+# there is nothing to round; whatever is not named here is rounded.
+KEEP_PRECISION = frozenset(
+    "copy constant where neg abs relu sign maximum minimum fmax fmin clamp_min clamp_max floor ceil trunc rint".split()
 )
+# ATen's kernels of these take a number of the program in single precision; all others as the dtype of the tensors.
+TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide multiply_add".split())
 
 
 class Builder:
@@ -58,6 +62,7 @@ class Builder:
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
+        self._rounded: set[Node] = set()  # values of half precision that memory can hold
         self._names: set[str] = set()
 
     # Computing.
@@ -66,8 +71,8 @@ class Builder:
         """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
         args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
-        if op in DISCONTINUOUS:
-            args = tuple(map(self.rounded, args))
+        if op not in TAKE_NUMBERS_IN_FLOAT:
+            args = tuple(map(as_stored, args))
         return Map(shape, dtype, op, args, **self.labels)
 
     def operand(self, value: Operand, dtype: torch.dtype, shape: Shape) -> Node:
@@ -81,31 +86,51 @@ class Builder:
             return node
         if isinstance(node, Scalar):
             return Scalar((), dtype, node.value)
-        if not dtype.is_floating_point:
-            node = self.rounded(node)
         return Map(node.shape, dtype, "cast", (node,), **self.labels)
 
-    def narrowed(self, node: Node, dtype: torch.dtype) -> Node:
-        """The value of a formula as its result's dtype; half precision is rounded where it is stored, not before."""
-        if dtype in HALVES and node.dtype == torch.float32:
-            return Map(node.shape, dtype, "copy", (node,), **self.labels)
-        return self.cast(node, dtype)
+    def result(self, tree: Any) -> Any:
+        """What an operation gives, as others read it: rounded to the precision in which eager stores it."""
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(map(self.result, tree))
+        return self.rounded(tree) if isinstance(tree, Node) else tree
 
     def rounded(self, node: Node) -> Node:
         """The value that memory would hold."""
-        if node.dtype not in HALVES or isinstance(node, Buffer):
-            return node
-        if isinstance(node, Scalar):
-            return Scalar((), node.dtype, torch.tensor(node.value, dtype=node.dtype).item())
-        return Map(node.shape, node.dtype, "cast", (node,), **self.labels)
+        if self.is_rounded(node):
+            found = node
+        elif isinstance(node, Reshape):
+            found = self.reshape(self.rounded(node.arg), node.shape)
+        elif isinstance(node, Expand):
+            found = self.expand(self.rounded(node.arg), node.shape)
+        elif isinstance(node, Permute):
+            found = self.permute(self.rounded(node.arg), node.dims)
+        else:
+            found = Map(node.shape, node.dtype, "cast", (node,), **self.labels)
+        self._rounded.add(found)
+        return found
+
+    def is_rounded(self, node: Node) -> bool:
+        """Whether a value is one that memory can hold."""
+        if node.dtype not in HALVES or node in self._rounded or isinstance(node, (Buffer, Take)):
+            return True
+        match node:
+            case Map():
+                return node.op == "cast" or (node.op in KEEP_PRECISION and all(map(self.is_rounded, node.args)))
+            case Reduce():
+                return node.op in ("max", "min") and self.is_rounded(node.arg)
+            case View():
+                return self.is_rounded(node.arg)
+            case Scalar():
+                return node.as_stored
+        return False
 
     def where(self, condition: Node, yes: Operand, no: Operand, dtype: torch.dtype) -> Node:
         shape = broadcast([operand.shape for operand in (condition, yes, no) if isinstance(operand, Node)])
         args = (self.operand(condition, torch.bool, shape), *(self.operand(v, dtype, shape) for v in (yes, no)))
-        return Map(shape, dtype, "where", args, **self.labels)
+        return Map(shape, dtype, "where", tuple(map(as_stored, args)), **self.labels)
 
     def full(self, shape: Shape, value: Any, dtype: torch.dtype) -> Node:
-        return Map(shape, dtype, "constant", (Scalar((), dtype, value),), **self.labels)
+        return Map(shape, dtype, "constant", (Scalar((), dtype, value, as_stored=True),), **self.labels)
 
     def position(self, shape: Shape, dim: int) -> Node:
         """The index along a dimension, as int64."""
@@ -328,6 +353,11 @@ class Builder:
             unique = f"{name}_{count}"
         self._names.add(unique)
         return unique
+
+
+def as_stored(node: Node) -> Node:
+    """A number of the program rounded to its dtype; any other value as it is."""
+    return replace(node, as_stored=True) if isinstance(node, Scalar) else node
 
 
 def _strides(node: Node) -> Shape:

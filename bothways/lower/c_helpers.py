@@ -4,10 +4,37 @@ from __future__ import annotations
 
 # Of floating point numbers; F is the suffix of the library's functions.
 FLOATING: dict[str, str] = {
+    # Rounded once where the CPU can, as ATen's kernels are compiled.
+    "multiply_add": """\
+static inline {T} multiply_add_{T}({T} a, {T} b, {T} c) {{
+#ifdef __FP_FAST_FMA
+    return __builtin_fma{F}(a, b, c);
+#else
+    return a * b + c;
+#endif
+}}
+""",
+    # The library ATen has its vector functions from gives up where the quotient is infinite.
+    "fmod": """\
+static inline {T} fmod_{T}({T} a, {T} b) {{
+    return fabs{F}(a / b) == ({T})INFINITY ? ({T})NAN : fmod{F}(a, b);
+}}
+""",
+    # The same library: infinite from where the exponential is, though half of it would not be.
+    "sinh": """\
+static inline {T} sinh_{T}({T} a) {{
+    return fabs{F}(a) > {LAST_EXP} ? copysign{F}(({T})INFINITY, a) : sinh{F}(a);
+}}
+""",
+    "cosh": """\
+static inline {T} cosh_{T}({T} a) {{
+    return fabs{F}(a) > {LAST_EXP} ? ({T})INFINITY : cosh{F}(a);
+}}
+""",
     # The remainder has the sign of the divisor.
     "remainder": """\
 static inline {T} remainder_{T}({T} a, {T} b) {{
-    {T} r = fmod{F}(a, b);
+    {T} r = fmod_{T}(a, b);
     return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;
 }}
 """,
@@ -62,9 +89,9 @@ static inline {T} floor_divide_{T}({T} a, {T} b) {{
 }
 
 NUMERIC: dict[str, str] = {
-    f"{name}_{kind}": text.format(T=kind, F=suffix)
+    f"{name}_{kind}": text.format(T=kind, F=suffix, LAST_EXP=last)
     for name, text in FLOATING.items()
-    for kind, suffix in (("float", "f"), ("double", ""))
+    for kind, suffix, last in (("float", "f", "88.72283f"), ("double", "", "709.78271114955743"))
 } | {
     f"{name}_{kind}": text.format(T=kind)
     for name, text in INTEGER.items()

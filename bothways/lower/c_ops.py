@@ -22,9 +22,15 @@ COMPUTED: dict[torch.dtype, str] = {
     torch.uint8: "uint8_t",
     torch.bool: "uint8_t",
 }
-IN_MEMORY: dict[torch.dtype, str] = {**COMPUTED, torch.bfloat16: "uint16_t", torch.float16: "_Float16"}
-LOADS: dict[torch.dtype, str] = {torch.bfloat16: "from_bfloat16({0})", torch.float16: "(float){0}"}
-STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.float16: "(_Float16){0}"}
+IN_MEMORY: dict[torch.dtype, str] = {**COMPUTED, torch.bfloat16: "uint16_t", torch.float16: "uint16_t"}
+# A truth in memory may be any byte: those that were bytes before a view are.
+LOADS: dict[torch.dtype, str] = {
+    torch.bfloat16: "from_bfloat16({0})", torch.float16: "from_float16({0})", torch.bool: "({0} != 0)",
+}  # fmt: skip
+STORES: dict[torch.dtype, str] = {torch.bfloat16: "to_bfloat16({0})", torch.float16: "to_float16({0})"}
+STORES_OF_ROUNDED: dict[torch.dtype, str] = {
+    torch.bfloat16: "bits_of_bfloat16({0})", torch.float16: "bits_of_float16({0})",
+}  # fmt: skip
 
 # Functions of <math.h>; single precision has the same name and an f.
 LIBRARY = frozenset(
@@ -50,6 +56,7 @@ TEMPLATES: dict[str, str] = {
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
     "div": "({0} / {1})",
+    "multiply_add": "multiply_add_{T}({0}, {1}, {2})",
     "neg": "(-{0})",
     "reciprocal": "(1 / {0})",
     "rsqrt": "(1 / sqrt{F}({0}))",
@@ -58,10 +65,13 @@ TEMPLATES: dict[str, str] = {
     "abs": "({0} < 0 ? -{0} : {0})",
     "sign": "(T)(({0} > 0) - ({0} < 0))",
     "relu": "({0} < 0 ? 0 : {0})",
+    # As ATen has it: the number itself where it equals the bound, or is NaN.
+    "clamp_min": "({0} < {1} ? {1} : {0})",
+    "clamp_max": "({0} > {1} ? {1} : {0})",
     "maximum": "(({0} > {1} || {0} != {0}) ? {0} : {1})",
     "minimum": "(({0} < {1} || {0} != {0}) ? {0} : {1})",
-    "fmax": "(({0} > {1} || {1} != {1}) ? {0} : {1})",
-    "fmin": "(({0} < {1} || {1} != {1}) ? {0} : {1})",
+    "fmax": "(({0} >= {1} || {1} != {1}) ? {0} : {1})",
+    "fmin": "(({0} <= {1} || {1} != {1}) ? {0} : {1})",
     "where": "({0} ? {1} : {2})",
     "eq": "({0} == {1})",
     "ne": "({0} != {1})",
@@ -101,6 +111,9 @@ TEMPLATES: dict[str, str] = {
 # Where a number may have a sign though it is zero, or be no number at all.
 OF_FLOATING: dict[str, str] = {
     "abs": "fabs{F}({0})",
+    "fmod": "fmod_{T}({0}, {1})",
+    "sinh": "sinh_{T}({0})",
+    "cosh": "cosh_{T}({0})",
 }
 # Of integers, by a number that is neither 0 nor -1.
 OF_INTEGERS: dict[str, str] = {
@@ -133,7 +146,9 @@ def operation(op: str, dtype: torch.dtype, args: list[str]) -> str:
 
 
 def conversion(source: torch.dtype, target: torch.dtype, text: str) -> str:
-    """A value as another dtype; half precision is rounded, since the user asked for it."""
+    """A value as a dtype: another one, or its own as memory holds it."""
+    if source == target and target not in (torch.bfloat16, torch.float16):
+        return text
     if target == torch.bool:
         return f"({text} != 0)"
     if target == torch.bfloat16:

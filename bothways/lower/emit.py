@@ -267,7 +267,9 @@ class KernelWriter:
     def store(self, member: Node, text: str) -> str:
         buffer = self.stored[member]
         self.writes[buffer.memory] = None
-        text = c_ops.STORES.get(buffer.dtype, "{0}").format(text)
+        is_rounded = isinstance(member, Map) and member.op == "cast"
+        stores = c_ops.STORES_OF_ROUNDED if is_rounded else c_ops.STORES
+        text = stores.get(buffer.dtype, "{0}").format(text)
         return f"{self._element(buffer, self.group.mapping[member])} = {text};"
 
     # Values.
@@ -275,7 +277,8 @@ class KernelWriter:
     def value(self, node: Node, mapping: Mapping, block: Block) -> str:
         """The C text of a node's value at the indices of the loops around."""
         if isinstance(node, Scalar):
-            return c_ops.literal(node.value, node.dtype)
+            text = c_ops.literal(node.value, node.dtype)
+            return c_ops.conversion(node.dtype, node.dtype, text) if node.as_stored else text
         if isinstance(node, View):
             return self.value(node.arg, downward(node, mapping, self.group.domain), block)
         if node in self.row_names:

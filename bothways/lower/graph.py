@@ -163,7 +163,8 @@ class _Lowering:
             if key is not None and key in self._known:
                 return self._known[key]  # computed already, for the same arguments
             try:
-                result = _laid_out(lowering(self.builder, value, *args, **kwargs), value)
+                result = self.builder.result(lowering(self.builder, value, *args, **kwargs))
+                result = _laid_out(result, value)
             except NotLowered:
                 pass
             except TypeError:
@@ -231,8 +232,8 @@ def _key(tree: Any) -> Any:
         return _key(sorted(tree.items()))
     if isinstance(tree, Node):
         return tree
-    # 1, 1.0 and True are equal and mean different things.
-    return (type(tree), tree) if isinstance(tree, KEYS) else _by_identity(tree)
+    # 1, 1.0 and True are equal and mean different things, and so do zeros of both signs.
+    return (type(tree), tree, str(tree) if isinstance(tree, float) else "") if isinstance(tree, KEYS) else _by_identity(tree)
 
 
 def _by_identity(value: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from bothways.lower.c_helpers import NUMERIC, RANDOM
 from bothways.lower.c_ops import LIBRARY, OF_TWO
 from bothways.lower.entry_source import GIVEN
+from bothways.lower.half_helpers import HALVES
 
 # Both gcc and clang define what these stand for.
 TYPES = """\
@@ -60,24 +61,7 @@ HELPERS: dict[str, str] = {
     "malloc": "void *malloc(__SIZE_TYPE__);\n",
     "free": "void free(void *);\n",
     "Given": GIVEN,
-    "from_bfloat16": """\
-static inline float from_bfloat16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    __builtin_memcpy(&value, &wide, 4);
-    return value;
-}
-""",
-    "to_bfloat16": """\
-static inline uint16_t to_bfloat16(float value) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, 4);
-    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return value != value ? 0x7fc0 : (uint16_t)rounded;
-}
-""",
-    "round_bfloat16": "static inline float round_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }\n",
-    "round_float16": "static inline float round_float16(float value) { return (float)(_Float16)value; }\n",
+    **HALVES,
     **NUMERIC,
     "random_float": RANDOM,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},

@@ -64,9 +64,10 @@ class Buffer(Node):
 
 @dataclass(eq=False)
 class Scalar(Node):
-    """A number that is part of the program."""
+    """A number that is part of the program; ``as_stored`` when it is rounded to its dtype, as memory would hold it."""
 
     value: Any
+    as_stored: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return repr(self.value)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import torch
 
 from bothways.lower.builder import Builder, NotLowered
+from bothways.lower.lowerings.arithmetic import refuse_nan
 from bothways.lower.lowerings.joining import concatenated
 from bothways.lower.lowerings.registry import aten, lowers
-from bothways.lower.lowerings.term import Term, both, either, terms
+from bothways.lower.lowerings.term import Term, both, either, number_as, terms, wide
 from bothways.lower.prims import Node
 from bothways.lower.shapes import normal_dim
 
 KAPPA, BETA = 0.044715, math.sqrt(2 / math.pi)
+ONE_SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]  # in single precision for every dtype, as ATen has it
 
 
 @lowers(aten.gelu.default)
@@ -68,6 +71,8 @@ def _mish_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
 @lowers(aten.sigmoid_backward.default)
 def _sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node) -> Node:
     g, s = terms(b, out.dtype, grad, y)
+    if out.dtype == torch.float16:  # ATen computes bfloat16 in float, and this in its own precision
+        return ((g * (1 - s).stored(out.dtype)).stored(out.dtype) * s).as_(out.dtype)
     return (g * (1 - s) * s).as_(out.dtype)
 
 
@@ -91,7 +96,7 @@ def _log_sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, ke
         raise NotLowered
     g, t, z = terms(b, out.dtype, grad, x, kept)
     share = z / (1 + z)
-    return (g * (1 - share).where(t < 0, share)).as_(out.dtype)
+    return (g * (1 - share).where(t < 0, 0 + share)).as_(out.dtype)
 
 
 # With a corner ----------------------------------------------------------------------------------------------------
@@ -99,13 +104,13 @@ def _log_sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, ke
 
 @lowers(aten.threshold.default)
 def _threshold(b: Builder, out: torch.Tensor, x: Node, threshold: float, value: float) -> Node:
-    t = Term(b, x, out.dtype)
-    return Term(b, value, out.dtype).where(t <= threshold, t).node
+    [t] = terms(b, out.dtype, x)
+    return Term(b, value, t.dtype).where(t <= threshold, t).as_(out.dtype)
 
 
 @lowers(aten.threshold_backward.default)
 def _threshold_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, threshold: float) -> Node:
-    g, t = Term(b, grad, out.dtype), Term(b, x, x.dtype)
+    g, t = Term(b, grad, out.dtype), Term(b, x, wide(x.dtype))
     return Term(b, 0, out.dtype).where(t <= threshold, g).node
 
 
@@ -138,13 +143,14 @@ def _prelu_backward(b: Builder, out: Any, grad: Node, x: Node, weight: Node) -> 
 
 @lowers(aten.hardtanh.default)
 def _hardtanh(b: Builder, out: torch.Tensor, x: Node, low: Any = -1, high: Any = 1) -> Node:
+    refuse_nan(low, high)
     return Term(b, x, out.dtype).clamp(low, high).node
 
 
 @lowers(aten.hardtanh_backward.default)
 def _hardtanh_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, low: Any, high: Any) -> Node:
-    g, t = Term(b, grad, out.dtype), Term(b, x, x.dtype)
-    return Term(b, 0, out.dtype).where(either(b, t <= low, t >= high), g).node
+    g, t = terms(b, out.dtype, grad, x)
+    return g.where(both(b, t > low, t < high), 0).as_(out.dtype)
 
 
 @lowers(aten.hardsigmoid.default)
@@ -156,7 +162,7 @@ def _hardsigmoid(b: Builder, out: torch.Tensor, x: Node) -> Node:
 @lowers(aten.hardsigmoid_backward.default)
 def _hardsigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
-    return (g * (1 / 6)).where(both(b, t > -3, t < 3), 0).as_(out.dtype)
+    return (g * ONE_SIXTH).where(both(b, t > -3, t < 3), 0).as_(out.dtype)
 
 
 @lowers(aten.hardswish.default)
@@ -168,15 +174,15 @@ def _hardswish(b: Builder, out: torch.Tensor, x: Node) -> Node:
 @lowers(aten.hardswish_backward.default)
 def _hardswish_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
-    inside = (g * (t / 3 + 0.5)).where(t < 3, g)
+    inside = g.where(t >= 3, g * (t / 3 + 0.5))
     return Term(b, 0, g.dtype).where(t <= -3, inside).as_(out.dtype)
 
 
 @lowers(aten.softshrink.default)
 def _softshrink(b: Builder, out: torch.Tensor, x: Node, lambd: float = 0.5) -> Node:
     [t] = terms(b, out.dtype, x)
-    # Zero times the number, so that NaN stays NaN.
-    return (t - lambd).where(t > lambd, (t + lambd).where(t < -lambd, t * 0)).as_(out.dtype)
+    above = either(b, t > lambd, t.isnan())
+    return (t - lambd).where(above, (t + lambd).where(t < -lambd, 0)).as_(out.dtype)
 
 
 @lowers(aten.hardshrink.default)
@@ -188,7 +194,7 @@ def _hardshrink(b: Builder, out: torch.Tensor, x: Node, lambd: float = 0.5) -> N
 @lowers(aten.softshrink_backward.default, aten.hardshrink_backward.default)
 def _shrink_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, lambd: float) -> Node:
     g, t = Term(b, grad, out.dtype), Term(b, x, x.dtype)
-    return Term(b, 0, out.dtype).where(both(b, t >= -lambd, t <= lambd), g).node
+    return g.where(either(b, t < -lambd, t > lambd), 0).node
 
 
 # Exponential on one side --------------------------------------------------------------------------------------------
@@ -217,7 +223,7 @@ def _elu_backward(
         negative = g * input_scale * (t + factor)
     else:
         negative = g * input_scale * factor * (t * input_scale).exp()
-    return negative.where(t <= 0, g * scale).as_(out.dtype)
+    return (g * scale).where(t > 0, negative).as_(out.dtype)
 
 
 @lowers(aten.softplus.default)
@@ -240,16 +246,17 @@ def _softplus_backward(
 def _logit(b: Builder, out: torch.Tensor, x: Node, eps: float | None = None) -> Node:
     [t] = terms(b, out.dtype, x)
     if eps is not None:
-        t = t.clamp(eps, 1 - eps)
-    return (t / (1 - t)).log().as_(out.dtype)
+        low = number_as(out.dtype, eps)
+        t = t.clamp(low, number_as(out.dtype, 1 - low))
+    return (t / (1 - t).stored(out.dtype)).stored(out.dtype).log().as_(out.dtype)
 
 
 @lowers(aten.logit_backward.default)
 def _logit_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, eps: float | None = None) -> Node:
     g, t = terms(b, out.dtype, grad, x)
-    low, outside = (0.0, math.nan) if eps is None else (eps, 0.0)
-    inside = g / (t * (1 - t))
-    return inside.where(both(b, t >= low, t <= 1 - low), outside).as_(out.dtype)
+    low, outside = (0.0, math.nan) if eps is None else (number_as(out.dtype, eps), 0.0)
+    inside = g / (t * (1 - t).stored(out.dtype)).stored(out.dtype)
+    return inside.where(both(b, t >= low, t <= number_as(out.dtype, 1 - low)), outside).as_(out.dtype)
 
 
 # Gated --------------------------------------------------------------------------------------------------------------
@@ -264,7 +271,7 @@ def _glu(b: Builder, out: torch.Tensor, x: Node, dim: int = -1) -> Node:
 @lowers(aten.glu_backward.default)
 def _glu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, dim: int) -> Node:
     g, first, second = terms(b, out.dtype, grad, *_halves(b, x, dim))
-    sigmoid = second.sigmoid()
+    sigmoid = second.sigmoid().stored(out.dtype)
     parts = [(sigmoid * g).as_(out.dtype), ((1 - sigmoid) * sigmoid * g * first).as_(out.dtype)]
     return concatenated(b, out, parts, normal_dim(dim, len(x.shape)))
 

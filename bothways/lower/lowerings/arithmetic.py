@@ -24,12 +24,20 @@ def add(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -
         if alpha is not True and alpha != 1:
             raise NotLowered
         return b.map("logical_or", x, y, dtype=out.dtype)
-    return b.map("add", x, scaled(b, y, alpha, out.dtype), dtype=out.dtype)
+    return _plus_scaled(b, out, x, y, alpha)
+
+
+def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: Any) -> Node:
+    if factor == 1:
+        return b.map("add", x, y, dtype=out.dtype)
+    if not out.dtype.is_floating_point:
+        return b.map("add", x, b.map("mul", y, factor, dtype=out.dtype), dtype=out.dtype)
+    return b.map("multiply_add", y, factor, x, dtype=out.dtype)
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -> Node:
-    return b.map("sub", x, scaled(b, y, alpha, out.dtype), dtype=out.dtype)
+    return b.map("sub", x, y, dtype=out.dtype) if alpha == 1 else _plus_scaled(b, out, x, y, -alpha)
 
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
@@ -72,11 +80,15 @@ def _fmod(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
 def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Operand) -> Node:
     if not out.dtype.is_floating_point and (not isinstance(y, int) or y in (0, -1) or out.dtype == torch.bool):
         raise NotLowered  # ATen raises for a divisor of zero; the lowest number by -1 is nothing C can compute
+    if op == "trunc_divide" and out.dtype.is_floating_point:
+        return b.map("trunc", b.rounded(b.map("div", x, y, dtype=out.dtype)), dtype=out.dtype)
     return b.map(op, x, y, dtype=out.dtype)
 
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def _pow(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
+    if isinstance(x, Node) and x.dtype == torch.bool:
+        raise NotLowered  # PyTorch foretells another dtype than it gives
     if isinstance(y, (int, float)) and isinstance(x, Node):
         known = _known_power(b, out.dtype, x, y)
         if known is not None:
@@ -98,14 +110,19 @@ def _known_power(b: Builder, dtype: torch.dtype, x: Node, exponent: float) -> No
         return None
     if exponent in (2, 3):
         square = b.map("square", x, dtype=dtype)
+        square = b.rounded(square) if dtype == torch.bfloat16 else square
         return square if exponent == 2 else b.map("mul", square, x, dtype=dtype)
     if not dtype.is_floating_point:
+        return None
+    if dtype == torch.float16 and exponent == 0.5:
+        raise NotLowered  # no root in ATen: that of -0 is 0; compilers of C make it one
+    if dtype == torch.float16:
         return None
     if exponent in (0.5, -0.5):
         return b.map("sqrt" if exponent > 0 else "rsqrt", x, dtype=dtype)
     if exponent == -1:
         return b.map("reciprocal", x, dtype=dtype)
-    return b.map("reciprocal", b.map("square", x, dtype=dtype), dtype=dtype) if exponent == -2 else None
+    return b.map("reciprocal", b.rounded(b.map("square", x, dtype=dtype)), dtype=dtype) if exponent == -2 else None
 
 
 @lowers(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
@@ -118,7 +135,7 @@ def _masked_fill(b: Builder, out: torch.Tensor, x: Node, mask: Node, value: Oper
     return b.where(mask, value, x, out.dtype)
 
 
-def _refuse_nan(*bounds: Any) -> None:
+def refuse_nan(*bounds: Any) -> None:
     """What a bound that is no number does to the others differs between PyTorch's versions."""
     if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
         raise NotLowered("a bound is NaN")
@@ -126,27 +143,27 @@ def _refuse_nan(*bounds: Any) -> None:
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def _clamp(b: Builder, out: torch.Tensor, x: Node, low: Any = None, high: Any = None) -> Node:
-    _refuse_nan(low, high)
-    found = b.map("copy", x, dtype=out.dtype) if low is None else b.map("maximum", x, low, dtype=out.dtype)
-    return found if high is None else b.map("minimum", found, high, dtype=out.dtype)
+    refuse_nan(low, high)
+    found = b.map("copy", x, dtype=out.dtype) if low is None else _clamp_min(b, out, x, low)
+    return found if high is None else _clamp_max(b, out, found, high)
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
 def _clamp_min(b: Builder, out: torch.Tensor, x: Node, low: Operand) -> Node:
-    _refuse_nan(low)
-    return b.map("maximum", x, low, dtype=out.dtype)
+    refuse_nan(low)
+    return b.map("maximum" if isinstance(low, Node) else "clamp_min", x, low, dtype=out.dtype)
 
 
 @lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
 def _clamp_max(b: Builder, out: torch.Tensor, x: Node, high: Operand) -> Node:
-    _refuse_nan(high)
-    return b.map("minimum", x, high, dtype=out.dtype)
+    refuse_nan(high)
+    return b.map("minimum" if isinstance(high, Node) else "clamp_max", x, high, dtype=out.dtype)
 
 
 @lowers(aten.addcmul.default)
 def addcmul(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: Any = 1) -> Node:
     t, u, v = terms(b, out.dtype, x, scaled(b, y, value, wide(out.dtype)), z)
-    return (t + u * v).as_(out.dtype)
+    return (u.times_plus(v, t) if out.dtype.is_floating_point else t + u * v).as_(out.dtype)
 
 
 @lowers(aten.addcdiv.default)
@@ -163,8 +180,9 @@ def lerp(b: Builder, out: torch.Tensor, start: Node, end: Node, weight: Operand)
     s, e, w = terms(b, out.dtype, start, end, weight)
     if not isinstance(weight, Node):
         near = abs(weight) < 0.5
-        return (s + w * (e - s) if near else e - (e - s) * (1 - weight)).as_(out.dtype)
-    return (s + w * (e - s)).where(w.abs() < 0.5, e - (e - s) * (1 - w)).as_(out.dtype)
+        return (e - s).times_plus(weight if near else weight - 1, s if near else e).as_(out.dtype)
+    near = w.abs() < 0.5
+    return (e - s).times_plus(w.where(near, w - 1), s.where(near, e)).as_(out.dtype)
 
 
 @lowers(aten.nan_to_num.default)
@@ -173,7 +191,7 @@ def _nan_to_num(b: Builder, out: torch.Tensor, x: Node, nan: Any = None, high: A
         return b.map("copy", x, dtype=out.dtype)
     limits = torch.finfo(out.dtype)
     term = Term(b, x, out.dtype)
-    found = Term(b, nan or 0.0, out.dtype).where(term.isnan(), term)
+    found = Term(b, 0.0 if nan is None else nan, out.dtype).where(term.isnan(), term)
     found = Term(b, limits.max if high is None else high, out.dtype).where(term.equals(float("inf")), found)
     return Term(b, limits.min if low is None else low, out.dtype).where(term.equals(float("-inf")), found).node
 
@@ -182,7 +200,7 @@ def _nan_to_num(b: Builder, out: torch.Tensor, x: Node, nan: Any = None, high: A
 def _ldexp(b: Builder, out: torch.Tensor, x: Operand, exponent: Operand) -> Node:
     if not out.dtype.is_floating_point:
         raise NotLowered
-    return b.map("mul", x, b.map("exp2", exponent, dtype=out.dtype), dtype=out.dtype)
+    return b.map("mul", x, b.rounded(b.map("exp2", exponent, dtype=out.dtype)), dtype=out.dtype)
 
 
 @lowers(aten.frac.default)

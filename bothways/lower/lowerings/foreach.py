@@ -21,7 +21,7 @@ UNARY = (
 BINARY = {
     "add": aten.add.Tensor, "sub": aten.sub.Tensor, "mul": aten.mul.Tensor, "div": aten.div.Tensor,
     "clamp_min": aten.clamp_min.default, "clamp_max": aten.clamp_max.default,
-    "maximum": aten.maximum.default, "minimum": aten.minimum.default, "pow": aten.pow.Tensor_Scalar,
+    "maximum": aten.clamp_min.default, "minimum": aten.clamp_max.default, "pow": aten.pow.Tensor_Scalar,
 }  # fmt: skip
 
 

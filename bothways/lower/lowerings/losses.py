@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
 
 from bothways.lower.builder import Builder
 from bothways.lower.lowerings.registry import aten, lowers
-from bothways.lower.lowerings.term import Term, both, compared, negated, terms, wide
+from bothways.lower.lowerings.term import Term, both, compared, negated, number_as, terms, wide
 from bothways.lower.prims import Node
 
 NONE, MEAN, SUM = 0, 1, 2
+SMALLEST = struct.unpack("f", struct.pack("f", 1e-12))[0]  # in single precision for every dtype, as ATen has it
 
 
 def _finished(b: Builder, out: torch.Tensor, loss: Term, reduction: int) -> Node:
@@ -19,6 +21,7 @@ def _finished(b: Builder, out: torch.Tensor, loss: Term, reduction: int) -> Node
     if reduction == NONE:
         return loss.as_(out.dtype)
     axes = range(len(loss.node.shape))
+    loss = loss.stored(out.dtype)
     whole = loss.mean(axes) if reduction == MEAN else loss.sum(axes)
     return b.reshape(whole.as_(out.dtype), ())
 
@@ -31,13 +34,15 @@ def _share(x: Node, reduction: int) -> float:
 @lowers(aten.mse_loss.default)
 def _mse(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN) -> Node:
     t, u = terms(b, out.dtype, x, target)
-    return _finished(b, out, (t - u) * (t - u), reduction)
+    distance = (t - u).stored(out.dtype)
+    return _finished(b, out, distance * distance, reduction)
 
 
 @lowers(aten.mse_loss_backward.default)
 def _mse_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
-    return (2 * _share(x, reduction) * (t - u) * g).as_(out.dtype)
+    unit = number_as(out.dtype, 2 * _share(x, reduction))
+    return ((unit * (t - u).stored(out.dtype)).stored(out.dtype) * g).as_(out.dtype)
 
 
 @lowers(aten.smooth_l1_loss.default)
@@ -48,6 +53,11 @@ def _smooth_l1(
     distance = (t - u).abs()
     if beta == 0:
         return _finished(b, out, distance, reduction)
+    if out.dtype == torch.float16:
+        beta, half = number_as(out.dtype, beta), number_as(out.dtype, 0.5 * number_as(out.dtype, beta))
+        distance = distance.stored(out.dtype)
+        inside = (0.5 * distance * distance).stored(out.dtype) / beta
+        return _finished(b, out, inside.where(distance < beta, distance - half), reduction)
     loss = (0.5 * distance * distance / beta).where(distance < beta, distance - 0.5 * beta)
     return _finished(b, out, loss, reduction)
 
@@ -58,16 +68,18 @@ def _smooth_l1_backward(
 ) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
     distance, unit = t - u, _share(x, reduction) * g
-    outside = (-unit).where(distance <= -beta, unit)
-    if beta == 0:
-        return outside.where(b.map("ne", distance.node, 0, dtype=torch.bool, of=t.dtype), unit).as_(out.dtype)
-    return (unit * distance / beta).where(distance.abs() < beta, outside).as_(out.dtype)
+    inside = unit * distance / beta if beta else unit * distance
+    return (-unit).where(distance <= -beta, unit.where(distance >= beta, inside)).as_(out.dtype)
 
 
 @lowers(aten.huber_loss.default)
 def _huber(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN, delta: float = 1.0) -> Node:
     t, u = terms(b, out.dtype, x, target)
     distance = (t - u).abs()
+    if out.dtype == torch.bfloat16:
+        distance, delta = distance.stored(out.dtype), number_as(out.dtype, delta)
+        outside = delta * (distance - number_as(out.dtype, 0.5 * delta)).stored(out.dtype)
+        return _finished(b, out, (0.5 * distance * distance).where(distance <= delta, outside), reduction)
     loss = (0.5 * distance * distance).where(distance <= delta, delta * (distance - 0.5 * delta))
     return _finished(b, out, loss, reduction)
 
@@ -77,22 +89,25 @@ def _huber_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int, delta: float
 ) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
-    distance, unit = t - u, _share(x, reduction) * g
-    outside = (unit * -delta).where(distance < 0, unit * delta)
-    return (unit * distance).where(distance.abs() <= delta, outside).as_(out.dtype)
+    delta, share = number_as(out.dtype, delta), number_as(out.dtype, _share(x, reduction))
+    distance, unit = (t - u).stored(out.dtype), (share * g).stored(out.dtype)
+    above = (unit * delta).where(distance >= delta, (share * distance).stored(out.dtype) * g)
+    return (unit * -delta).where(distance <= -delta, above).as_(out.dtype)
 
 
 @lowers(aten.soft_margin_loss.default)
 def _soft_margin(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN) -> Node:
     t, u = terms(b, out.dtype, x, target)
-    return _finished(b, out, (-u * t).exp().log1p(), reduction)
+    power = ((-u * t).stored(out.dtype)).exp().stored(out.dtype)
+    return _finished(b, out, power.log1p(), reduction)
 
 
 @lowers(aten.soft_margin_loss_backward.default)
 def _soft_margin_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
-    z = (-u * t).exp()
-    return (-u * z / (1 + z) * g * _share(x, reduction)).as_(out.dtype)
+    z = ((-u * t).stored(out.dtype)).exp().stored(out.dtype)
+    slope = ((u * z).stored(out.dtype) * -_share(x, reduction)).stored(out.dtype)
+    return ((slope / (z + 1).stored(out.dtype)).stored(out.dtype) * g).as_(out.dtype)
 
 
 # Binary cross entropy ---------------------------------------------------------------------------------------------
@@ -110,7 +125,8 @@ def _bce(
     t, u = terms(b, out.dtype, x, target)
     b.check(negated(b, both(b, t >= 0, t <= 1)), raise_probability_error)
     # Logarithms end at -100, so that a target of zero makes a loss of zero.
-    loss = (u - 1) * (-t).log1p().maximum(-100) - u * t.log().maximum(-100)
+    of_one, of_zero = (t.log().stored(out.dtype).maximum(-100), (-t).log1p().stored(out.dtype).maximum(-100))
+    loss = ((u - 1).stored(out.dtype) * of_zero).stored(out.dtype) - (u * of_one).stored(out.dtype)
     return _finished(b, out, loss if weight is None else loss * Term(b, weight, t.dtype), reduction)
 
 
@@ -119,7 +135,9 @@ def _bce_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
 ) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
-    found = g * (t - u) / ((1 - t) * t).maximum(1e-12)
+    below = ((1 - t).stored(out.dtype) * t).stored(out.dtype)
+    below = below.apply("clamp_min", number_as(out.dtype, SMALLEST))
+    found = (g * (t - u).stored(out.dtype)).stored(out.dtype) / below
     if weight is not None:
         found = found * Term(b, weight, t.dtype)
     return (found / x.numel if reduction == MEAN else found).as_(out.dtype)
@@ -131,10 +149,11 @@ def _bce_with_logits(
     reduction: int = MEAN,
 ) -> Node:  # fmt: skip
     t, u = terms(b, out.dtype, x, target)
-    log_sigmoid = t.minimum(0) - (-t.abs()).exp().log1p()
+    log_sigmoid = (t.minimum(0) - (-t.abs()).exp().log1p()).stored(out.dtype)
     if pos_weight is not None:
-        log_sigmoid = log_sigmoid * ((Term(b, pos_weight, t.dtype) - 1) * u + 1)
-    loss = (1 - u) * t - log_sigmoid
+        more = ((Term(b, pos_weight, t.dtype) - 1).stored(out.dtype) * u).stored(out.dtype)
+        log_sigmoid = (log_sigmoid * (more + 1).stored(out.dtype)).stored(out.dtype)
+    loss = (((1 - u).stored(out.dtype) * t).stored(out.dtype) - log_sigmoid).stored(out.dtype)
     return _finished(b, out, loss if weight is None else loss * Term(b, weight, t.dtype), reduction)
 
 

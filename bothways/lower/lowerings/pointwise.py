@@ -8,6 +8,7 @@ import torch
 
 from bothways.lower.builder import Builder, NotLowered, Operand
 from bothways.lower.lowerings.registry import Lowering, aten, lowers, overloads
+from bothways.lower.lowerings.term import number_as
 from bothways.lower.prims import Node
 
 # ATen's name -> the primitive, where they differ.
@@ -28,10 +29,14 @@ FLOATING_OF_TWO = "atan2 hypot copysign logaddexp logaddexp2 xlogy special_xlog1
 BITWISE = "bitwise_and bitwise_or bitwise_xor".split()
 COMPARISONS = "eq ne lt le gt ge".split()
 LOGICAL = "logical_and logical_or logical_xor".split()
+# Those that are a product with a logarithm.
+LOGARITHMS = {"xlogy": "log", "xlog1py": "log1p"}
 
 
 def _floating(op: str) -> Lowering:
     def lower(b: Builder, out: torch.Tensor, x: Node) -> Node:
+        if op == "entr" and out.dtype.itemsize < 4:
+            raise NotLowered  # ATen rounds on the way
         return b.map(op, x, dtype=out.dtype)
 
     return lower
@@ -68,6 +73,8 @@ def _arithmetic(op: str) -> Lowering:
     def lower(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
         if not out.dtype.is_floating_point:
             return b.map({"fmax": "maximum", "fmin": "minimum"}.get(op, op), x, y, dtype=out.dtype)
+        if op in ("fmax", "fmin") and out.dtype == torch.bfloat16:
+            x, y = y, x  # of two zeros ATen gives the first, in this precision the second
         return b.map(op, x, y, dtype=out.dtype)
 
     return lower
@@ -87,9 +94,22 @@ def _floating_of_two(op: str) -> Lowering:
         # The neighbour of a number depends on the type it is stored in.
         if not out.dtype.is_floating_point or (op == "nextafter" and out.dtype.itemsize < 4):
             raise NotLowered
+        if op in LOGARITHMS and out.dtype.itemsize < 4:
+            return _times_logarithm(b, out.dtype, LOGARITHMS[op], x, y)
         return b.map(op, x, y, dtype=out.dtype)
 
     return lower
+
+
+def _times_logarithm(b: Builder, dtype: torch.dtype, logarithm: str, x: Operand, y: Operand) -> Node:
+    """As ATen computes half precision: the logarithm is rounded first."""
+    product = b.map("mul", b.rounded(b.map(logarithm, y, dtype=dtype)), _stored_number(x, dtype), dtype=dtype)
+    zero = b.map("eq", x, 0, dtype=torch.bool, of=dtype)
+    return b.where(b.map("isnan", y, dtype=torch.bool, of=dtype), y, b.where(zero, 0, product, dtype), dtype)
+
+
+def _stored_number(x: Operand, dtype: torch.dtype) -> Operand:
+    return number_as(dtype, x) if isinstance(x, (int, float)) else x
 
 
 def _comparison(op: str) -> Lowering:
@@ -131,7 +151,7 @@ for _names, _make in (
         lowers(*overloads(_name))(_make(OTHER_NAMES.get(_name, _name)))
 
 
-lowers(*overloads("xlogy", ["OutTensor", "Scalar_Self", "Scalar_Other"]))(_floating_of_two("xlogy"))
+lowers(*overloads("xlogy", ["Scalar_Self", "Scalar_Other"]))(_floating_of_two("xlogy"))
 
 
 @lowers(aten.logical_not.default)

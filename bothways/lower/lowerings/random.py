@@ -60,5 +60,7 @@ def _dropout(b: Builder, out: Any, x: Node, p: float, train: bool | None) -> tup
 
 @lowers(aten.native_dropout_backward.default)
 def _dropout_backward(b: Builder, out: torch.Tensor, grad: Node, mask: Node, scale: float) -> Node:
+    if not grad.dtype.is_floating_point:
+        raise NotLowered
     g, m = terms(b, out.dtype, grad, mask)
     return (g * m * scale).as_(out.dtype)

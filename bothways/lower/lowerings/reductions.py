@@ -44,12 +44,18 @@ def _nansum(
 
 @lowers(aten.prod.default)
 def _prod(b: Builder, out: torch.Tensor, x: Node, *, dtype: Any = None) -> Node:
-    return reduced(b, "prod", b.cast(x, out.dtype), out, None)
+    return _product(b, out, x, None)
 
 
 @lowers(aten.prod.dim_int)
 def _prod_dim(b: Builder, out: torch.Tensor, x: Node, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    return reduced(b, "prod", b.cast(x, out.dtype), out, dim)
+    return _product(b, out, x, dim)
+
+
+def _product(b: Builder, out: torch.Tensor, x: Node, dims: Any) -> Node:
+    if wide(out.dtype) != out.dtype:
+        raise NotLowered  # ATen rounds after each factor, in an order of its own
+    return reduced(b, "prod", b.cast(x, out.dtype), out, dims)
 
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims)
@@ -101,7 +107,6 @@ def _aminmax(b: Builder, out: Any, x: Node, *, dim: int | None = None, keepdim: 
 
 def _place(b: Builder, op: str, x: Node, extreme: Node, dim: int) -> Node:
     """The first position of an extreme along a dimension; of a NaN, where there is one."""
-    x = b.rounded(x)
     found = b.map("eq", x, extreme, dtype=torch.bool, of=x.dtype)
     if x.dtype.is_floating_point:
         found = b.map("logical_or", found, b.map("isnan", x, dtype=torch.bool, of=x.dtype), dtype=torch.bool)
@@ -114,7 +119,7 @@ def _extreme_of_dim(op: str) -> Any:
         if not x.shape:
             return b.map("copy", x, dtype=x.dtype), b.full((), 0, torch.int64)
         dim, shape = normal_dim(dim, len(x.shape)), tuple(out[0].shape)
-        extreme = b.reduce(op, b.rounded(x), [dim])
+        extreme = b.reduce(op, x, [dim])
         return b.reshape(extreme, shape), b.reshape(_place(b, op, x, extreme, dim), shape)
 
     return lower
@@ -127,7 +132,7 @@ def _place_of_extreme(op: str) -> Any:
         if dim is None:
             x, dim = b.reshape(x, (x.numel,)), 0
         dim = normal_dim(dim, len(x.shape))
-        return b.reshape(_place(b, op, x, b.reduce(op, b.rounded(x), [dim]), dim), tuple(out.shape))
+        return b.reshape(_place(b, op, x, b.reduce(op, x, [dim]), dim), tuple(out.shape))
 
     return lower
 
@@ -153,9 +158,13 @@ def _moments(*, root: bool, with_mean: bool) -> Any:
     def lower(
         b: Builder, out: Any, x: Node, dims: Any = None, *, correction: Any = None, keepdim: bool = False
     ) -> Any:
-        [t] = terms(b, x.dtype, x)
+        if with_mean and x.dtype == torch.float64:
+            raise NotLowered  # how far from the largest number ATen's mean of means overflows is its own
+        t = Term(b, x, torch.float64)  # as ATen: squares and their roots do not overflow on the way
         axes = normal_dims(dims, len(x.shape))
         found, mean = variance(t, axes, 1 if correction is None else correction)
+        # ATen goes from mean to mean, and after an infinite number there is none.
+        mean = Term(b, math.nan, t.dtype).where(found.isnan(), mean)
         found = found.apply("sqrt") if root else found
         fake = out[0] if with_mean else out
         result = b.reshape(found.as_(fake.dtype), tuple(fake.shape))
@@ -177,7 +186,9 @@ def _logsumexp(b: Builder, out: torch.Tensor, x: Node, dims: Any, keepdim: bool 
     highest = t.max(axes)
     # Infinite minus infinite is NaN: where the highest is infinite, nothing is subtracted.
     base = Term(b, 0, t.dtype).where(highest.abs().equals(math.inf), highest)
-    return b.reshape(((t - base).exp().sum(axes).log() + base).as_(out.dtype), tuple(out.shape))
+    powers = (t - base).stored(out.dtype).exp().stored(out.dtype)
+    whole = powers.sum(axes).stored(out.dtype).log().stored(out.dtype) + base
+    return b.reshape(whole.as_(out.dtype), tuple(out.shape))
 
 
 @lowers(*overloads("linalg_vector_norm"))

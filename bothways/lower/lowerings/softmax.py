@@ -39,14 +39,17 @@ def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float
     [t] = terms(b, x.dtype, x)
     axes = _axes(x, dim)
     shifted = t - t.max(axes)
-    return (shifted - shifted.exp().sum(axes).log()).as_(out.dtype)
+    whole = shifted.exp().sum(axes)
+    if axes == [len(x.shape) - 1]:
+        # Along rows, ATen keeps the sums and their logarithms in half precision.
+        return (shifted - whole.stored(x.dtype).log().stored(x.dtype)).as_(out.dtype)
+    return (shifted - whole.log()).as_(out.dtype)
 
 
 @lowers(aten._softmax_backward_data.default)
 def _softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
     g, s = terms(b, y.dtype, grad, y)
-    product = g * s
-    return (product - s * product.sum(_axes(y, dim))).as_(out.dtype)
+    return (s * (g - (g * s).sum(_axes(y, dim)))).as_(out.dtype)
 
 
 @lowers(aten._log_softmax_backward_data.default)

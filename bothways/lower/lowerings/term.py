@@ -106,7 +106,15 @@ class Term:
         return self.apply("minimum", other)
 
     def clamp(self, low: Any, high: Any) -> Term:
-        return self.maximum(low).minimum(high)
+        return self.apply("clamp_min", low).apply("clamp_max", high)
+
+    def times_plus(self, factor: Any, other: Any) -> Term:
+        """The product with a factor, plus another; rounded once, where ATen's kernel does that."""
+        return self.apply("multiply_add", factor, other)
+
+    def stored(self, dtype: torch.dtype) -> Term:
+        """What eager reads again, where the operation is several of its kernels: half precision is rounded."""
+        return Term(self.b, self.b.cast(self.node, dtype), self.dtype)
 
     # Reductions; the axes stay, with size one.
 
@@ -130,7 +138,7 @@ class Term:
         return Term(self.b, self.b.reshape(self.node, shape), self.dtype)
 
     def as_(self, dtype: torch.dtype) -> Node:
-        return self.b.narrowed(self.node, dtype)
+        return self.b.cast(self.node, dtype)
 
 
 def _value(other: Any) -> Operand:
@@ -157,6 +165,11 @@ def compared(b: Builder, op: str, index: Operand, other: Operand) -> Node:
 def wide(dtype: torch.dtype) -> torch.dtype:
     """What half precision is computed in."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def number_as(dtype: torch.dtype, value: float) -> float:
+    """A number as a dtype holds it."""
+    return float(torch.tensor(float(value), dtype=torch.float64, device="cpu").to(dtype))
 
 
 def terms(b: Builder, dtype: torch.dtype, *values: Operand) -> list[Term]:
