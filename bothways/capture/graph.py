@@ -19,7 +19,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.changes import changes_only_its_own, changes_something, written_roots
-from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.fakes import Fake, FakeFailure, SpecialLayout
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
@@ -220,6 +220,8 @@ class GraphBuilder:
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         error = failure.error
+        if isinstance(error, SpecialLayout):
+            self.tracer.stop("tensor_subclass", f"{name} gives a tensor of a special layout")
         text = f"{type(error).__name__}: {error}"
         if type(error).__name__ in _DYNAMIC_ERRORS or "meta" in str(error) or isinstance(error, NotImplementedError):
             self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")
