@@ -13,6 +13,7 @@ from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
+from bothways.source_text import in_comment, writable
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
 
@@ -28,11 +29,11 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
     used = words(python)
     header = [_definition(label, value) for label, value in namespace.items() if label in used]
     if kernels:
-        c_file.write_text(whole_text(kernels, toolchain()), encoding="utf-8")
-        header.append(f"# Functions named run_... are in {c_file.name}.")
+        c_file.write_text(writable(whole_text(kernels, toolchain())), encoding="utf-8")
+        header.append(f"# Functions named run_... are in {in_comment(c_file.name)}.")
     roots = [root for root in SCOPE if root != "torch" and any(f" = {root}." in line for line in header)]
     imports = [f"import {root}" for root in ("torch", *roots)]
-    python_file.write_text("\n".join([*imports, "", *header, "", "", python]), encoding="utf-8")
+    python_file.write_text(writable("\n".join([*imports, "", *header, "", "", python])), encoding="utf-8")
 
 
 def _next_file(folder: Path, name: str) -> Path:
@@ -56,4 +57,4 @@ def _definition(label: str, value: Any) -> str:
     try:
         return f"{label} = {spelled(value)}"
     except NotSpelled:
-        return f"# {label}: {value!r}"
+        return f"# {label}: {in_comment(repr(value))}"
