@@ -1,7 +1,7 @@
 """Every exception bothways raises, and the structure a break carries.
 
 A ``Break`` says what stopped a capture, where in the user's source, and what can be done about it; its
-text is made here and nowhere else. Nothing in this file imports the rest of the package.
+text is made here and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import linecache
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from bothways.source_text import printable
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,13 @@ class Position:
     @property
     def text(self) -> str:
         """The source line itself, or an empty string when no source can be found."""
-        return linecache.getline(self.filename, self.line).strip()
+        try:
+            return linecache.getline(self.filename, self.line).strip()
+        except ValueError:  # no file can have this name
+            return ""
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.line} in {self.function}"
+        return f"{printable(self.filename)}:{self.line} in {printable(self.function)}"
 
 
 UNKNOWN_POSITION = Position("<unknown>", 0, "<unknown>")

@@ -92,8 +92,11 @@ def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> C
     """
     method: Any = graph.forward
     before, names, body = _FORWARD.fullmatch(graph.code).groups()  # type: ignore[union-attr]
+    given = "inputs"
+    while re.search(rf"\b{given}\b", names + body):
+        given += "_"
     # One empty line less, one line more: the others keep their numbers, and tracebacks show the graph's own code.
-    source = f"{before[1:]}def forward(self, inputs):\n    [{names}] = inputs; inputs.clear()\n{body}"
+    source = f"{before[1:]}def forward(self, {given}):\n    [{names}] = {given}; {given}.clear()\n{body}"
     scope = dict(method.__func__.__globals__)
     exec(compile(source, method.__code__.co_filename, "exec"), scope)
     run = functools.partial(scope["forward"], graph)

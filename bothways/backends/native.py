@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
+from bothways import torch_compat
 from bothways.backends.aot import aot, run_and_forget, run_as_is
 from bothways.config import config
 from bothways.errors import KernelWarning, NoCompiler, warn_once
@@ -26,9 +27,8 @@ SMALL_WITH_GRADIENTS = ((1 << 12, 4), (1 << 14, 3), (1 << 16, 2), (1 << 20, 1))
 def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
-    """The graph as kernels where its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if all(tensor.device.type == "cpu" for tensor in tensors) and not _has_complex_values(graph):
+    """The graph as kernels where all its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
+    if all(map(_is_for_kernels, _tensors_of(graph, inputs))):
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
         except NotLowered:
@@ -47,11 +47,20 @@ def compile_kernels(
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)
 
 
-def _has_complex_values(graph: torch.fx.GraphModule) -> bool:
-    """Complex tensors may be views that conjugate or negate, which strides do not show."""
-    values = [node.meta.get("val") for node in graph.graph.nodes]
-    flat = [item for value in values for item in (value if isinstance(value, (tuple, list)) else [value])]
-    return any(isinstance(item, torch.Tensor) and item.dtype.is_complex for item in flat)
+def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torch.Tensor]:
+    """Whatever the graph is given, holds and computes: it may make tensors where none of its inputs are."""
+    held = (getattr(graph, str(node.target), None) for node in graph.graph.nodes if node.op == "get_attr")
+    made = (node.meta.get("val") for node in graph.graph.nodes)
+    for value in (*inputs, *held, *made):
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, torch.Tensor):
+                yield item
+
+
+def _is_for_kernels(tensor: torch.Tensor) -> bool:
+    """Whether kernels could read its memory. Complex tensors may be views that conjugate or negate, which strides do
+    not show."""
+    return tensor.device.type == "cpu" and not tensor.dtype.is_complex and torch_compat.is_strided(tensor)
 
 
 _differentiated = aot(

@@ -6,7 +6,6 @@ through ``rebuild_empty`` and ``fill``. An object that is used twice is built on
 
 from __future__ import annotations
 
-import keyword
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source, is_plain_name
+from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source
 from bothways.capture.values.base import LazyValue, Value
+from bothways.source_text import identifier, is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -30,9 +30,7 @@ class Names:
         self.bound: dict[Source, str] = {}
 
     def fresh(self, hint: str) -> str:
-        base = "".join(ch if ch.isalnum() else "_" for ch in hint).strip("_") or "value"
-        if base[0].isdigit() or keyword.iskeyword(base):
-            base = "_" + base
+        base = identifier(hint)
         name, count = base, 0
         while name in self._taken:
             count += 1

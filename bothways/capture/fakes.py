@@ -91,6 +91,10 @@ class FakeFailure(Exception):
         self.error = error
 
 
+class SpecialLayout(Exception):
+    """What comes out has no strides that would say where its elements are."""
+
+
 class _NonLeaf(torch.autograd.Function):
     """Gives a tensor an autograd history, as one computed before the call has it."""
 
@@ -174,7 +178,13 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
         raise FakeFailure(error) from error
     for fake in fakes:
         fake.become(stand_in(fake))
-    return _map_tensors(result, lambda tensor: known.get(id(tensor)) or fake_like(tensor))
+    return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_torch_fake(tensor))
+
+
+def _from_torch_fake(tensor: torch.Tensor) -> Fake:
+    if not torch_compat.is_strided(tensor):
+        raise FakeFailure(SpecialLayout("the result is a tensor of a special layout"))
+    return fake_like(tensor)
 
 
 def _torch_fake(mode: Any, fake: Fake) -> torch.Tensor:

@@ -19,13 +19,14 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.changes import changes_only_its_own, changes_something, written_roots
-from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.fakes import Fake, FakeFailure, SpecialLayout
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Watched, require_holds
+from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class GraphBuilder:
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
-        name = self._unique(re.sub(r"\W+", "_", source.name).strip("_") + "_")
+        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") + "_")
         with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
@@ -215,11 +216,15 @@ class GraphBuilder:
     def _note_origin(self, node: torch.fx.Node) -> None:
         """Say where in the user's source the node comes from, in the form fx prints."""
         where = self.tracer.where()
-        node.meta["stack_trace"] = f'File "{where.filename}", line {where.line}, in {where.function}\n    {where.text}'
+        # It ends up in comments and in keys of the cache.
+        file, function, text = map(printable, (where.filename, where.function, where.text))
+        node.meta["stack_trace"] = f'File "{file}", line {where.line}, in {function}\n    {text}'
 
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         error = failure.error
+        if isinstance(error, SpecialLayout):
+            self.tracer.stop("tensor_subclass", f"{name} gives a tensor of a special layout")
         text = f"{type(error).__name__}: {error}"
         if type(error).__name__ in _DYNAMIC_ERRORS or "meta" in str(error) or isinstance(error, NotImplementedError):
             self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")

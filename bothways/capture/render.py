@@ -29,6 +29,7 @@ from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
+from bothways.source_text import identifier, is_plain_name
 
 if TYPE_CHECKING:
     import torch.fx
@@ -42,7 +43,7 @@ RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "sta
 
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
-INJECTED_NAME = re.compile(r"_.*\d$|_bothways_")
+INJECTED_NAME = re.compile(r"_.*\d$|_bothways_|_(graph|table)$")
 
 
 def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
@@ -50,9 +51,8 @@ def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
     taken = set(parameters) | RESERVED
     names: list[str] = []
     for name in parameters:
-        if name in RESERVED or INJECTED_NAME.match(name) or not name.isidentifier():
-            name = re.sub(r"\W", "", name)
-            name = f"{name}_" if name[:1].isalpha() else f"arg{name}"
+        if name in RESERVED or INJECTED_NAME.match(name) or not is_plain_name(name):
+            name = identifier(name, "arg")
             while name in taken:
                 name += "_"
             taken.add(name)

@@ -6,16 +6,12 @@ the name people read (``L['x'].weight``). It never holds the object it leads to,
 
 from __future__ import annotations
 
-import keyword
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
 
+from bothways.source_text import is_plain_name
+
 T = TypeVar("T")
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name can follow a dot in source text; ``setattr`` takes any string."""
-    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 @dataclass_transform(frozen_default=True)

@@ -21,6 +21,7 @@ from bothways.capture.values.builtins import BuiltinValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.errors import Unsupported
 from bothways.runtime.continuations import END, enter_context, import_name
+from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.instructions import Instruction
@@ -74,13 +75,19 @@ class Step:
 
 Maker = Callable[[Frame, "Instruction"], "Step | None"]
 TABLE: dict[str, Maker] = {}
+# Whose lines hold a name of the user's, which has to mean itself there.
+_WITH_NAME = frozenset(
+    "LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL".split()
+)
 
 
 def step_of(frame: Frame) -> Step | None:
     """The step for the instruction a frame stands at; None when only the frame itself can do it."""
     instruction = frame.decoded.instructions[frame.index]
     maker = TABLE.get(instruction.name)
-    return None if maker is None else maker(frame, instruction)
+    if maker is None or (instruction.name in _WITH_NAME and not is_plain_name(instruction.argval)):
+        return None
+    return maker(frame, instruction)
 
 
 def _row(*names: str) -> Callable[[Maker], Maker]:
@@ -237,6 +244,8 @@ def _finds_frame(target: Value) -> bool:
 def _called(frame: Frame, count: int, function: Any, arguments: list[Any], names: tuple[str, ...]) -> Step | None:
     target = function.realize()
     if _finds_frame(target) or (getattr(target, "cls", None) is super and not arguments):
+        return None
+    if not all(map(is_plain_name, names)):
         return None
     split = len(arguments) - len(names)
     texts = [f"{{{index + 1}}}" for index in range(split)]

@@ -23,6 +23,7 @@ from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 from bothways.runtime.size_history import SizeHistory
+from bothways.source_text import identifier, printable
 
 if TYPE_CHECKING:
     from bothways.capture.interpreter import Frame
@@ -209,8 +210,8 @@ class Tracer:
         """Keep an object in the program's namespace and give the source that reads it."""
         source = self._injected.get(id(obj))
         if source is None:
-            hint = "".join(ch if ch.isalnum() else "_" for ch in label.rpartition(".")[2]).strip("_") or "object"
-            source = Injected(f"_{hint[:30]}_{self.tag}{len(self._injected)}", label)
+            hint = identifier(label.rpartition(".")[2], "object")
+            source = Injected(f"_{hint[:30]}_{self.tag}{len(self._injected)}", printable(label))
             self._injected[id(obj)] = source
             self.namespace[source.key] = obj
         return source

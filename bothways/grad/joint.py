@@ -428,4 +428,6 @@ def _unwrapped(value: torch.Tensor) -> torch.Tensor:
 
 
 def _memory(tensor: torch.Tensor) -> int:
+    if not torch_compat.is_strided(tensor):
+        raise NotDifferentiable("a tensor of a special layout is returned")
     return torch_compat.storage_identity(tensor)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways.lower.domain import can_regroup
+from bothways.lower.names import GraphNames
 from bothways.lower.prims import (
     Buffer,
     Expand,
@@ -63,7 +64,7 @@ class Builder:
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
-        self._names: set[str] = set()
+        self.names = GraphNames()
 
     # Computing.
 
@@ -347,12 +348,7 @@ class Builder:
         return tree
 
     def unique(self, name: str) -> str:
-        unique, count = name, 0
-        while unique in self._names:
-            count += 1
-            unique = f"{name}_{count}"
-        self._names.add(unique)
-        return unique
+        return self.names.fresh(name)
 
 
 def as_stored(node: Node) -> Node:

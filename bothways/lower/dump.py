@@ -14,6 +14,7 @@ from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
+from bothways.source_text import in_comment, writable
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
 
@@ -36,15 +37,11 @@ def _write(folder: Path, name: str, kernels: str, python: str, namespace: Mappin
     used = words(python)
     header = [_definition(label, value) for label, value in namespace.items() if label in used]
     if kernels:
-        _write_text(c_file, whole_text(kernels, toolchain()))
-        header.append(f"# Functions named run_... are in {c_file.name}.")
+        c_file.write_text(writable(whole_text(kernels, toolchain())), encoding="utf-8")
+        header.append(f"# Functions named run_... are in {in_comment(c_file.name)}.")
     roots = [root for root in SCOPE if root != "torch" and any(f" = {root}." in line for line in header)]
     imports = [f"import {root}" for root in ("torch", *roots)]
-    _write_text(python_file, "\n".join([*imports, "", *header, "", "", python]))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    python_file.write_text(writable("\n".join([*imports, "", *header, "", "", python])), encoding="utf-8")
 
 
 def _next_file(folder: Path, name: str) -> Path:
@@ -68,4 +65,4 @@ def _definition(label: str, value: Any) -> str:
     try:
         return f"{label} = {spelled(value)}"
     except NotSpelled:
-        return f"# {label}: {value!r}"
+        return f"# {label}: {in_comment(repr(value))}"

@@ -128,7 +128,7 @@ class _Lowering:
         number = node.meta["val"]
         if self.sizes is None:
             self.sizes = SizeNames(number.node.environment)
-        name = self.builder.unique(str(number.node.origin))
+        name = self.builder.names.claim(str(number.node.origin))
         self.symbols.append(name)
         return self.sizes.size(number)
 

@@ -16,6 +16,7 @@ from bothways.lower.entry_source import FRACTION, NUMBER, POINTER
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
 from bothways.lower.memory import Run, memories_of, plan
+from bothways.lower.names import in_c
 from bothways.lower.prims import Extern
 from bothways.lower.recall import recall
 from bothways.lower.sizes import is_double
@@ -23,6 +24,7 @@ from bothways.lower.spelling import NotSpelled, spelled
 from bothways.lower.text import Text, store
 from bothways.lower.toolchain import Toolchain
 from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
+from bothways.source_text import in_comment
 
 
 def compile_graph(
@@ -125,7 +127,7 @@ class Program:
                 text = (kernel.head, kernel.body)
                 if text not in functions:
                     functions[text] = f"kernel_{len(functions)}_{kernel.hint}"
-                    comment = "".join(f"// {line}\n" for line in kernel.origins)
+                    comment = "".join(f"// {in_comment(line)}\n" for line in kernel.origins)
                     kernels.append(Function(comment, f"void {functions[text]}({kernel.head})", kernel.body))
             entries.append(self._entry(number, [(functions[kernel.head, kernel.body], kernel) for kernel in run]))
         return Source(tuple(kernels), tuple(entries))
@@ -135,10 +137,10 @@ class Program:
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         entry = f"run_{number}"
-        taken = [f"void *{memory.name} = given[{{}}].pointer;" for memory in memories]
+        taken = [f"void *{in_c(memory.name)} = given[{{}}].pointer;" for memory in memories]
         if self._sizes is not None:
             self._sizes.written.clear()
-        lines = [f"    void *{memory.name} = area + {offset};" for memory, offset in area.offsets.items()]
+        lines = [f"    void *{in_c(memory.name)} = area + {offset};" for memory, offset in area.offsets.items()]
         sizes = () if self._sizes is None else tuple(self._sizes.written)
         sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
         self._entries[number] = (entry, memories, sizes)
@@ -149,7 +151,7 @@ class Program:
             taken.append(f"{kind} {name} = given[{{}}].{member};")
         lines[:0] = [f"    {line.format(index)}" for index, line in enumerate(taken)]
         lines += [
-            f"    {function}({', '.join([*(memory.name for memory in kernel.memories), *kernel.sizes])});"
+            f"    {function}({', '.join([*(in_c(memory.name) for memory in kernel.memories), *kernel.sizes])});"
             for function, kernel in kernels
         ]
         return "\n".join([f"void {entry}(const Given *given) {{", *lines, "}\n"])

@@ -11,6 +11,7 @@ from bothways.lower.graph import Lowered
 from bothways.lower.memory import Plan, Run, memories_of
 from bothways.lower.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.sizes import Fraction, Size
+from bothways.source_text import identifier
 
 aten = torch.ops.aten
 
@@ -73,7 +74,6 @@ class PythonWriter:
         self._viewed = {  # memory that results of ATen may be views of: it lives longer than its name
             memory for run in runs if isinstance(run, Extern) and run.is_view for memory in memories_of(run)
         }
-        self._taken = {memory.name for run in runs for memory in memories_of(run)}
         self._made = self._made_by_runs()
         for memory, tensor in lowered.constants.items():
             self.namespace[memory.name] = tensor
@@ -213,9 +213,8 @@ class PythonWriter:
         name = self._names.get(id(value))
         if name is None:
             hint = getattr(value, "__name__", None) or str(value)
-            hint = "".join(ch if ch.isalnum() else "_" for ch in str(hint).removeprefix("torch."))[:40]
-            name = f"at_{hint}"
-            while name in self.namespace or name in self._taken:
+            name = f"at_{identifier(str(hint).removeprefix('torch.'))[:40]}"
+            while name in self.namespace:
                 name += "_"
             self._names[id(value)] = name
             self.namespace[name] = value

@@ -8,6 +8,7 @@ from typing import Any
 from bothways.errors import Break
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
+from bothways.source_text import writable
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Explanation:
                 lines += _section(f"{language} of the {found.name} graph", [text.strip()])
         lines += _section("Breaks", [str(found) for found in self.breaks])
         lines += _section("Recompilations", self.recompilations)
-        return "\n".join(lines)
+        return writable("\n".join(lines))
 
 
 def _program_lines(index: int, program: Program) -> list[str]:

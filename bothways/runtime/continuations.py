@@ -38,14 +38,20 @@ def step_function(
     line: str, operands: int, where: Position, globals_: dict[str, Any]
 ) -> Callable[..., Any]:
     """A function of the operands that runs one line, at the place of the user's source it is for."""
-    names = [f"_operand_{index}" for index in range(operands)]
+    operand = "_operand"
+    while operand in line:  # a variable of the user's
+        operand += "_"
+    names = [f"{operand}_{index}" for index in range(operands)]
     text = f"def step({', '.join(names)}): {line.format(*names)}\n"
-    module = compile(text, where.filename, "exec", dont_inherit=True)
+    module = compile(text, "<step>", "exec", dont_inherit=True)
     code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
     name = where.function.rpartition(".")[2]
     # The columns would be those of the generated line.
     lines = one_line(len(code.co_code) // 2)
-    code = code.replace(co_firstlineno=where.line, co_linetable=lines, co_name=name, co_qualname=where.function)
+    code = code.replace(
+        co_filename=where.filename, co_firstlineno=where.line, co_linetable=lines, co_name=name,
+        co_qualname=where.function,
+    )  # fmt: skip
     return types.FunctionType(code, globals_, name)
 
 

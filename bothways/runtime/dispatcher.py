@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import keyword
 import linecache
 import sys
 import types
@@ -22,6 +21,7 @@ from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.program import DISAGREE, Program
+from bothways.source_text import is_plain_name, printable
 
 _serial = itertools.count()
 MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothways_plain", "_bothways_instead"
@@ -266,13 +266,13 @@ class Dispatcher:
             parts.append("*" + inner[cursor])
             cursor += 1
         by_keyword = zip(self.parameters[count : count + keyword_only], inner[count:], strict=False)
-        parts += [f"{name}={text}" for name, text in by_keyword]
+        parts += [f"{key}={text}" if is_plain_name(key) else f"**{{{key!r}: {text}}}" for key, text in by_keyword]
         if code.co_flags & inspect.CO_VARKEYWORDS:
             parts.append("**" + inner[cursor])
         return f"{name}({', '.join(parts)})"
 
     def _generate(self, text: str) -> types.CodeType:
-        filename = f"<bothways {self._original.__qualname__} {next(_serial)}>"
+        filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         self._files.append(filename)
         module = compile(text, filename, "exec", dont_inherit=True)
@@ -331,4 +331,4 @@ def copy_face(original: types.FunctionType, target: types.FunctionType) -> None:
 
 
 def _identifier(name: str) -> str:
-    return name if name.isidentifier() and not keyword.iskeyword(name) else "function"
+    return name if is_plain_name(name) else "function"

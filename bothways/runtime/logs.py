@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from bothways.config import config
 from bothways.errors import BackendFailed, Break
 from bothways.runtime.program import Program
+from bothways.source_text import writable
 
 logger = logging.getLogger("bothways")
 _thread = threading.local()
@@ -50,7 +51,7 @@ def _say(topic: str, message: str) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[bothways] %(message)s"))
         logger.addHandler(handler)
-    logger.warning("%s: %s", topic, message)
+    logger.warning("%s: %s", topic, writable(message))
 
 
 def recompiling(function: types.FunctionType, reason: str) -> None:

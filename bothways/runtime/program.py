@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Position
+from bothways.source_text import in_comment
 
-# Stands in a body for the call of the user's own function with everything it was given.
-PLAIN_CALL = "@plain@"
+# Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
+PLAIN_CALL = "\0plain\0"
 # The name under which bodies find ``logs.ran_plainly_after``.
 DISAGREE = "_bothways_disagree"
 
@@ -94,8 +95,9 @@ class Program:
         """The guards, one a line, each with the place in the user's source that relied on it."""
         lines: list[str] = []
         for check in checks:
-            where = f"  # {check.where.function}:{check.where.line}" if check.where and check.where.line else ""
-            lines.append(f"{'and ' * bool(lines)}{check.code}{where}")
+            where = check.where
+            comment = f"  # {in_comment(where.function)}:{where.line}" if where is not None and where.line else ""
+            lines.append(f"{'and ' * bool(lines)}{check.code}{comment}")
         return lines or ["True"]
 
     @property

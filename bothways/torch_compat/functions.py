@@ -204,6 +204,11 @@ def is_plain_dense(tensor: torch.Tensor) -> bool:
     )
 
 
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Whether sizes and strides say where a tensor's elements are: not sparse, nested or quantized."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+
+
 def has_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are in memory as they are: not sparse, not batched, nothing put off."""
     return _C._has_storage(tensor) and not (

@@ -10,6 +10,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy
+from bothways.capture.sources import Attr
+from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -21,7 +23,12 @@ def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) 
     if policy.is_library_module(cls.__module__):
         return
     source = tracer.inject(cls, cls.__qualname__)
-    if isinstance(attribute, classmethod):
+    if not is_plain_name(name):
+        if isinstance(attribute, (classmethod, staticmethod, types.FunctionType, property)):
+            read = Attr(source, name)
+            found = Attr(read, "__func__") if isinstance(attribute, classmethod) else read
+            tracer.guard("{s0} is {c0}", found, getattr(attribute, "__func__", attribute))
+    elif isinstance(attribute, classmethod):
         tracer.guard(f"{{s0}}.{name}.__func__ is {{c0}}", source, attribute.__func__)
     elif isinstance(attribute, staticmethod):
         tracer.guard(f"{{s0}}.{name} is {{c0}}", source, attribute.__func__)

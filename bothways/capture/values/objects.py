@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture import policy, protocols
 from bothways.capture.guards import WeakIdentity
 from bothways.capture.overrides import has_handler
-from bothways.capture.sources import Attr, Source, is_plain_name
+from bothways.capture.sources import Attr, Source
 from bothways.capture.values.attributes import (
     C_FIELDS,
     C_METHODS,
@@ -30,6 +30,7 @@ from bothways.capture.values.attributes import (
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter

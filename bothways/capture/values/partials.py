@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
-from bothways.capture.sources import Attr, Injected, Item, Source, is_plain_name
+from bothways.capture.sources import Attr, Injected, Item, Source
 from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.errors import Unsupported
+from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
