@@ -219,6 +219,71 @@ def test_keyword_defaults_are_changed_where_they_are():
     check(lambda x: Scaling()(x), mock.patch.dict(scaled.__kwdefaults__, by=3.0))
 
 
+# The compiled function's own code and defaults
+
+
+def test_the_code_of_the_function_itself_is_replaced(monkeypatch):
+    def program(x, scale=2.0):
+        return x * scale
+
+    def other(x, scale=2.0):
+        return x - scale
+
+    compiled = bothways.compile(program)
+    for _ in range(2):
+        assert torch.equal(compiled(X), program(X))
+    monkeypatch.setattr(program, "__code__", other.__code__)
+    for _ in range(2):
+        assert torch.equal(compiled(X), X - 2)
+    monkeypatch.undo()
+    assert torch.equal(compiled(X), X * 2)
+
+
+def test_the_function_itself_takes_other_arguments_from_now_on(monkeypatch):
+    def program(x, scale):
+        return x * scale
+
+    compiled = bothways.compile(program)
+    assert torch.equal(compiled(X, 3.0), X * 3)
+    monkeypatch.setattr(program, "__code__", (lambda left, right: left + right).__code__)
+    assert torch.equal(compiled(X, 3.0), X + 3)
+    assert torch.equal(compiled(left=X, right=4.0), X + 4)
+    with pytest.raises(TypeError, match="scale"):
+        compiled(X, scale=1.0)
+
+
+def test_the_defaults_of_the_function_itself_are_replaced(monkeypatch):
+    def program(x, scale=2.0, shift=0.0, *, by=1.0):
+        return x * scale * by + shift
+
+    compiled = bothways.compile(program)
+    assert torch.equal(compiled(X), program(X))
+    monkeypatch.setattr(program, "__defaults__", (5.0, 7.0))
+    for _ in range(2):
+        assert torch.equal(compiled(X), X * 5 + 7)
+        assert torch.equal(compiled(X, 3.0), X * 3 + 7)
+        assert torch.equal(compiled(X, shift=1.0), X * 5 + 1)
+    monkeypatch.setattr(program, "__kwdefaults__", {"by": 2.0})
+    assert torch.equal(compiled(X), X * 10 + 7)
+    monkeypatch.undo()
+    for _ in range(2):
+        assert torch.equal(compiled(X), X * 2)
+
+
+def test_a_compiled_method_s_class_is_patched(monkeypatch):
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    model = Model()
+    compiled = bothways.compile(model)
+    assert torch.equal(compiled(X), X * 2)
+    monkeypatch.setattr(Model, "forward", lambda self, x: x * 3)
+    assert torch.equal(compiled(X), model(X))
+    monkeypatch.undo()
+    assert torch.equal(compiled(X), X * 2)
+
+
 # Abstract classes
 
 

@@ -27,8 +27,10 @@ from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
+from bothways.runtime.redefined import is_called_alike, with_defaults
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
+from bothways.runtime.stamps import Body
 
 
 class Captured(Protocol):
@@ -105,6 +107,7 @@ class CompiledFunction:
         history: History | None = None,
     ) -> None:
         self.original, self.options = function, options
+        self._body = Body.of(function)
         self._capture, self._rename = capture, rename
         self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
         self._callees = Callees(weakref.WeakMethod(self._part))
@@ -144,6 +147,8 @@ class CompiledFunction:
     # The road of a call that no program takes.
 
     def _miss(self, *values: Any) -> Any:
+        if not self._body.holds():
+            return self._redefined(values)
         stance = stances.current().name
         if logs.capturing() or stance == "eager_on_recompile":
             return self._plain(values)
@@ -154,6 +159,16 @@ class CompiledFunction:
         if program is None:  # outside of the handler, so that a user's exception has no context of ours
             return self._plain(values)
         return self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+
+    def _redefined(self, values: tuple[Any, ...]) -> Any:
+        """The user's function has other code or defaults than when it was compiled: begin again with those."""
+        with self._lock:
+            before, self._body = self._body, Body.of(self.original)
+            self.dispatcher.redefine()
+            self.reset()
+        if not is_called_alike(before.code, self._body.code):
+            return call_bound(self.original, before.code, values)
+        return self._miss(*with_defaults(before, self._body, values))
 
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
