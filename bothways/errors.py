@@ -65,7 +65,7 @@ HINTS: dict[str, str] = {
     "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
     "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",
     "tensor_subclass": "Pass a plain torch.Tensor or nn.Parameter.",
-    "builtin_replaced": "Put the builtin function back before calling the compiled function, or do that part outside.",
+    "builtin_replaced": "Put the function back before calling the compiled function, or do that part outside.",
     "torch_mode": "Leave the mode or the transform before calling the compiled function, or do that part outside.",
     "mutation_unknown": "Mutate the object outside the compiled function.",
     "object_unknown": "Pass the parts of the object that are needed instead of the object.",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import policy
-from bothways.capture.definitions import is_replaced
 from bothways.capture.policy import Treatment
+from bothways.capture.replaced import is_replaced
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue

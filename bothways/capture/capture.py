@@ -19,13 +19,13 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
-from bothways.capture.definitions import replaced_builtin
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.overrides import without_class
 from bothways.capture.render import render, render_guards, render_late
+from bothways.capture.replaced import replaced_below
 from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values.base import Value
@@ -125,7 +125,7 @@ def capture(
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
     """
-    replaced = replaced_builtin()
+    replaced = replaced_below()
     if replaced is not None:
         raise Unsupported(Break("builtin_replaced", f"{replaced} was replaced"))
     if any(active() for active in MODES):

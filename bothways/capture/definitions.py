@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import builtins
 import functools
-import os
 import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways import torch_compat
 from bothways.capture import policy
 from bothways.capture.guards import STAMPED
+from bothways.capture.replaced import AS_IMPORTED, is_replaced, mentioned, patched_of_tensors
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
 
 if TYPE_CHECKING:
@@ -28,36 +27,6 @@ _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 # What only matters where objects are made; PyTorch's own compiler replaces these of nn.Module when it is first used.
 OF_CONSTRUCTION = ("__init__", "__setstate__", "___needs_generation_tag_patch")
-
-# Where the code of libraries lies; code from elsewhere was put into a library's function by somebody.
-_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.__file__), "<")
-
-# What the namespaces that operations read hold when nothing is replaced.
-_AS_IMPORTED: dict[int, dict[str, Any]] = {
-    id(vars(module)): dict(vars(module))
-    for module in (torch, torch.nn.functional, torch.functional, torch_compat.TENSOR_MODULE, torch_compat.NN_FUNCTIONS)
-}
-
-# What ``torch.Tensor`` has of its own; anything else was put there by somebody.
-_OWN: dict[str, Any] = {
-    name: value
-    for name, value in vars(torch.Tensor).items()
-    if not isinstance(value, types.FunctionType) or policy.is_library_module(value.__globals__.get("__name__") or "")
-}
-
-# Builtin functions as Python has them, save those that people put others in the place of while nothing else changes.
-_BUILTINS: dict[str, Any] = {
-    name: value
-    for name, value in vars(builtins).items()
-    if name not in {"print", "input", "open", "__import__", "breakpoint", "_", "exit", "quit", "help"}
-}
-
-# Fields of tensors, and methods that tell what a tensor is.
-_ASKED = frozenset(
-    "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex is_signed "
-    "storage_offset untyped_storage data_ptr detach as_subclass requires_grad_ __torch_function__ __torch_dispatch__ "
-    "__class__ __dict__ __getattribute__ __getattr__ __setattr__ __hash__ __eq__ __new__".split()
-) | {name for name, value in vars(torch_compat.TENSOR_BASE).items() if isinstance(value, types.GetSetDescriptorType)}
 
 # The stamps of classes as they are now, which programs share; a class that was changed gets another one.
 _of_classes: dict[tuple[type, bool], NamesStamp] = {}
@@ -73,8 +42,7 @@ class Definitions:
         self._pristine: dict[types.FunctionType, bool] = {}
         self._refused: dict[tuple[type, type], None] = {}
         # Attributes of tensors that are not PyTorch's: they are looked up like a user's.
-        own = vars(torch.Tensor)
-        self.patched = frozenset(name for name in {*_OWN, *own} if own.get(name) is not _OWN.get(name))
+        self.patched = patched_of_tensors()
         self.meet(torch.Tensor)
 
     def name(self, label: str, names: dict[str, Any], name: str) -> None:
@@ -134,7 +102,7 @@ class Definitions:
         is_same = True
         for label, names, name in _names_in(function):
             self.name(label, names, name)
-            imported = _AS_IMPORTED.get(id(names))
+            imported = AS_IMPORTED.get(id(names))
             value = names.get(name)
             is_same &= value is imported.get(name) if imported is not None else not is_replaced(value)
         return is_same
@@ -179,25 +147,6 @@ def _stamp_of(cls: type, makes: bool) -> NamesStamp:
     return known
 
 
-def is_replaced(function: Any) -> bool:
-    """Whether something that a library's name stands for is a function of somebody else's."""
-    return isinstance(function, types.FunctionType) and not function.__code__.co_filename.startswith(_FOLDERS)
-
-
-def replaced_builtin() -> str | None:
-    """A builtin function that is not Python's own, or a field of tensors that is not PyTorch's own.
-
-    Capture and backends ask them all the time, and cannot tell what they do now.
-    """
-    now = vars(builtins)
-    for name in _BUILTINS:
-        if name not in now or now[name] is not _BUILTINS[name]:
-            return f"builtins.{name}"
-    # What tensors say of themselves is asked at every step of the way.
-    own = vars(torch.Tensor)
-    return next((f"Tensor.{name}" for name in own if name in _ASKED and own[name] is not _OWN.get(name)), None)
-
-
 # What a function of PyTorch's refers to.
 
 
@@ -221,8 +170,8 @@ def _called_by(function: types.FunctionType, code: types.CodeType) -> tuple[type
 def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Global names that the code of a function mentions, and names of modules that it may read off them."""
     globals_ = function.__globals__
-    mentioned = dict.fromkeys(_mentioned(function.__code__))
-    for name in mentioned:
+    listed = dict.fromkeys(mentioned(function.__code__))
+    for name in listed:
         if name not in globals_:
             if name in vars(builtins):
                 yield "builtins", vars(builtins), name
@@ -231,11 +180,4 @@ def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any
         module = globals_[name]
         if isinstance(module, types.ModuleType) and policy.is_library_module(module.__name__):
             members: Mapping[str, Any] = vars(module)
-            yield from ((module.__name__, vars(module), member) for member in mentioned if member in members)
-
-
-def _mentioned(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _mentioned(constant)
+            yield from ((module.__name__, vars(module), member) for member in listed if member in members)

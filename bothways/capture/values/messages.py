@@ -50,12 +50,16 @@ class Message(Value):
         emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(given)})")
 
 
+_OF_LOGGERS: dict[str, Any] = {name: lookup(logging.Logger, name) for name in (*LEVELS, "log", "isEnabledFor")}
+
+
 class LoggerValue(ObjectValue):
     """A logger, known by identity: loggers live as long as the process."""
 
     @classmethod
     def external(cls, tracer: Tracer, logger: logging.Logger, source: Source) -> LoggerValue:
         tracer.guard("{s0} is {c0}", source, logger)
+        tracer.definitions.meet(type(logger))
         value = cls(type(logger), obj=logger, source=source)
         tracer.remember(logger, value)
         return value
@@ -63,7 +67,7 @@ class LoggerValue(ObjectValue):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         own = lookup(self.cls, name)
         says = name in LEVELS or name in ("log", "isEnabledFor")
-        if (says and own is lookup(logging.Logger, name)) or isinstance(own, _CACHED):
+        if (says and own is _OF_LOGGERS[name]) or isinstance(own, _CACHED):
             return LoggerMethod(self, name)
         return super().get_attr(tracer, name)
 

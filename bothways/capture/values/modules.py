@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 # The dictionaries nn.Module.__getattr__ looks in, in its order.
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
-# What a call of a module goes through; where somebody has replaced one of them, it is inlined like any other method.
-_CALL: dict[str, Any] = {
-    name: lookup(torch.nn.Module, name) for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
+# What modules are called and asked by; where somebody has replaced one of them, it is inlined like any other method.
+_OWN: dict[str, Any] = {
+    name: lookup(torch.nn.Module, name)
+    for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__")
 }
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
@@ -70,7 +71,7 @@ class ModuleValue(ObjectValue):
         return tracer.member(content[name], Item(Attr(self.source, holder), name), "{c0} in {s0}")
 
     def missing_attr(self, tracer: Tracer, name: str, fallback: Any) -> Value:
-        if fallback is not _CALL["__getattr__"]:
+        if fallback is not _OWN["__getattr__"]:
             return super().missing_attr(tracer, name, fallback)
         for holder in MEMBER_DICTS:
             if self._dict_has(tracer, holder, name):
@@ -86,7 +87,7 @@ class ModuleValue(ObjectValue):
         return self._member_dict(tracer, holder).contains(tracer, ConstantValue(name))
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        if lookup(self.cls, "__setattr__") is not lookup(torch.nn.Module, "__setattr__"):
+        if lookup(self.cls, "__setattr__") is not _OWN["__setattr__"]:
             super().set_attr(tracer, name, value)
             return
         content = value.realize()
@@ -133,8 +134,8 @@ class ModuleValue(ObjectValue):
         # A GraphModule's own __call__ only adds to tracebacks.
         plain = issubclass(self.cls, torch.fx.GraphModule) or hasattr(custom, "__bothways__")
         tracer.definitions.meet(self.cls)
-        is_patched = any(lookup(torch.nn.Module, name) is not own for name, own in _CALL.items())
-        if is_patched or (custom is not _CALL["__call__"] and not plain):
+        is_patched = any(lookup(torch.nn.Module, name) is not own for name, own in _OWN.items())
+        if is_patched or (custom is not _OWN["__call__"] and not plain):
             return super().call(tracer, args, kwargs)
         self._stop_at_global_hooks(tracer)
         self._stop_at_first_call(tracer)
