@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bothways.errors import KernelWarning
 from bothways.lower.build import load
 from bothways.lower.cache import Cache, decoded, is_key
 from bothways.lower.entry_source import SPELLING
@@ -49,6 +50,8 @@ def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any]
             raise Damaged("library")
         run = text.function(namespace, library)
         _check_names(run.__code__.co_names, namespace)
+    except KernelWarning:  # somebody wants warnings to be errors
+        raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)
         return None
