@@ -1,5 +1,6 @@
 """Which folders and files of the cache are believed: those that nobody else can have written, from the root on."""
 
+import errno
 import json
 import os
 import shutil
@@ -285,6 +286,29 @@ def test_an_entry_under_another_name_is_not_loaded(place):
     shutil.copytree(entry, place / "cache" / key)
     forget()
     assert build(other).twice(21) == 42
+
+
+def test_an_entry_that_cannot_be_opened_now_is_kept(place, monkeypatch):
+    cache = Cache(own_folder(place / "cache"))
+    cache.keep("a" * 64, {"text": "stays"})
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch, pytest.warns(KernelWarning, match="too many open files"):
+        patch.setattr(trust.os, "listdir", refuse)
+        assert cache.read("a" * 64) is None
+    assert cache.read("a" * 64) == {"text": b"stays"}
+
+
+def test_where_warnings_are_errors_an_entry_is_an_error_once(place):
+    cache = Cache(own_folder(place / "cache"))
+    cache.keep("a" * 64, {"text": "goes"})
+    (place / "cache" / ("a" * 64) / "text").chmod(0o666)
+    with warnings.catch_warnings(), pytest.raises(KernelWarning, match="an entry of the cache is not used"):
+        warnings.simplefilter("error")
+        cache.read("a" * 64)
+    assert not (place / "cache" / ("a" * 64)).exists()
 
 
 def test_what_is_read_is_what_was_stored(place):

@@ -146,10 +146,10 @@ def load(key: str, cache: Cache) -> Library | None:
         if entry is None:
             return None
         try:
-            library = _loaded[key] = Library(str(entry / LIBRARY), unloads=working_tools(cache).unloads)
+            library = Library(str(entry / LIBRARY), unloads=working_tools(cache).unloads)
         except OSError:  # another process removed it, or files there may not be executed
             return None
-    return library
+    return _loaded.setdefault(key, library)  # another thread may have been faster
 
 
 def whole_text(kernels: str, tools: Toolchain) -> str:
@@ -166,8 +166,8 @@ def _library(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
     key = library_key(source, tools)
     library = _loaded.get(key)
     if library is None:
-        library = _loaded[key] = _found_or_built(source, whole_text(str(source), tools), tools, cache, key)
-    return library
+        library = _found_or_built(source, whole_text(str(source), tools), tools, cache, key)
+    return _loaded.setdefault(key, library)  # another thread may have been faster
 
 
 def _found_or_built(source: Source, text: str, tools: Toolchain, cache: Cache | None, key: str) -> Library:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bothways.config import config
 from bothways.errors import warn_once
+from bothways.lower.compiling import PASSING_ERRORS
 from bothways.lower.trust import own_folder, read_own_files
 
 DIRECTORY_VARIABLE = "BOTHWAYS_CACHE_DIR"
@@ -67,16 +68,19 @@ class Cache:
     def read(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry that is whole and ours; an entry that is not is removed."""
         entry = self.root / key
-        files = None
+        files, problem = None, None
         try:
             files = whole_files(key, read_own_files(entry))
         except FileNotFoundError:
             if not os.path.lexists(entry):
                 return None
         except OSError as error:
-            warn_once(f"an entry of the cache is not used: {error}")
+            problem = error
         if files is None:
-            self.drop(key)
+            if problem is None or problem.errno not in PASSING_ERRORS:
+                self.drop(key)
+            if problem is not None:
+                warn_once(f"an entry of the cache is not used: {problem}")
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)  # entries that were not used for the longest time go first

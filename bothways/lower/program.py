@@ -46,7 +46,8 @@ def compile_graph(
 
 def _count_of_outputs(graph: torch.fx.GraphModule) -> int:
     [output] = graph.graph.find_nodes(op="output")
-    return len(output.args[0])
+    outputs = output.args[0]
+    return len(outputs) if isinstance(outputs, (tuple, list)) else 1
 
 
 @dataclass(frozen=True)

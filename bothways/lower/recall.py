@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bothways.errors import KernelWarning
 from bothways.lower.build import load
 from bothways.lower.cache import Cache, decoded, is_key
 from bothways.lower.entry_source import SPELLING
@@ -49,6 +50,8 @@ def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any]
             raise Damaged("library")
         run = text.function(namespace, library)
         _check_names(run.__code__.co_names, namespace)
+    except KernelWarning:  # somebody wants warnings to be errors
+        raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)
         return None
@@ -73,14 +76,15 @@ def _taken(text: Text) -> int:
     """How many inputs a program takes, or takes from its list."""
     found = ast.parse(_line(text, "def run(") + " pass").body[0]
     assert isinstance(found, ast.FunctionDef)
-    count, begin = len(found.args.args), text.python.splitlines()[1:3]
-    if text.takes_list != ("    inputs.clear()" in begin):
+    names, begin = [argument.arg for argument in found.args.args], _lines(text)[1:3]
+    emptied = f"    {names[0]}.clear()" if names else None
+    if text.takes_list != (emptied in begin):
         raise Damaged("takes_list")
     if not text.takes_list:
-        return count
-    if count != 1:
+        return len(names)
+    if len(names) != 1:
         raise Damaged("inputs")
-    if begin[0] == "    inputs.clear()":
+    if begin[0] == emptied:
         return 0
     unpacked = ast.parse(begin[0].strip()).body[0]
     assert isinstance(unpacked, ast.Assign) and isinstance(unpacked.targets[0], ast.List)
@@ -94,14 +98,18 @@ def _given(text: Text) -> int:
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
         if len(call.value.args) != len(kinds):
             raise Damaged(name)
-    returned = ast.parse(text.python.splitlines()[-1].strip()).body[0]
+    returned = ast.parse(_lines(text)[-1].strip()).body[0]
     assert isinstance(returned, ast.Return) and isinstance(returned.value, ast.Tuple)
     return len(returned.value.elts)
 
 
 def _line(text: Text, begin: str) -> str:
-    [line] = [line for line in text.python.splitlines() if line.startswith(begin)]
+    [line] = [line for line in _lines(text) if line.startswith(begin)]
     return line
+
+
+def _lines(text: Text) -> list[str]:
+    return text.python.rstrip("\n").split("\n")
 
 
 def _check_names(used: tuple[str, ...], namespace: dict[str, Any]) -> None:
