@@ -16,7 +16,7 @@ import torch
 
 from bothways.capture import policy
 from bothways.capture.guards import STAMPED
-from bothways.capture.replaced import AS_IMPORTED, is_replaced, mentioned, patched_of_tensors
+from bothways.capture.replaced import is_as_imported, is_replaced, mentioned, patched_of_tensors
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ class Definitions:
         is_same = True
         for label, names, name in _names_in(function):
             self.name(label, names, name)
-            imported = AS_IMPORTED.get(id(names))
-            value = names.get(name)
-            is_same &= value is imported.get(name) if imported is not None else not is_replaced(value)
+            is_same &= is_as_imported(names, name)
         return is_same
 
     def stamps(self) -> Iterator[Stamp]:

@@ -28,6 +28,14 @@ AS_IMPORTED: dict[int, dict[str, Any]] = {
 }
 
 
+def is_as_imported(names: dict[str, Any], name: str) -> bool:
+    """Whether a name of a library's module stands for what it stood for; modules may have been loaded since."""
+    imported, value = AS_IMPORTED.get(id(names)), names.get(name)
+    if imported is None or (name not in imported and isinstance(value, types.ModuleType)):
+        return not is_replaced(value)
+    return value is imported.get(name)
+
+
 def is_replaced(function: Any) -> bool:
     """Whether something that a library's name stands for is a function of somebody else's."""
     return isinstance(function, types.FunctionType) and not _is_library_file(function.__code__.co_filename)
