@@ -37,6 +37,8 @@ def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -> Node:
+    if isinstance(x, bool) or isinstance(y, bool):
+        raise NotLowered  # ATen does not subtract truths
     return b.map("sub", x, y, dtype=out.dtype) if alpha == 1 else _plus_scaled(b, out, x, y, -alpha)
 
 
