@@ -85,6 +85,8 @@ SAME = (aten.lift_fresh.default, aten._reshape_alias.default, aten._unsafe_view.
 # What ends the process in eager: the lowest integer by -1, and integers by a number that becomes 0.
 DIVIDE = ("div", "remainder", "fmod", "floor_divide")
 ONLY_FLOATING = ("smooth_l1_loss_backward",)
+# PyTorch says that powers of truths are integers, and gives truths; what was foretold counts.
+FORETOLD_WRONGLY = ("pow", "_foreach_pow")
 # A difference of two numbers that are equal but for rounding, which decides the sign; so do means that are zero.
 EITHER_ZERO = ("logaddexp2",)
 
@@ -225,6 +227,8 @@ NOT_TRIED = {
 def calls_of(target, dtype):
     """The ways an operation is called; none when its schema has something that tells nothing about numbers."""
     name = name_of(target)
+    if dtype == torch.bool and name in FORETOLD_WRONGLY:
+        return []
     if name in NOT_TRIED["random"].split() or (name in ONLY_FLOATING and not dtype.is_floating_point):
         return []
     if target in WRITTEN_OUT:

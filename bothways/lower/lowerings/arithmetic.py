@@ -89,8 +89,6 @@ def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Opera
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def _pow(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
-    if isinstance(x, Node) and x.dtype == torch.bool:
-        raise NotLowered  # PyTorch foretells another dtype than it gives
     if isinstance(y, (int, float)) and isinstance(x, Node):
         known = _known_power(b, out.dtype, x, y)
         if known is not None:
