@@ -5,7 +5,6 @@ the table is tried without anybody remembering. Results have eager's signs of ze
 may differ as far as eager's do from those of double precision.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -55,7 +54,8 @@ def few(dtype):
     if not dtype.is_floating_point:
         return found[:: max(1, len(found) // 8)]
     limits = torch.finfo(dtype)
-    wanted = [0.0, -0.0, limits.smallest_normal * limits.eps, 0.5, -1, 2.5, -20, limits.max, -limits.max, INF, -INF, NAN]
+    tiny = limits.smallest_normal * limits.eps
+    wanted = [0.0, -0.0, tiny, 0.5, -1, 2.5, -20, limits.max, -limits.max, INF, -INF, NAN]
     return torch.tensor(wanted, dtype=torch.float64).to(dtype)
 
 
@@ -77,7 +77,7 @@ BY_NAME = {
     "is_result": [False, True], "self_is_result": [False], "train": [True], "beta": [0.7, 1, 0], "delta": [0.7],
     "scale": [1.5], "memory_format": [None], "dtype": [None], "output_dtype": [None], "half_to_float": [False],
     "keepdim": [False], "correction": [None, 0], "p": [2, 0, 1, 3, INF, -INF], "ord": [2, 0, 1, 3, INF, -INF],
-    "threshold": [0.1, 0.5, 20], "non_blocking": [False], "alpha": [1, 2], "lambd": [0.1, 0.5, 0], "diagonal": [0],
+    "threshold": [0.1, 0.5, 20], "non_blocking": [False], "alpha": [1, 2, 0.3], "lambd": [0.1, 0.5, 0], "diagonal": [0],
 }  # fmt: skip
 ALONG = ("dim", "dims", "diagonal")
 MASKS = ("condition", "mask")
@@ -85,6 +85,10 @@ SAME = (aten.lift_fresh.default, aten._reshape_alias.default, aten._unsafe_view.
 # What ends the process in eager: the lowest integer by -1, and integers by a number that becomes 0.
 DIVIDE = ("div", "remainder", "fmod", "floor_divide")
 ONLY_FLOATING = ("smooth_l1_loss_backward",)
+# PyTorch says that powers of truths are integers, and gives truths; what was foretold counts.
+FORETOLD_WRONGLY = ("pow", "_foreach_pow")
+# A difference of two numbers that are equal but for rounding, which decides the sign; so do means that are zero.
+EITHER_ZERO = ("logaddexp2",)
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,7 @@ WRITTEN_OUT = {
         _own(aten._log_softmax_backward_data.default,
              lambda grad, x: [aten._log_softmax_backward_data(grad, x, 1, x.dtype)], 2),
         _own(aten.glu_backward.default, lambda grad, x: [aten.glu_backward(grad[:, :2].contiguous(), x, 1)], 2),
+        _own(aten.masked_fill.Tensor, lambda x: [aten.masked_fill(x, x > 0, x[0, 0])]),
         _own(aten.norm.ScalarOpt_dtype, lambda x: [aten.norm(x, 2, dtype=x.dtype)]),
         _own(aten.norm.ScalarOpt_dim_dtype, lambda x: [aten.norm(x, 2, [1], False, dtype=x.dtype)]),
     )
@@ -221,7 +226,10 @@ NOT_TRIED = {
 
 def calls_of(target, dtype):
     """The ways an operation is called; none when its schema has something that tells nothing about numbers."""
-    if not dtype.is_floating_point and name_of(target) in ONLY_FLOATING or name_of(target) in NOT_TRIED["random"].split():
+    name = name_of(target)
+    if dtype == torch.bool and name in FORETOLD_WRONGLY:
+        return []
+    if name in NOT_TRIED["random"].split() or (name in ONLY_FLOATING and not dtype.is_floating_point):
         return []
     if target in WRITTEN_OUT:
         return WRITTEN_OUT[target]
@@ -321,7 +329,7 @@ def tried(dtype, targets=LOWERINGS):
                     tensors = [tensor.abs().clamp(max=1).nan_to_num(0.5) for tensor in tensors]
                 expected = attempt(call, tensors)
                 if expected is not None:
-                    key = (tuple(call.slots), call.rows, name_of(target) in DIVIDE, within)
+                    key = (tuple(call.slots), call.rows, name_of(target) in DIVIDE, type(call), within)
                     found.setdefault(key, (tensors, []))[1].append((call, expected))
                     break
     return found
@@ -356,13 +364,15 @@ def compared(call, tensors, index, own, eager):
     if eager.dtype.is_floating_point and eager.dtype != torch.float64:
         wide = attempt(call, [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors])
         true = None if wide is None else wide[index].double()
-    differ = where_different(own, eager, true, tensors)
+    signs = not isinstance(call, OwnCall) and name_of(call.target) not in EITHER_ZERO
+    differ = where_different(own, eager, true, tensors, signs)
     by_row = eager.dim() and all(tensor.shape[0] == eager.shape[0] for tensor in tensors)
-    for place in (differ.flatten(1).any(1) if differ.dim() > 1 else differ).nonzero()[:200, 0].tolist() if by_row else ():
+    rows = differ.reshape(len(differ), -1).any(1).nonzero()[:200, 0].tolist() if by_row else ()
+    for place in rows:
         here = slice(place, place + 1)
         few = [tensor[here] for tensor in tensors]
         for other in by_itself(call, few):
-            differ[here] &= where_different(own[here], other[index], None if true is None else true[here], few)
+            differ[here] &= where_different(own[here], other[index], None if true is None else true[here], few, signs)
     if not differ.any():
         return []
     places = differ.flatten().nonzero()[:4, 0]
@@ -380,7 +390,18 @@ def by_itself(call, one):
     return [[result[:1] for result in found] for found in (attempt(call, one), attempt(call, many)) if found]
 
 
-def where_different(own, eager, true, tensors):
+def _largest(tensors, eager):
+    """The largest of the numbers an element is computed from."""
+    found = torch.ones_like(eager, dtype=torch.float64)
+    for tensor in tensors:
+        if tensor.is_floating_point() and eager.dim() and tensor.shape[0] == eager.shape[0]:
+            sizes = tensor.double().abs().nan_to_num(1.0, 1.0)
+            sizes = sizes.amax(1) if sizes.dim() > 1 else sizes
+            found = torch.maximum(found, sizes.reshape(-1, *[1] * (eager.dim() - 1)))
+    return found
+
+
+def where_different(own, eager, true, tensors, signs=True):
     """Places where kernels give another number than eager that no rounding explains."""
     if own.dtype != eager.dtype or own.shape != eager.shape:
         return torch.ones(eager.shape, dtype=torch.bool)
@@ -388,17 +409,17 @@ def where_different(own, eager, true, tensors):
         return own != eager
     limits = torch.finfo(eager.dtype)
     wide, given = own.double(), eager.double()
-    special = given.isnan() | given.isinf() | (given == 0) | wide.isnan() | wide.isinf()
-    same = ((own == eager) & (own.signbit() == eager.signbit())) | (own.isnan() & eager.isnan())
+    special = given.isnan() | given.isinf() | wide.isnan() | wide.isinf()
+    rows = any(tensor.dim() > 1 for tensor in tensors)  # where what is added up may cancel
+    special |= (given == 0) & (wide == 0) if rows else given == 0
+    same = ((own == eager) & ((own.signbit() == eager.signbit()) | (not signs))) | (own.isnan() & eager.isnan())
     # Not quite zero where eager has zero, or the other way around, is rounding; the sign of a zero is not.
     small = 2 * limits.smallest_normal
     near_zero = (given.abs() <= small) & (wide.abs() <= small) & ((own.signbit() == eager.signbit()) | (own != 0))
-    units = 16 if eager.dtype in (torch.float32, torch.float64) else 1
+    units = (16 if eager.dtype in (torch.float32, torch.float64) else 1) * (1 if signs else 4)
     scale = given.abs()
-    if eager.dtype == torch.float64:  # nothing tells how exact eager is: as exact as the numbers it gets
-        for tensor in tensors:
-            if tensor.shape == eager.shape and tensor.dtype == torch.float64:
-                scale = torch.maximum(scale, tensor.abs().nan_to_num(1.0, 1.0, 1.0).clamp(min=1))
+    if eager.dtype == torch.float64 or rows:  # as exact as the numbers that come in
+        scale = torch.maximum(scale, _largest(tensors, eager))
     close = (wide - given).abs() <= units * limits.eps * scale + units * limits.smallest_normal * limits.eps
     if true is not None:
         close |= (wide - true).abs() <= 4 * (given - true).abs()

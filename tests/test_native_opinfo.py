@@ -6,16 +6,19 @@ ones take many, in more dtypes, and write down what ``make conformance`` reports
 
 import itertools
 import json
+import math
 import os
 import warnings
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
 from bothways.lower.c_ops import COMPUTED
+from bothways.torch_compat import tree_flatten, tree_unflatten
 
 samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 
@@ -42,6 +45,17 @@ SWEEP = {
 PARTS = 6  # a test runs one part of the operations
 TOGETHER = 60  # cases that are built at once
 # What training programs do most, for the dtypes that the fast tests would otherwise leave out.
+# Eager's vectors and the ends of its loops give different things; special_values.py knows, and tries it.
+DISAGREES_WITH_ITSELF = tuple(
+    f"nn_functional_{name}"
+    for name in "gelu elu celu selu relu6 hardtanh hardswish hardshrink softshrink".split()
+) + ("logit",)
+# What is put into the tensors of samples.
+SPECIAL = (
+    lambda dtype: [math.nan],
+    lambda dtype: [math.inf, -math.inf],
+    lambda dtype: [0.0, -0.0, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps, -torch.finfo(dtype).tiny],
+)
 FREQUENT = (
     "add sub mul div pow exp log sqrt rsqrt abs neg sign tanh sigmoid erf where clamp maximum minimum eq lt floor "
     "round remainder floor_divide sum mean amax max var std prod any argmax norm softmax log_softmax logsumexp cat "
@@ -61,13 +75,14 @@ class Findings:
         self.failed, self.not_run = {}, {}
         self._waiting = []
 
-    def add(self, operation, dtype, count):
+    def add(self, operation, dtype, count, special=False):
         differentiable = dtype.is_floating_point and operation.supports_autograd
         differentiable = differentiable and dtype in operation.supported_backward_dtypes("cpu")
         try:
             found = operation.sample_inputs("cpu", dtype, requires_grad=differentiable)
             for sample in itertools.islice(found, count):
-                self._waiting += self._cases(operation, sample)
+                samples_of = special_samples(sample) if special else [sample]
+                self._waiting += [case for own in samples_of for case in self._cases(operation, own)]
         except Exception as error:  # of a sample that does not run, whatever it is
             self.not_run[operation.formatted_name] = f"{type(error).__name__}: {error}"[:200]
         if len(self._waiting) >= TOGETHER:
@@ -103,19 +118,46 @@ class Findings:
             (Path(REPORT) / f"{name}.json").write_text(json.dumps(facts, indent=1))
 
 
+def special_samples(sample):
+    """The sample with some of its numbers replaced: by NaN, by infinities, and by zeros and what is next to them.
+
+    Which are replaced depends on the tensor, so that special numbers meet ordinary ones and each other.
+    """
+    for values in SPECIAL:
+        count = itertools.count()
+
+        def put(leaf, values=values, count=count):
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not leaf.numel():
+                return leaf
+            changed = leaf.detach().clone()
+            first = next(count)
+            for number, place in enumerate(range(first % 2, changed.numel(), 3)):
+                index = unraveled(place, changed.shape)
+                changed[index] = values(changed.dtype)[number % len(values(changed.dtype))]
+            return changed.requires_grad_(leaf.requires_grad)
+
+        leaves, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
+        own, args, kwargs = tree_unflatten([put(leaf) for leaf in leaves], structure)
+        yield SimpleNamespace(input=own, args=args, kwargs=kwargs)
+
+
+def unraveled(place, shape):
+    return tuple(index.item() for index in torch.unravel_index(torch.tensor(place), shape)) if shape else ()
+
+
 def is_plain(case):
     values = [node.meta.get("val") for node in case.graph.graph.nodes]
     fakes = [fake for value in values for fake in (value if isinstance(value, tuple) else [value])]
     return all(fake.numel() and fake.dtype in COMPUTED for fake in fakes if isinstance(fake, torch.Tensor))
 
 
-def findings_about(operations, dtype, count):
+def findings_about(operations, dtype, count, special=False):
     findings = Findings()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for operation in operations:
-            if dtype in operation.dtypes:
-                findings.add(operation, dtype, count)
+            if dtype in operation.dtypes and not (special and operation.formatted_name in DISAGREES_WITH_ITSELF):
+                findings.add(operation, dtype, count, special)
         findings.run()
     return findings
 
@@ -144,3 +186,16 @@ def test_many_samples(dtype, part):
     findings = findings_about(OPERATIONS[part::PARTS], dtype, SWEEP[dtype])
     findings.write(f"{name_of(dtype)}-{part}")
     assert findings.failed == {}
+
+
+def test_samples_of_special_values():
+    frequent = [operation for operation in OPERATIONS if operation.formatted_name in FREQUENT]
+    assert findings_about(frequent[::2], torch.float32, 1, special=True).failed == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16], ids=name_of)
+def test_many_samples_of_special_values(dtype, part):
+    assert findings_about(OPERATIONS[part::PARTS], dtype, 2, special=True).failed == {}

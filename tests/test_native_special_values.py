@@ -1,11 +1,11 @@
-"""Kernels give eager's zeros, infinities and NaNs, whatever numbers they meet: special_values.py says which those are."""
+"""Kernels give eager's zeros, infinities and NaNs, whatever they meet: special_values.py says what that is."""
 
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
-from special_values import DTYPES, NOT_TRIED, calls_of, differences, name_of, numbers, tried
+from special_values import DTYPES, NOT_TRIED, calls_of, differences, inputs_of, kernels_run, name_of, numbers, tried
 
 import bothways
 from bothways.lower.lowerings import LOWERINGS
@@ -45,3 +45,133 @@ def test_special_values_of_single_precision():
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 def test_special_values(dtype):
     assert differences(dtype)[0] == []
+
+
+def refused(dtype, targets):
+    """Operations that kernels compute for a dtype, though eager raises an error."""
+    found = []
+    for target in targets:
+        for call in calls_of(target, dtype)[:1]:
+            tensors = inputs_of(call, dtype)
+            try:
+                call(*tensors)
+            except Exception:
+                try:
+                    kernels_run([call], tensors)
+                except Exception:
+                    continue
+                found.append(str(call))
+    return found
+
+
+NOT_FOR_INTEGERS = [
+    torch.ops.aten.gelu.default, torch.ops.aten.silu.default, torch.ops.aten.leaky_relu.default,
+    torch.ops.aten.mse_loss.default, torch.ops.aten._softmax.default, torch.ops.aten.argmax.default,
+    torch.ops.aten.fill.Tensor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=name)
+def test_what_eager_refuses_is_refused(dtype):
+    assert refused(dtype, NOT_FOR_INTEGERS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_whatever_eager_refuses_is_refused(dtype):
+    assert refused(dtype, LOWERINGS) == []
+
+
+# Through the front door, with gradients -----------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp,
+    "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "abs": torch.abs, "relu": torch.relu,
+    "relu6": F.relu6, "softshrink": F.softshrink, "hardshrink": F.hardshrink, "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "leaky_relu": F.leaky_relu, "elu": F.elu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "softplus": F.softplus,
+    "clamp": lambda x: x.clamp(0, 6), "square": torch.square, "cube": lambda x: x**3, "root": lambda x: x**0.5,
+    "nan_to_num": torch.nan_to_num, "sign": torch.sign, "reciprocal": torch.reciprocal, "frac": torch.frac,
+    "erf": torch.erf, "atan": torch.atan, "logsigmoid": F.logsigmoid, "sinc": torch.sinc, "expm1": torch.expm1,
+}  # fmt: skip
+OF_TWO = {
+    "fmod": torch.fmod, "remainder": torch.remainder, "div": torch.div, "mul": torch.mul, "maximum": torch.maximum,
+    "fmin": torch.fmin, "hypot": torch.hypot, "atan2": torch.atan2, "pow": torch.pow, "xlogy": torch.xlogy,
+    "logaddexp": torch.logaddexp, "copysign": torch.copysign, "lerp": lambda x, y: torch.lerp(x, y, 0.25),
+    "add": lambda x, y: torch.add(x, y, alpha=2), "where": lambda x, y: torch.where(x > y, x, y),
+    "huber": lambda x, y: F.huber_loss(x, y, reduction="none"),
+    "smooth l1": lambda x, y: F.smooth_l1_loss(x, y, reduction="none"),
+}  # fmt: skip
+
+
+def run(function, tensors):
+    """A result and the gradients of a sum of it."""
+    inputs = [tensor.clone().requires_grad_() for tensor in tensors]
+    result = function(*inputs)
+    result.backward(torch.ones_like(result))
+    return [result.detach(), *(tensor.grad for tensor in inputs)]
+
+
+def assert_same(own, eager, what):
+    """Zeros with their signs, infinities and NaNs in the same places, and other numbers close."""
+    marks = [(t == 0) + 2 * t.isinf() + 4 * t.isnan() + 8 * (t.signbit() & ~t.isnan()) for t in (own, eager)]
+    small = torch.maximum(own.abs(), eager.abs()) <= 2 * torch.finfo(own.dtype).smallest_normal
+    wrong = (marks[0] != marks[1]) & ~small | ((own == 0) & (eager == 0) & (marks[0] != marks[1]))
+    assert not wrong.any(), (what, wrong.nonzero().flatten()[:5], own[wrong][:5], eager[wrong][:5])
+    torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def both_ways(function, tensors, backend, monkeypatch, what):
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    compiled = bothways.compile(function, backend=backend)
+    for _ in range(2):
+        for own, eager in zip(run(compiled, tensors), run(function, tensors), strict=True):
+            assert_same(own, eager, what)
+
+
+def padded(*tensors):
+    """As many as fill vectors, without an end that eager computes in another way."""
+    return [tensor.repeat_interleave(64) for tensor in tensors]
+
+
+@pytest.mark.parametrize("what", ["sinh", "cosh", "relu6", "softshrink", "clamp", "hardswish", "gelu tanh", "root"])
+def test_functions_of_special_values_and_their_gradients(what, monkeypatch):
+    both_ways(FUNCTIONS[what], padded(numbers(torch.float32)), "native", monkeypatch, what)
+
+
+@pytest.mark.parametrize("what", ["fmod", "remainder", "add", "lerp", "huber"])
+def test_functions_of_two_special_values_and_their_gradients(what, monkeypatch):
+    both_ways(OF_TWO[what], padded(*pairs(torch.float32)), "native", monkeypatch, what)
+
+
+def pairs(dtype):
+    some = numbers(dtype)[::2] if dtype.is_floating_point else numbers(dtype)
+    return [part.flatten() for part in torch.meshgrid(some, numbers(dtype)[1::2], indexing="ij")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+@pytest.mark.parametrize("what", [*FUNCTIONS, *OF_TWO])
+def test_all_of_them(what, dtype, backend, monkeypatch):
+    tensors = [numbers(dtype)] if what in FUNCTIONS else pairs(dtype)
+    both_ways((FUNCTIONS | OF_TWO)[what], padded(*tensors), backend, monkeypatch, what)
+
+
+def test_zeros_of_both_signs_are_two_numbers(monkeypatch):
+    """One graph with both, and a program that is called with the one and then the other."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    x = torch.tensor([1.0, -1.0, 0.0, -0.0])
+
+    def both(x):
+        return x / 0.0, x / -0.0, x + 0.0, x + -0.0
+
+    def one(x, number):
+        return (x / number,)
+
+    compiled, called = bothways.compile(both), bothways.compile(one)
+    for own, eager in zip(compiled(x), both(x), strict=True):
+        assert_same(own, eager, "both")
+    for number in (0.0, -0.0, 0.0):
+        assert_same(called(x, number)[0], one(x, number)[0], number)

@@ -49,7 +49,7 @@ KEEP_PRECISION = frozenset(
     "copy constant where neg abs relu sign maximum minimum fmax fmin clamp_min clamp_max floor ceil trunc rint".split()
 )
 # ATen's kernels of these take a number of the program in single precision; all others as the dtype of the tensors.
-TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide multiply_add".split())
+TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide".split())
 
 
 class Builder:

@@ -233,7 +233,8 @@ def _key(tree: Any) -> Any:
     if isinstance(tree, Node):
         return tree
     # 1, 1.0 and True are equal and mean different things, and so do zeros of both signs.
-    return (type(tree), tree, str(tree) if isinstance(tree, float) else "") if isinstance(tree, KEYS) else _by_identity(tree)
+    spelled = str(tree) if isinstance(tree, float) else ""
+    return (type(tree), tree, spelled) if isinstance(tree, KEYS) else _by_identity(tree)
 
 
 def _by_identity(value: Any) -> Any:

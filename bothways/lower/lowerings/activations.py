@@ -11,7 +11,7 @@ import torch
 from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.arithmetic import refuse_nan
 from bothways.lower.lowerings.joining import concatenated
-from bothways.lower.lowerings.registry import aten, lowers
+from bothways.lower.lowerings.registry import aten, lowers, lowers_floating
 from bothways.lower.lowerings.term import Term, both, either, number_as, terms, wide
 from bothways.lower.prims import Node
 from bothways.lower.shapes import normal_dim
@@ -20,7 +20,7 @@ KAPPA, BETA = 0.044715, math.sqrt(2 / math.pi)
 ONE_SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]  # in single precision for every dtype, as ATen has it
 
 
-@lowers(aten.gelu.default)
+@lowers_floating(aten.gelu.default)
 def _gelu(b: Builder, out: torch.Tensor, x: Node, *, approximate: str = "none") -> Node:
     [t] = terms(b, out.dtype, x)
     if approximate == "tanh":
@@ -29,7 +29,7 @@ def _gelu(b: Builder, out: torch.Tensor, x: Node, *, approximate: str = "none") 
     return (t * 0.5 * (1 + (t * math.sqrt(0.5)).apply("erf"))).as_(out.dtype)
 
 
-@lowers(aten.gelu_backward.default)
+@lowers_floating(aten.gelu_backward.default)
 def _gelu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, *, approximate: str = "none") -> Node:
     g, t = terms(b, out.dtype, grad, x)
     if approximate == "tanh":
@@ -42,33 +42,33 @@ def _gelu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, *, approx
     return (g * (cdf + t * pdf)).as_(out.dtype)
 
 
-@lowers(aten.silu.default)
+@lowers_floating(aten.silu.default)
 def _silu(b: Builder, out: torch.Tensor, x: Node) -> Node:
     [t] = terms(b, out.dtype, x)
     return (t / (1 + (-t).exp())).as_(out.dtype)
 
 
-@lowers(aten.silu_backward.default)
+@lowers_floating(aten.silu_backward.default)
 def _silu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     sigmoid = t.sigmoid()
     return (g * sigmoid * (1 + t * (1 - sigmoid))).as_(out.dtype)
 
 
-@lowers(aten.mish.default)
+@lowers_floating(aten.mish.default)
 def _mish(b: Builder, out: torch.Tensor, x: Node) -> Node:
     [t] = terms(b, out.dtype, x)
     return (t * t.exp().log1p().tanh()).as_(out.dtype)
 
 
-@lowers(aten.mish_backward.default)
+@lowers_floating(aten.mish_backward.default)
 def _mish_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     tanh = t.exp().log1p().tanh()
     return (g * (tanh + t * t.sigmoid() * (1 - tanh * tanh))).as_(out.dtype)
 
 
-@lowers(aten.sigmoid_backward.default)
+@lowers_floating(aten.sigmoid_backward.default)
 def _sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node) -> Node:
     g, s = terms(b, out.dtype, grad, y)
     if out.dtype == torch.float16:  # ATen computes bfloat16 in float, and this in its own precision
@@ -76,13 +76,13 @@ def _sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node) -> Nod
     return (g * (1 - s) * s).as_(out.dtype)
 
 
-@lowers(aten.tanh_backward.default)
+@lowers_floating(aten.tanh_backward.default)
 def _tanh_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node) -> Node:
     g, t = terms(b, out.dtype, grad, y)
     return (g * (1 - t * t)).as_(out.dtype)
 
 
-@lowers(aten.log_sigmoid_forward.default)
+@lowers_floating(aten.log_sigmoid_forward.default)
 def _log_sigmoid(b: Builder, out: Any, x: Node) -> tuple[Node, Node]:
     """The second result is what ATen keeps for its backward."""
     [t] = terms(b, out[0].dtype, x)
@@ -90,7 +90,7 @@ def _log_sigmoid(b: Builder, out: Any, x: Node) -> tuple[Node, Node]:
     return (t.minimum(0) - z.log1p()).as_(out[0].dtype), z.as_(out[1].dtype)
 
 
-@lowers(aten.log_sigmoid_backward.default)
+@lowers_floating(aten.log_sigmoid_backward.default)
 def _log_sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, kept: Node) -> Node:
     if kept.shape != x.shape:
         raise NotLowered
@@ -114,13 +114,13 @@ def _threshold_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, thre
     return Term(b, 0, out.dtype).where(t <= threshold, g).node
 
 
-@lowers(aten.leaky_relu.default)
+@lowers_floating(aten.leaky_relu.default)
 def _leaky_relu(b: Builder, out: torch.Tensor, x: Node, slope: float = 0.01) -> Node:
     [t] = terms(b, out.dtype, x)
     return t.where(t > 0, t * slope).as_(out.dtype)
 
 
-@lowers(aten.leaky_relu_backward.default)
+@lowers_floating(aten.leaky_relu_backward.default)
 def _leaky_relu_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, slope: float, is_result: bool
 ) -> Node:
@@ -128,13 +128,13 @@ def _leaky_relu_backward(
     return g.where(t > 0, g * slope).as_(out.dtype)
 
 
-@lowers(aten._prelu_kernel.default)
+@lowers_floating(aten._prelu_kernel.default)
 def _prelu(b: Builder, out: torch.Tensor, x: Node, weight: Node) -> Node:
     t, w = terms(b, out.dtype, x, weight)
     return t.where(t > 0, t * w).as_(out.dtype)
 
 
-@lowers(aten._prelu_kernel_backward.default)
+@lowers_floating(aten._prelu_kernel_backward.default)
 def _prelu_backward(b: Builder, out: Any, grad: Node, x: Node, weight: Node) -> tuple[Node, Node]:
     g, t, w = terms(b, out[0].dtype, grad, x, weight)
     of_weight = Term(b, 0, g.dtype).where(t > 0, t * g)
@@ -147,51 +147,51 @@ def _hardtanh(b: Builder, out: torch.Tensor, x: Node, low: Any = -1, high: Any =
     return Term(b, x, out.dtype).clamp(low, high).node
 
 
-@lowers(aten.hardtanh_backward.default)
+@lowers_floating(aten.hardtanh_backward.default)
 def _hardtanh_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, low: Any, high: Any) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     return g.where(both(b, t > low, t < high), 0).as_(out.dtype)
 
 
-@lowers(aten.hardsigmoid.default)
+@lowers_floating(aten.hardsigmoid.default)
 def _hardsigmoid(b: Builder, out: torch.Tensor, x: Node) -> Node:
     [t] = terms(b, out.dtype, x)
     return ((t + 3).clamp(0, 6) / 6).as_(out.dtype)
 
 
-@lowers(aten.hardsigmoid_backward.default)
+@lowers_floating(aten.hardsigmoid_backward.default)
 def _hardsigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     return (g * ONE_SIXTH).where(both(b, t > -3, t < 3), 0).as_(out.dtype)
 
 
-@lowers(aten.hardswish.default)
+@lowers_floating(aten.hardswish.default)
 def _hardswish(b: Builder, out: torch.Tensor, x: Node) -> Node:
     [t] = terms(b, out.dtype, x)
     return (t * (t + 3).clamp(0, 6) / 6).as_(out.dtype)
 
 
-@lowers(aten.hardswish_backward.default)
+@lowers_floating(aten.hardswish_backward.default)
 def _hardswish_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     inside = g.where(t >= 3, g * (t / 3 + 0.5))
     return Term(b, 0, g.dtype).where(t <= -3, inside).as_(out.dtype)
 
 
-@lowers(aten.softshrink.default)
+@lowers_floating(aten.softshrink.default)
 def _softshrink(b: Builder, out: torch.Tensor, x: Node, lambd: float = 0.5) -> Node:
     [t] = terms(b, out.dtype, x)
     above = either(b, t > lambd, t.isnan())
     return (t - lambd).where(above, (t + lambd).where(t < -lambd, 0)).as_(out.dtype)
 
 
-@lowers(aten.hardshrink.default)
+@lowers_floating(aten.hardshrink.default)
 def _hardshrink(b: Builder, out: torch.Tensor, x: Node, lambd: float = 0.5) -> Node:
     t = Term(b, x, out.dtype)
     return Term(b, 0, out.dtype).where(both(b, t >= -lambd, t <= lambd), t).node
 
 
-@lowers(aten.softshrink_backward.default, aten.hardshrink_backward.default)
+@lowers_floating(aten.softshrink_backward.default, aten.hardshrink_backward.default)
 def _shrink_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, lambd: float) -> Node:
     g, t = Term(b, grad, out.dtype), Term(b, x, x.dtype)
     return g.where(either(b, t < -lambd, t > lambd), 0).node
@@ -200,7 +200,7 @@ def _shrink_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, lambd: 
 # Exponential on one side --------------------------------------------------------------------------------------------
 
 
-@lowers(aten.elu.default)
+@lowers_floating(aten.elu.default)
 def _elu(
     b: Builder, out: torch.Tensor, x: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> Node:
@@ -208,12 +208,12 @@ def _elu(
     return ((t * input_scale).apply("expm1") * (alpha * scale)).where(t < 0, t * scale).as_(out.dtype)
 
 
-@lowers(aten.celu.default)
+@lowers_floating(aten.celu.default)
 def _celu(b: Builder, out: torch.Tensor, x: Node, alpha: float = 1) -> Node:
     return _elu(b, out, x, alpha, 1, 1 / alpha)
 
 
-@lowers(aten.elu_backward.default)
+@lowers_floating(aten.elu_backward.default)
 def _elu_backward(
     b: Builder, out: torch.Tensor, grad: Node, alpha: float, scale: float, input_scale: float, is_result: bool, x: Node
 ) -> Node:
@@ -226,14 +226,14 @@ def _elu_backward(
     return (g * scale).where(t > 0, negative).as_(out.dtype)
 
 
-@lowers(aten.softplus.default)
+@lowers_floating(aten.softplus.default)
 def _softplus(b: Builder, out: torch.Tensor, x: Node, beta: float = 1, threshold: float = 20) -> Node:
     [t] = terms(b, out.dtype, x)
     z = t * beta
     return t.where(z > threshold, z.exp().log1p() / beta).as_(out.dtype)
 
 
-@lowers(aten.softplus_backward.default)
+@lowers_floating(aten.softplus_backward.default)
 def _softplus_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, beta: float, threshold: float
 ) -> Node:
@@ -242,7 +242,7 @@ def _softplus_backward(
     return g.where(t * beta > threshold, g * z / (z + 1)).as_(out.dtype)
 
 
-@lowers(aten.logit.default)
+@lowers_floating(aten.logit.default)
 def _logit(b: Builder, out: torch.Tensor, x: Node, eps: float | None = None) -> Node:
     [t] = terms(b, out.dtype, x)
     if eps is not None:
@@ -251,7 +251,7 @@ def _logit(b: Builder, out: torch.Tensor, x: Node, eps: float | None = None) -> 
     return (t / (1 - t).stored(out.dtype)).stored(out.dtype).log().as_(out.dtype)
 
 
-@lowers(aten.logit_backward.default)
+@lowers_floating(aten.logit_backward.default)
 def _logit_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, eps: float | None = None) -> Node:
     g, t = terms(b, out.dtype, grad, x)
     low, outside = (0.0, math.nan) if eps is None else (number_as(out.dtype, eps), 0.0)
@@ -262,13 +262,13 @@ def _logit_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, eps: flo
 # Gated --------------------------------------------------------------------------------------------------------------
 
 
-@lowers(aten.glu.default)
+@lowers_floating(aten.glu.default)
 def _glu(b: Builder, out: torch.Tensor, x: Node, dim: int = -1) -> Node:
     first, second = terms(b, out.dtype, *_halves(b, x, dim))
     return (first * second.sigmoid()).as_(out.dtype)
 
 
-@lowers(aten.glu_backward.default)
+@lowers_floating(aten.glu_backward.default)
 def _glu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, dim: int) -> Node:
     g, first, second = terms(b, out.dtype, grad, *_halves(b, x, dim))
     sigmoid = second.sigmoid().stored(out.dtype)

@@ -37,6 +37,8 @@ def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -> Node:
+    if isinstance(x, bool) or isinstance(y, bool):
+        raise NotLowered  # ATen does not subtract truths
     return b.map("sub", x, y, dtype=out.dtype) if alpha == 1 else _plus_scaled(b, out, x, y, -alpha)
 
 
@@ -87,8 +89,6 @@ def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Opera
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def _pow(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
-    if isinstance(x, Node) and x.dtype == torch.bool:
-        raise NotLowered  # PyTorch foretells another dtype than it gives
     if isinstance(y, (int, float)) and isinstance(x, Node):
         known = _known_power(b, out.dtype, x, y)
         if known is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bothways.lower.builder import Builder
+from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings import arithmetic, pointwise  # noqa: F401  (the rows this reads)
 from bothways.lower.lowerings.registry import LOWERINGS, aten, lowers
 from bothways.lower.prims import Node
@@ -35,6 +35,8 @@ def _each(target: Any, *, lists: int, keyword: str | None = None) -> Callable[..
             named = {name: arg[index] if isinstance(arg, (list, tuple)) else arg for name, arg in kwargs.items()}
             if keyword is not None and len(own) > lists:
                 named[keyword] = own.pop()
+            if any(isinstance(arg, Node) and arg.shape for arg in args):
+                raise NotLowered  # one tensor for all has one element
             found.append(LOWERINGS[target](b, fake, *own, **named))
         return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bothways.lower.builder import Builder
-from bothways.lower.lowerings.registry import aten, lowers
+from bothways.lower.lowerings.registry import aten, lowers_floating
 from bothways.lower.lowerings.term import Term, both, compared, negated, number_as, terms, wide
 from bothways.lower.prims import Node
 
@@ -31,21 +31,21 @@ def _share(x: Node, reduction: int) -> float:
     return 1 / x.numel if reduction == MEAN else 1.0
 
 
-@lowers(aten.mse_loss.default)
+@lowers_floating(aten.mse_loss.default)
 def _mse(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN) -> Node:
     t, u = terms(b, out.dtype, x, target)
     distance = (t - u).stored(out.dtype)
     return _finished(b, out, distance * distance, reduction)
 
 
-@lowers(aten.mse_loss_backward.default)
+@lowers_floating(aten.mse_loss_backward.default)
 def _mse_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
     unit = number_as(out.dtype, 2 * _share(x, reduction))
     return ((unit * (t - u).stored(out.dtype)).stored(out.dtype) * g).as_(out.dtype)
 
 
-@lowers(aten.smooth_l1_loss.default)
+@lowers_floating(aten.smooth_l1_loss.default)
 def _smooth_l1(
     b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN, beta: float = 1.0
 ) -> Node:
@@ -62,7 +62,7 @@ def _smooth_l1(
     return _finished(b, out, loss, reduction)
 
 
-@lowers(aten.smooth_l1_loss_backward.default)
+@lowers_floating(aten.smooth_l1_loss_backward.default)
 def _smooth_l1_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int, beta: float
 ) -> Node:
@@ -72,7 +72,7 @@ def _smooth_l1_backward(
     return (-unit).where(distance <= -beta, unit.where(distance >= beta, inside)).as_(out.dtype)
 
 
-@lowers(aten.huber_loss.default)
+@lowers_floating(aten.huber_loss.default)
 def _huber(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN, delta: float = 1.0) -> Node:
     t, u = terms(b, out.dtype, x, target)
     distance = (t - u).abs()
@@ -84,7 +84,7 @@ def _huber(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int 
     return _finished(b, out, loss, reduction)
 
 
-@lowers(aten.huber_loss_backward.default)
+@lowers_floating(aten.huber_loss_backward.default)
 def _huber_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int, delta: float
 ) -> Node:
@@ -95,14 +95,14 @@ def _huber_backward(
     return (unit * -delta).where(distance <= -delta, above).as_(out.dtype)
 
 
-@lowers(aten.soft_margin_loss.default)
+@lowers_floating(aten.soft_margin_loss.default)
 def _soft_margin(b: Builder, out: torch.Tensor, x: Node, target: Node, reduction: int = MEAN) -> Node:
     t, u = terms(b, out.dtype, x, target)
     power = ((-u * t).stored(out.dtype)).exp().stored(out.dtype)
     return _finished(b, out, power.log1p(), reduction)
 
 
-@lowers(aten.soft_margin_loss_backward.default)
+@lowers_floating(aten.soft_margin_loss_backward.default)
 def _soft_margin_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     g, t, u = terms(b, out.dtype, grad, x, target)
     z = ((-u * t).stored(out.dtype)).exp().stored(out.dtype)
@@ -118,7 +118,7 @@ def raise_probability_error(bad: torch.Tensor) -> None:
         raise RuntimeError("all elements of input should be between 0 and 1")
 
 
-@lowers(aten.binary_cross_entropy.default)
+@lowers_floating(aten.binary_cross_entropy.default)
 def _bce(
     b: Builder, out: torch.Tensor, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
 ) -> Node:
@@ -130,7 +130,7 @@ def _bce(
     return _finished(b, out, loss if weight is None else loss * Term(b, weight, t.dtype), reduction)
 
 
-@lowers(aten.binary_cross_entropy_backward.default)
+@lowers_floating(aten.binary_cross_entropy_backward.default)
 def _bce_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
 ) -> Node:
@@ -143,7 +143,7 @@ def _bce_backward(
     return (found / x.numel if reduction == MEAN else found).as_(out.dtype)
 
 
-@lowers(aten.binary_cross_entropy_with_logits.default)
+@lowers_floating(aten.binary_cross_entropy_with_logits.default)
 def _bce_with_logits(
     b: Builder, out: torch.Tensor, x: Node, target: Node, weight: Node | None = None, pos_weight: Node | None = None,
     reduction: int = MEAN,
@@ -168,7 +168,7 @@ def raise_target_error(bad: torch.Tensor, target: torch.Tensor, classes: int, ig
         raise IndexError(f"Target {wrong} is out of bounds.")
 
 
-@lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+@lowers_floating(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def _nll(
     b: Builder, out: Any, x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int
 ) -> tuple[Node, Node]:
@@ -196,7 +196,7 @@ def _nll(
     return b.reshape(whole.as_(out[0].dtype), ()), b.reshape(total.as_(out[1].dtype), ())
 
 
-@lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+@lowers_floating(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def _nll_backward(
     b: Builder, out: torch.Tensor, grad: Node, x: Node, target: Node, weight: Node | None, reduction: int,
     ignore_index: int, total_weight: Node,

@@ -41,6 +41,8 @@ def _fill(b: Builder, out: torch.Tensor, x: Node, value: Any) -> Node:
 
 @lowers(aten.fill.Tensor)
 def _fill_tensor(b: Builder, out: torch.Tensor, x: Node, value: Node) -> Node:
+    if value.shape:
+        raise NotLowered
     return b.map("copy", b.expand(b.cast(value, out.dtype), tuple(out.shape)), dtype=out.dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.reductions import variance
-from bothways.lower.lowerings.registry import TOLERATE_EMPTY, aten, lowers
+from bothways.lower.lowerings.registry import TOLERATE_EMPTY, aten, lowers_floating
 from bothways.lower.lowerings.term import Term, wide
 from bothways.lower.prims import Node, Shape
 
@@ -43,7 +43,7 @@ def _parameter_gradients(
 # Layer norm -----------------------------------------------------------------------------------------------------
 
 
-@lowers(aten.native_layer_norm.default)
+@lowers_floating(aten.native_layer_norm.default)
 def _layer_norm(
     b: Builder, out: Any, x: Node, shape: Sequence[int], weight: Node | None, bias: Node | None, eps: float
 ) -> Any:
@@ -55,7 +55,7 @@ def _layer_norm(
     return result.as_(out[0].dtype), mean.as_(out[1].dtype), rstd.as_(out[2].dtype)
 
 
-@lowers(aten.native_layer_norm_backward.default)
+@lowers_floating(aten.native_layer_norm_backward.default)
 def _layer_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, shape: Sequence[int], mean: Node, rstd: Node, weight: Node | None,
     bias: Node | None, mask: Sequence[bool],
@@ -78,7 +78,7 @@ def _grouped(b: Builder, x: Node, groups: int) -> Node:
     return b.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
 
 
-@lowers(aten.native_group_norm.default)
+@lowers_floating(aten.native_group_norm.default)
 def _group_norm(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, n: int, c: int, hw: int, groups: int,
     eps: float,
@@ -95,7 +95,7 @@ def _group_norm(
     )
 
 
-@lowers(aten.native_group_norm_backward.default)
+@lowers_floating(aten.native_group_norm_backward.default)
 def _group_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, mean: Node, rstd: Node, weight: Node | None, n: int, c: int, hw: int,
     groups: int, mask: Sequence[bool],
@@ -161,7 +161,7 @@ def _per_channel(b: Builder, value: Term, fake: torch.Tensor) -> Node:
     return b.reshape(value.as_(fake.dtype), tuple(fake.shape))
 
 
-@lowers(aten.native_batch_norm.default)
+@lowers_floating(aten.native_batch_norm.default)
 def _batch_norm(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node | None,
     running_var: Node | None, training: bool, momentum: float, eps: float,
@@ -196,7 +196,7 @@ def _from_running(b: Builder, x: Node, mean: Node | None, var: Node | None, eps:
     return m, (v + eps).apply("rsqrt")
 
 
-@lowers(aten._native_batch_norm_legit_no_training.default)
+@lowers_floating(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm_no_training(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node,
     momentum: float, eps: float,
@@ -204,14 +204,14 @@ def _batch_norm_no_training(
     return _batch_norm_of_statistics(b, out, x, weight, bias, running_mean, running_var, eps)
 
 
-@lowers(aten._native_batch_norm_legit.no_stats)
+@lowers_floating(aten._native_batch_norm_legit.no_stats)
 def _batch_norm_no_stats(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> Any:
     return _batch_norm(b, out, x, weight, bias, None, None, True, momentum, eps)
 
 
-@lowers(aten._native_batch_norm_legit_functional.default)
+@lowers_floating(aten._native_batch_norm_legit_functional.default)
 def _batch_norm_functional(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node,
     training: bool, momentum: float, eps: float,
@@ -224,7 +224,7 @@ def _batch_norm_functional(
     return result, _per_channel(b, mean, out[1]), _per_channel(b, rstd, out[2]), *updated
 
 
-@lowers(aten.native_batch_norm_backward.default)
+@lowers_floating(aten.native_batch_norm_backward.default)
 def _batch_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, weight: Node | None, running_mean: Node | None,
     running_var: Node | None, saved_mean: Node | None, saved_rstd: Node | None, training: bool, eps: float,

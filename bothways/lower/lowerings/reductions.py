@@ -127,6 +127,8 @@ def _extreme_of_dim(op: str) -> Any:
 
 def _place_of_extreme(op: str) -> Any:
     def lower(b: Builder, out: torch.Tensor, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+        if x.dtype == torch.bool:
+            raise NotLowered  # ATen finds no place among truths
         if not x.shape:
             return b.full((), 0, torch.int64)
         if dim is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+from bothways.lower.sizes import NotLowered
 
 aten = torch.ops.aten
 
@@ -22,6 +25,23 @@ def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
     def register(function: Lowering) -> Lowering:
         for target in targets:
             LOWERINGS[target] = function
+        return function
+
+    return register
+
+
+def lowers_floating(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """For operations that ATen has for floating point alone: it raises for other results, so it is asked for them."""
+
+    def register(function: Lowering) -> Lowering:
+        @functools.wraps(function)
+        def lower(b: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
+            fake = out[0] if isinstance(out, (tuple, list)) else out
+            if fake is not None and not fake.dtype.is_floating_point:
+                raise NotLowered
+            return function(b, out, *args, **kwargs)
+
+        lowers(*targets)(lower)
         return function
 
     return register

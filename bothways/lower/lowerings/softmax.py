@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from bothways.lower.builder import Builder
-from bothways.lower.lowerings.registry import aten, lowers, overloads
+from bothways.lower.lowerings.registry import aten, lowers_floating, overloads
 from bothways.lower.lowerings.term import terms
 from bothways.lower.prims import Node
 from bothways.lower.shapes import normal_dim
@@ -15,7 +15,7 @@ def _axes(x: Node, dim: int) -> list[int]:
     return [normal_dim(dim, len(x.shape))] if x.shape else []
 
 
-@lowers(aten._softmax.default)
+@lowers_floating(aten._softmax.default)
 def _softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bool) -> Node:
     [t] = terms(b, x.dtype, x)
     axes = _axes(x, dim)
@@ -23,7 +23,7 @@ def _softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bo
     return (powers / powers.sum(axes)).as_(out.dtype)
 
 
-@lowers(*overloads("_safe_softmax"))
+@lowers_floating(*overloads("_safe_softmax"))
 def _safe_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
     """Rows where everything is -inf are zero instead of NaN."""
     [t] = terms(b, out.dtype, b.cast(x, out.dtype))
@@ -34,7 +34,7 @@ def _safe_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, dtype: torch
     return b.where(highest.equals(float("-inf")), 0, share.as_(out.dtype), out.dtype)
 
 
-@lowers(aten._log_softmax.default)
+@lowers_floating(aten._log_softmax.default)
 def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bool) -> Node:
     [t] = terms(b, x.dtype, x)
     axes = _axes(x, dim)
@@ -46,13 +46,13 @@ def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float
     return (shifted - whole.log()).as_(out.dtype)
 
 
-@lowers(aten._softmax_backward_data.default)
+@lowers_floating(aten._softmax_backward_data.default)
 def _softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
     g, s = terms(b, y.dtype, grad, y)
     return (s * (g - (g * s).sum(_axes(y, dim)))).as_(out.dtype)
 
 
-@lowers(aten._log_softmax_backward_data.default)
+@lowers_floating(aten._log_softmax_backward_data.default)
 def _log_softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
     g, s = terms(b, y.dtype, grad, y)
     return (g - s.exp() * g.sum(_axes(y, dim))).as_(out.dtype)
