@@ -381,3 +381,15 @@ def test_a_program_in_a_folder_whose_name_is_no_utf8(tmp_path):
     for name in os.listdir(folder + b"/dump"):
         with open(folder + b"/dump/" + name, encoding="utf-8") as file:
             file.read()
+
+
+@pytest.mark.parametrize("below", ["a file/dump", "a file"])
+def test_dumps_that_cannot_be_written_are_a_warning(below, tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a file").write_text("")
+    x = torch.rand(8)
+    bothways.compile(continued, backend="native")(x)  # the cache is warm
+    bothways.reset()
+    monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / below))
+    with pytest.warns(bothways.errors.KernelWarning, match="not written to BOTHWAYS_DUMP"):
+        assert same(bothways.compile(continued, backend="native")(x), continued(x))

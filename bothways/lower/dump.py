@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from bothways.errors import warn_once
 from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
-from bothways.source_text import in_comment, writable
+from bothways.source_text import in_comment, printable, writable
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
 
@@ -23,8 +24,15 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
     folder = os.environ.get(DUMP_VARIABLE)
     if not folder:
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    python_file = _next_file(Path(folder), name)
+    try:
+        _write(Path(folder), name, kernels, python, namespace)
+    except OSError as error:  # what people wanted to read is missing, what they wanted to run is not
+        warn_once(f"kernels are not written to {DUMP_VARIABLE}: {printable(str(error))}")
+
+
+def _write(folder: Path, name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    python_file = _next_file(folder, name)
     c_file = python_file.with_suffix(".c")
     used = words(python)
     header = [_definition(label, value) for label, value in namespace.items() if label in used]
@@ -57,4 +65,11 @@ def _definition(label: str, value: Any) -> str:
     try:
         return f"{label} = {spelled(value)}"
     except NotSpelled:
-        return f"# {label}: {in_comment(repr(value))}"
+        return f"# {label}: {in_comment(_described(value))}"
+
+
+def _described(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # that of a user's class
+        return f"a {type(value).__name__}"
