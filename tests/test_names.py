@@ -2,6 +2,9 @@
 
 import builtins
 import keyword
+import os
+import subprocess
+import sys
 import types
 from itertools import islice
 
@@ -326,3 +329,67 @@ def test_methods_and_class_attributes_of_any_name(name):
     assert same(compiled(torch.ones(2), Holder()), plain(torch.ones(2), Holder()))
     setattr(Holder, f"{name}5", 1)
     assert same(compiled(torch.ones(2), Holder()), plain(torch.ones(2), Holder()))
+
+
+# Files whose path is no UTF-8.
+
+MODULE = """
+import torch
+
+def f(x):
+    y = (x * 2).exp() + \\
+        1
+    print(end="")
+    return y.softmax(0)
+"""
+MAIN = """
+import torch, bothways, module
+
+bothways.config.kernels_for_small_graphs = True
+x = torch.rand(8)
+for backend in ("eager", "aot_eager", "native"):
+    compiled = bothways.compile(module.f, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), module.f(x))
+    compiled(x.clone().requires_grad_()).sum().backward()
+explained = str(bothways.explain(module.f)(x))
+explained.encode()
+assert "module.py" in explained
+try:
+    bothways.compile(module.f, fullgraph=True)(x)
+except bothways.errors.Unsupported as error:
+    str(error).encode()
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_program_in_a_folder_whose_name_is_no_utf8(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/a\xff\n'b"
+    os.mkdir(folder)
+    for name, text in ((b"module.py", MODULE), (b"main.py", MAIN)):
+        with open(folder + b"/" + name, "w") as file:
+            file.write(text)
+    root = os.path.dirname(os.path.dirname(bothways.__file__))
+    settings = {"PYTHONPATH": root, "BOTHWAYS_LOGS": "all", "BOTHWAYS_CACHE_DIR": os.fsdecode(folder + b"/cache")}
+    settings["BOTHWAYS_DUMP"] = os.fsdecode(folder + b"/dump")
+    for _ in range(2):  # the second finds everything in the cache
+        ran = subprocess.run(
+            [sys.executable, folder + b"/main.py"], env={**os.environ, **settings}, capture_output=True, check=False
+        )
+        assert (ran.returncode, ran.stdout.strip()) == (0, b"done"), ran.stderr.decode(errors="replace")
+    for name in os.listdir(folder + b"/dump"):
+        with open(folder + b"/dump/" + name, encoding="utf-8") as file:
+            file.read()
+
+
+@pytest.mark.parametrize("below", ["a file/dump", "a file"])
+def test_dumps_that_cannot_be_written_are_a_warning(below, tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a file").write_text("")
+    x = torch.rand(8)
+    bothways.compile(continued, backend="native")(x)  # the cache is warm
+    bothways.reset()
+    monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / below))
+    with pytest.warns(bothways.errors.KernelWarning, match="not written to BOTHWAYS_DUMP"):
+        assert same(bothways.compile(continued, backend="native")(x), continued(x))

@@ -60,7 +60,7 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
             return handler(tracer, args, kwargs)
         wrapper = real.__code__.co_qualname  # the function itself bears the name of what it wraps
         behind = LOOKED_THROUGH.get(wrapper)
-        if behind is None and (real.__module__ or "").startswith("torch.optim."):
+        if behind is None and policy.module_of(real).startswith("torch.optim."):
             behind = KEPT_FROM_ANOTHER.get(wrapper)
         if behind is not None:
             return _call_behind(tracer, function, *behind, args, kwargs)

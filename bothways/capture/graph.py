@@ -24,6 +24,7 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.fake import is_whole_for_torch
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Watched, require_holds
 from bothways.source_text import printable
@@ -263,6 +264,8 @@ class GraphBuilder:
             constant = TYPES_AS_DTYPES.get(constant, constant)
         if isinstance(constant, enum.Enum) and isinstance(constant, (int, str)):
             constant = constant.value  # a graph's code has no name for the member
+        if isinstance(constant, int) and not is_whole_for_torch(constant):
+            self.tracer.stop("op_failed", f"a tensor operation is given {value.describe()}, which no dtype holds")
         if not isinstance(constant, GRAPH_CONSTANTS):
             self.tracer.stop("call_unknown", f"a graph cannot hold {value.describe()}")
         return constant, constant

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import operator
 import re
+from typing import Any
 
 import torch.fx
 
 from bothways.capture.changes import may_fail_in_place
+from bothways.fake import holds
 
 SAFE = frozenset(
     (
@@ -46,6 +48,11 @@ SAFE_OF_FLOATS = frozenset(
         "smooth_l1_loss huber_loss normalize cosine_similarity"
     ).split()
 )
+# Those whose numbers become elements, or meet them.
+WITH_NUMBERS = frozenset(
+    "add sub rsub lerp addcmul addcdiv clamp clip where masked_fill fill full full_like new_full tensor as_tensor "
+    "arange linspace pad nan_to_num hardtanh leaky_relu elu celu eq ne lt le gt ge".split()
+)
 SAFE_OF_WHOLE = frozenset("and_ or_ xor invert".split())
 
 
@@ -62,12 +69,23 @@ def may_fail(node: torch.fx.Node) -> bool:
 
 
 def _takes_any_data(node: torch.fx.Node, name: str) -> bool:
+    if name in WITH_NUMBERS and not _holds_numbers(node):
+        return False
     if name in SAFE:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
     kinds = {example.is_floating_point() for example in _tensors(node)}
     if name == "pow":
         return True in kinds  # no whole number has a negative power
     return (name in SAFE_OF_FLOATS and False not in kinds) or (name in SAFE_OF_WHOLE and True not in kinds)
+
+
+def _holds_numbers(node: torch.fx.Node) -> bool:
+    """Whether the dtypes at hand hold the numbers that are given: ATen refuses to fill bytes with 300."""
+    given: list[Any] = [*node.args, *node.kwargs.values()]
+    numbers = [value for value in given if type(value) in (int, float)]
+    result = node.meta.get("example_value")
+    tensors = [*_tensors(node), *([result] if isinstance(result, torch.Tensor) else [])]
+    return all(holds(tensor.dtype, number) for number in numbers for tensor in tensors)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:

@@ -22,6 +22,7 @@ from bothways.capture import policy
 from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values import triton_kernels
 from bothways.capture.values.attention_params import AttentionParams
+from bothways.capture.values.attributes import lookup
 from bothways.capture.values.autograd_contexts import RealContext
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 Wrapper = Callable[["Tracer", Any, Source], Value]
+
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 # What a body "asks" when it calls a compiled function: captures look through those, but to run one is something else.
 COMPILED = "a compiled function"
@@ -174,6 +177,9 @@ def _look_namespace(tracer: Tracer, obj: Any, source: Source) -> Value:
 def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
     if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not policy.is_graph_function(obj):
+        if not _is_method_of(obj, owner):
+            tracer.guard("{s0} is {c0}", source, obj)
+            return BuiltinValue(obj)
         from bothways.capture.values.builtins import BoundBuiltin
 
         tracer.guard("type({s0}) is {c0}", source, type(obj))
@@ -181,6 +187,13 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
         return BoundBuiltin(tracer.wrap(owner, Attr(source, "__self__")), obj.__name__)
     tracer.guard("{s0} is {c0}", source, obj)
     return _callable(obj)
+
+
+def _is_method_of(obj: Any, owner: Any) -> bool:
+    """Whether a bound function of C is what its owner has under its name. That of a function of pybind11 is a record
+    without methods, and a class may have overridden the method that is bound."""
+    found = lookup(type(owner), obj.__name__)
+    return isinstance(found, C_METHODS) and bool(found.__get__(owner, type(owner)) == obj)
 
 
 def _look_descriptor(tracer: Tracer, obj: Any, source: Source) -> Value:

@@ -1,6 +1,17 @@
 """Thin fake tensors: what operations return, told by tables of rules instead of kernels."""
 
 from bothways.fake.mode import ThinMode, answer
+from bothways.fake.numbers import holds, is_whole_for_torch
 from bothways.fake.tensor import NeedsData, NotThin, ThinTensor, thin_like, thin_outline
 
-__all__ = ["NeedsData", "NotThin", "ThinMode", "ThinTensor", "answer", "thin_like", "thin_outline"]
+__all__ = [
+    "NeedsData",
+    "NotThin",
+    "ThinMode",
+    "ThinTensor",
+    "answer",
+    "holds",
+    "is_whole_for_torch",
+    "thin_like",
+    "thin_outline",
+]

@@ -14,7 +14,7 @@ from bothways.lower.build import whole_text
 from bothways.lower.prelude import words
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.toolchain import toolchain
-from bothways.source_text import in_comment, writable
+from bothways.source_text import in_comment, printable, writable
 
 DUMP_VARIABLE = "BOTHWAYS_DUMP"
 
@@ -26,8 +26,8 @@ def dump(name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> 
         return
     try:
         _write(Path(folder), name, kernels, python, namespace)
-    except (OSError, NoCompiler) as error:  # nobody's program stops for it
-        warn_once(f"{DUMP_VARIABLE} is ignored: {error}")
+    except (OSError, NoCompiler) as error:  # what people wanted to read is missing, what they wanted to run is not
+        warn_once(f"{DUMP_VARIABLE} is ignored: {printable(str(error))}")
 
 
 def _write(folder: Path, name: str, kernels: str, python: str, namespace: Mapping[str, Any]) -> None:
@@ -65,4 +65,11 @@ def _definition(label: str, value: Any) -> str:
     try:
         return f"{label} = {spelled(value)}"
     except NotSpelled:
-        return f"# {label}: {in_comment(repr(value))}"
+        return f"# {label}: {in_comment(_described(value))}"
+
+
+def _described(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # that of a user's class
+        return f"a {type(value).__name__}"

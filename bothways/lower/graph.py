@@ -17,6 +17,7 @@ from bothways.lower.emit import Kernel, KernelWriter
 from bothways.lower.fuse import Call, Fusion, Group
 from bothways.lower.in_place import write_in_place
 from bothways.lower.lowerings import LOWERINGS, TOLERATE_EMPTY
+from bothways.lower.operands import holds_numbers, operands
 from bothways.lower.prims import (
     Buffer,
     Extern,
@@ -157,7 +158,10 @@ class _Lowering:
             value = outlined(self.sizes, value)
         self.builder.labels = {"name": node.name, "origin": _origin(node)}
         lowering = LOWERINGS.get(node.target)
-        if lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY):
+        if lowering is not None and self.sizes is not None:
+            args = operands(self.sizes, node.target, args)
+        computable = lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY)
+        if lowering is not None and computable and holds_numbers(node.target, args, kwargs, value):
             random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             key = None if random else _key((node.target, args, kwargs, _strides(value)))
             if key is not None and key in self._known:

@@ -39,6 +39,13 @@ class SizeNames:
         expression = self.environment.simplified(expression)
         return Size(self, expression) if expression.constant is None else expression.constant
 
+    def as_value(self, number: Any) -> Any:
+        """A whole number as an operand of tensors. What a program computes may be too large for C, as it may be for
+        ATen, so Python computes it and hands it over, or raises."""
+        if not isinstance(number, Size) or list(number.expression.terms) == [(next(number.expression.atoms()),)]:
+            return number
+        return Size(self, Expression.atom(Applied("max", (number.expression, number.expression))))
+
     def name(self, atom: Atom) -> str:
         name = atom.key if isinstance(atom, Symbol) else self.computed.setdefault(atom, f"q{len(self.computed)}")
         self.written[name] = None

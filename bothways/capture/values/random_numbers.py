@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from bothways.capture import policy
 from bothways.capture.sources import Source, path_step
 from bothways.capture.values import builtin_table, torch_functions
 from bothways.capture.values.base import Args, Kwargs, Value
@@ -153,7 +154,7 @@ def record(tracer: Tracer, text: str, args: Args) -> Drawn:
 
 
 def _is_users(target: Any) -> bool:
-    return isinstance(target, types.FunctionType) and not target.__module__.startswith(("torch", "bothways"))
+    return isinstance(target, types.FunctionType) and not policy.module_of(target).startswith(("torch", "bothways"))
 
 
 def _can_be_passed(value: Value) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bothways import torch_compat
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.overrides import PLAIN_CLASSES
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
@@ -26,7 +26,7 @@ def check_class(tracer: Tracer, cls: type) -> None:
     """Stop for a class whose tensors are more than tensors with Python around them."""
     if cls in PLAIN_CLASSES:
         return
-    if not issubclass(cls, torch.Tensor) or cls.__module__.partition(".")[0] == "torch":
+    if not issubclass(cls, torch.Tensor) or policy.module_of(cls).partition(".")[0] == "torch":
         tracer.stop("tensor_subclass", f"{cls.__module__}.{cls.__qualname__} is a kind of tensor of its own")
     if cls.__torch_dispatch__ is not torch_compat.disabled_torch_dispatch:
         tracer.stop("tensor_subclass", f"{cls.__qualname__} has a __torch_dispatch__")

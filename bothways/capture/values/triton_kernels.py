@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture import protocols
+from bothways.capture import policy, protocols
 from bothways.capture.sources import Source
 from bothways.capture.values.autograd_arguments import NodeArguments
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def find(tracer: Tracer, obj: Any, source: Source) -> Value | None:
     """The Value of one of Triton's objects, None for anything else."""
     for kind in type(obj).__mro__:
-        if kind.__module__.startswith("triton."):
+        if policy.module_of(kind).startswith("triton."):
             make = _KINDS.get(kind.__name__)
             if make is not None:
                 tracer.guard("{s0} is {c0}", source, obj)
