@@ -31,6 +31,7 @@ ASKS: dict[str, str] = {
     "KEYS": "holds = has_keys(value, row->object, row->data);",
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
+    "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
     "GRADIENT": "holds = requires_grad(value, row, plain);",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
