@@ -114,6 +114,11 @@ class Config:
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, _checked(name, value))
 
+    def __delattr__(self, name: str) -> None:
+        if name in FIELD_TYPES:
+            raise AttributeError(f"config.{name} cannot be deleted; set it to its default, or call config.reset()")
+        super().__delattr__(name)
+
     def wants_log(self, topic: str) -> bool:
         """Whether ``topic`` is one of ``logs``."""
         return topic in self.logs.split(",")

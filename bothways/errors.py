@@ -168,6 +168,10 @@ class InternalError(BothwaysError, RuntimeError):
     """bothways itself went wrong; the message asks for a report."""
 
 
+class TracedWarning(UserWarning):
+    """A compiled function was called while somebody else traces, and ran as plain Python for that."""
+
+
 class RecompileLimitWarning(UserWarning):
     """A function met ``config.recompile_limit`` programs and runs as plain Python from now on."""
 

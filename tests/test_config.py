@@ -166,3 +166,13 @@ def test_the_package_exports_the_object():
     script = "import bothways, bothways.config as c; assert bothways.config is c; print(c.recompile_limit)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "8", done.stderr
+
+
+@pytest.mark.parametrize("name", ["logs", "recompile_limit", "suppress_errors"])
+def test_fields_cannot_be_deleted(name):
+    before = getattr(config, name)
+    with pytest.raises(AttributeError, match=f"config.{name} cannot be deleted"):
+        delattr(config, name)
+    assert getattr(config, name) == before
+    with pytest.raises(AttributeError):
+        del config.no_such_field

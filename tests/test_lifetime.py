@@ -221,7 +221,8 @@ def test_a_dropped_module_does_not_wait_for_the_garbage_collector(backend):
         for _ in range(2):
             compiled(torch.ones(2, 4)).sum().backward()
         state = bothways.api.modules.state_of(compiled)
-        references = watch(module=module, twin=compiled, weight=module[0].weight, state=state, program=state.programs[0])
+        references = watch(module=module, twin=compiled, weight=module[0].weight, state=state)
+        references["program"] = weakref.ref(state.programs[0])
         del module, compiled, state
         assert still_there(references) == []
 

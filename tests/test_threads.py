@@ -45,12 +45,12 @@ def test_a_stance_reaches_functions_that_are_compiled_while_it_changes():
     done, made, failures = threading.Event(), [], []
 
     def compile_more():
-        while not done.is_set():
+        while not done.is_set() and len(made) < 300:
             made.append(bothways.compile(tells, backend="eager"))
 
     def change():
         try:
-            for _ in range(100):
+            while len(made) < 150:
                 bothways.set_stance("force_eager")
                 bothways.set_stance("default")
             bothways.set_stance("force_eager")
@@ -66,7 +66,7 @@ def test_a_stance_reaches_functions_that_are_compiled_while_it_changes():
     for thread in workers:
         thread.join()
     assert failures == []
-    assert {compiled(torch.zeros(1)).item() for compiled in made[:: max(1, len(made) // 200)]} == {1}
+    assert {compiled(torch.zeros(1)).item() for compiled in made} == {1}
     bothways.set_stance("default")
     assert {compiled(torch.zeros(1)).item() for compiled in made[:: max(1, len(made) // 20)]} == {100}
 
@@ -212,12 +212,8 @@ assert torch.equal(f(x), torch.sin(x) + 1) and len(f.__bothways__.programs) == 1
 """)
 
 
-@pytest.mark.parametrize("held", [
-    "f.__bothways__._lock", "f.__bothways__.dispatcher._lock", "stances._current.lock", "config._lock",
-    "registry._lock", "installer._lock",
-])  # fmt: skip
-def test_a_child_does_not_wait_for_a_lock_of_another_thread(held):
-    run(FORK + f"""
+def test_a_child_does_not_wait_for_a_lock_of_another_thread():
+    run(FORK + """
 from bothways.api.dropin import installer
 from bothways.backends import registry
 from bothways.runtime import stances
@@ -226,8 +222,8 @@ config = sys.modules["bothways.config"]
 f = bothways.compile(lambda x, n: torch.sin(x) + n, backend="eager", dynamic=False)
 f(x, 1)
 
-def hold():
-    with {held}:
+def hold(lock):
+    with lock:
         waits()
 
 def check():
@@ -241,13 +237,19 @@ def check():
     bothways.reset()
     return good and torch.equal(f(x, 2), torch.sin(x) + 2)
 
-thread = threading.Thread(target=hold)
-thread.start()
-begun.wait()
-found = in_child(check)
-go_on.set()
-thread.join()
-assert found == 0, found
+state = f.__bothways__
+for lock in (
+    state._lock, state.dispatcher._lock, stances._current.lock, config._lock, registry._lock, installer._lock
+):
+    begun.clear()
+    go_on.clear()
+    thread = threading.Thread(target=hold, args=(lock,))
+    thread.start()
+    begun.wait()
+    found = in_child(check)
+    go_on.set()
+    thread.join()
+    assert found == 0, (lock, found)
 """)
 
 

@@ -12,12 +12,14 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from bothways import torch_compat
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, lookup_backend
 from bothways.capture import capture
 from bothways.capture.render import inner_names
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime.compiled import CompiledFunction, Options, compiled_function, reset_all
+from bothways.runtime.compiled import Options, compiled_function, reset_all
+from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
 
 T = TypeVar("T")
@@ -122,6 +124,9 @@ def check_target(target: Any) -> None:
 def _compile(target: Any, settings: Options) -> Any:
     if mark_of(target) is Mark.DISABLED:
         return target
+    compiled_otherwise = torch_compat.compiled_by_torch(target)
+    if compiled_otherwise is not None:  # by torch.compile: one compiler is enough
+        return _compile(compiled_otherwise, settings)
     if isinstance(target, torch.nn.Module):
         return compile_module(target, lambda function: compile_function(function, settings))
     if isinstance(target, types.FunctionType):
@@ -151,8 +156,7 @@ def _forwarding_to(target: Callable[..., Any]) -> types.FunctionType:
 
 def compile_function(function: types.FunctionType, settings: Options) -> Any:
     """The dispatcher of a Python function; an already compiled one is compiled anew from its original."""
-    compiled = getattr(function, "__bothways__", None)
-    original = compiled.original if isinstance(compiled, CompiledFunction) else function
+    original = function.__wrapped__ if is_compiled(function) else function  # type: ignore[attr-defined]
     return compiled_function(original, settings, capture, inner_names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -11,6 +12,7 @@ import torch
 from bothways.backends import call_backend, lookup_backend
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.runtime import logs, stances
+from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
 from bothways.runtime.stances import STANCES, Stance
@@ -24,7 +26,9 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, (torch.nn.Module, type)) or not callable(fn):
         raise InvalidTarget(f"disable takes a function, not {fn!r}")
-    fn = getattr(fn, "__wrapped__", fn) if hasattr(fn, "__bothways__") else fn
+    if isinstance(fn, types.MethodType) and is_compiled(fn.__func__):
+        fn = types.MethodType(fn.__func__.__wrapped__, fn.__self__)  # type: ignore[attr-defined]
+    fn = fn.__wrapped__ if is_compiled(fn) else fn
 
     @functools.wraps(fn)
     def disabled(*args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from bothways.api.compile import check_target, compile
 from bothways.api.modules import state_of
 from bothways.report import Explanation
 from bothways.runtime.compiled import CompiledFunction
+from bothways.runtime.dispatcher import is_compiled
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
@@ -48,5 +49,7 @@ def _state_of(target: Any) -> CompiledFunction | None:
         target = target.__func__
     if isinstance(target, torch.nn.Module) and state_of(target) is None:
         target = type(target).__call__
-    state = state_of(target) if isinstance(target, torch.nn.Module) else getattr(target, "__bothways__", None)
+    if isinstance(target, torch.nn.Module):
+        return state_of(target)
+    state = target.__bothways__ if is_compiled(target) else None
     return state if isinstance(state, CompiledFunction) else None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.errors import InvalidTarget
 
 Compiler = Callable[[types.FunctionType], Any]
@@ -49,6 +50,10 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self._bothways_call(self._orig_mod, *args, **kwargs)
 
 
+def _call_plainly(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self._orig_mod(*args, **kwargs)
+
+
 def _deep_copy(self: Any, memo: dict[int, Any]) -> Any:
     return compile_module(copy.deepcopy(self._orig_mod, memo), self._bothways_compile)
 
@@ -62,6 +67,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
     return _identity, (self._orig_mod,)
 
 
+torch_compat.show_torch_compile_instead(_call, _call_plainly)
 _call.__bothways__ = None  # type: ignore[attr-defined]  # captures know it, and look at the module behind the twin
 
 MEMBERS: dict[str, Any] = {

@@ -38,6 +38,7 @@ from bothways.errors import Break, Unsupported
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, origin_of
 from bothways.runtime.size_history import SizeHistory
+from bothways.runtime.tracing import who_traces
 
 # Up to here comparing every pair costs less than collecting ids.
 PAIRWISE_LIMIT = 10
@@ -53,8 +54,8 @@ STATE = (
     torch_compat.function_mode_depth,
     torch_compat.dispatch_mode_depth,
     torch_compat.functorch_level,
+    torch_compat.is_jit_tracing,
 )
-MODES = (torch_compat.dispatch_mode_depth, torch_compat.functorch_level)
 
 
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
@@ -128,8 +129,9 @@ def capture(
     replaced = replaced_below()
     if replaced is not None:
         raise Unsupported(Break("builtin_replaced", f"{replaced} was replaced"))
-    if any(active() for active in MODES):
-        raise Unsupported(Break("torch_mode", "a torch dispatch mode or a function transform is active"))
+    tracing = who_traces()
+    if tracing is not None:
+        raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled)
     with torch_compat.without_function_modes():  # nobody is to see what capture does
@@ -269,9 +271,16 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        if _leaves_to_python(unsupported.break_, frame.tracer) or unsupported.break_.code == "too_long":
+        found = unsupported.break_
+        if _leaves_to_python(found, frame.tracer) or found.code == "too_long" or _calls_itself(frame, found):
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
+
+
+def _calls_itself(frame: Frame, found: Break) -> bool:
+    """Whether capture stopped in a recursion of the function: what it calls there would stop at the same place."""
+    own = frame.code.co_filename, frame.code.co_qualname
+    return found.code == "too_deep" and sum((at.filename, at.function) == own for at in (found.where, *found.stack)) > 1
 
 
 def _leaves_to_python(found: Break, tracer: Tracer) -> bool:

@@ -109,6 +109,8 @@ class TableWriter:
         if part is None or len(sources) != 1:
             return False
         before, step, after = part.groups()
+        if step == "()" and not after and before in ASKS and self._ask_state(sources[0], ASKS[before][1]):
+            return True
         inner = Expression(sources[0], "{}()") if step == "()" else Attr(sources[0], step[1:])
         return self.takes(Guard(before + after, (inner,), guard.constants))
 
@@ -139,6 +141,14 @@ class TableWriter:
         if operation == "TYPE":
             self._types.setdefault(source, constant)
         return True
+
+    def _ask_state(self, source: Source, flag: bool) -> bool:
+        """Ask C++ itself where the function that is called does nothing else."""
+        ask = self._namespace[source.key] if type(source) is Injected else None
+        address = torch_compat.state_question(ask) if isinstance(ask, types.BuiltinFunctionType) else None
+        if address is not None:
+            self._rows.append(Row("STATE", flag=flag, data=address))
+        return address is not None
 
     def _ask_tensor(self, guard: Guard) -> bool:
         (source,), cls = guard.sources, self._types.get(guard.sources[0])

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.tensors import TensorValue
 
-FUNCTION_MODES = f"torch.{torch_compat.function_mode_depth.__name__}"
+# Whether somebody would see what the other guards read.
+FIRST_OF_ALL = tuple(
+    f"torch.{ask.__name__}" for ask in (torch_compat.function_mode_depth, torch_compat.is_jit_tracing)
+)
 RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after", "kept"}
 
 
@@ -326,11 +329,11 @@ def _entry(guard: Guard) -> Source | None:
 def _rank(guard: Guard) -> int:
     """Arguments change most often, then what they lead to, then globals and interpreter state, then definitions.
 
-    First of all comes the question whether a torch function mode is active: the mode would see the other guards.
+    First of all come the questions whether a torch function mode or a tracer is active: it would see the other guards.
     """
     if guard.template == STAMPED:
         return 2
-    if any(isinstance(source, Injected) and source.label == FUNCTION_MODES for source in guard.sources):
+    if any(isinstance(source, Injected) and source.label in FIRST_OF_ALL for source in guard.sources):
         return -1
     roots = [source.root for source in guard.sources]
     return 0 if all(isinstance(root, Local) for root in roots) else 1

@@ -53,6 +53,7 @@ from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_contexts import external_autocast
 from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
 from bothways.capture.values.weakrefs import WeakrefValue
+from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
 
 def _inner_function(tracer: Tracer, function: Any) -> Value | None:
     """The user's function behind one that bothways compiled: captures look through it."""
-    if "__bothways__" not in function.__dict__:
+    if not is_compiled(function):
         return None
     tracer.asked.add(COMPILED)
     return library_function(tracer, function.__wrapped__)
@@ -150,7 +151,7 @@ def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
 
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
-    if "__bothways__" in obj.__dict__:
+    if is_compiled(obj):
         tracer.asked.add(COMPILED)
         return look_at(tracer, obj.__wrapped__, Attr(source, "__wrapped__"))
     return FunctionValue.external(tracer, obj, source)

@@ -31,6 +31,7 @@ ASKS: dict[str, str] = {
     "KEYS": "holds = has_keys(value, row->object, row->data);",
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
+    "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
     "GRADIENT": "holds = requires_grad(value, row, plain);",
     "NAMES": "holds = are_names_unchanged((Names *)row->data);",
     "HOLDS": "holds = is_said_to_hold(*(PyObject **)row->data);",

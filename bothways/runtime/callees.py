@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
 
 # The name under which programs find ``Callees.compiled``.
@@ -36,7 +37,7 @@ class Callees:
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
         function, owner = _parts(target)
-        if function is None or "__bothways__" in function.__dict__ or mark_of(function) is not None:
+        if function is None or is_compiled(function) or mark_of(function) is not None:
             return target
         known = self._compiled(function, type(owner))
         if known is None:

@@ -31,6 +31,7 @@ from bothways.runtime.redefined import is_called_alike, with_defaults
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
+from bothways.runtime.tracing import Tracing, who_traces
 
 
 class Captured(Protocol):
@@ -78,6 +79,10 @@ class History:
 BREAKS_BEFORE_PLAIN = 3
 # Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
 BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
+# Breaks after which a function is not looked at again at once.
+BREAKS_FOR_GOOD = frozenset({"too_long", "too_deep"})
+# So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
+STACK_OF_A_CAPTURE = 250
 # Breaks that are not there at the next call: the program that goes around one is not kept.
 BREAKS_ONCE = frozenset({"lazy_state"})
 
@@ -118,6 +123,7 @@ class CompiledFunction:
         if self._is_part:
             self.history.parts.append(weakref.ref(self))
         self._sizes = SizeHistory(options.dynamic)
+        self._has_told = False  # that somebody else traced a call
         self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
@@ -149,8 +155,12 @@ class CompiledFunction:
     def _miss(self, *values: Any) -> Any:
         if not self._body.holds():
             return self._redefined(values)
+        tracing = who_traces()
+        if tracing is not None:
+            self._tell(tracing)
+            return self._plain(values)
         stance = stances.current().name
-        if logs.capturing() or stance == "eager_on_recompile":
+        if logs.capturing() or stance == "eager_on_recompile" or logs.stack_left() < STACK_OF_A_CAPTURE:
             return self._plain(values)
         if stance == "fail_on_recompile":
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
@@ -196,7 +206,12 @@ class CompiledFunction:
         if captured.broke is not None:
             self._note_break(captured.broke)
             once = self._is_only_now(captured.broke)
-        self._compile(captured, as_captured=once)
+        try:
+            self._compile(captured, as_captured=once)
+        except errors.BackendFailed as failed:
+            if isinstance(failed.__cause__, RecursionError):
+                return None
+            raise
         if not once:
             self.dispatcher.add(captured.program, generation)
         return captured.program
@@ -224,6 +239,8 @@ class CompiledFunction:
                 )
             except (Unsupported, errors.KernelWarning):  # somebody may want warnings to be errors
                 raise
+            except RecursionError:
+                raise Unsupported(Break("too_deep", "the capture ran out of stack")) from None
             except Exception as error:
                 raise self._internal(error) from error
 
@@ -288,7 +305,9 @@ class CompiledFunction:
                 raise unsupported
             finally:
                 del unsupported  # its traceback leads to this frame
-        if unsupported.break_.code not in BREAKS_AROUND:
+        # The next call may be nested less deeply.
+        is_nested = unsupported.break_.code == "too_deep" and logs.stack_left() < STACK_OF_A_CAPTURE * 2
+        if unsupported.break_.code not in BREAKS_AROUND and not is_nested:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
@@ -301,8 +320,21 @@ class CompiledFunction:
     def _count_break(self, found: Break) -> None:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._breaks[found.code, found.where] += 1
-        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code == "too_long":
+        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD:
             self.dispatcher.stop_capturing()
+
+    def _tell(self, tracing: Tracing) -> None:
+        """Say once that a call ran plainly because somebody traces it."""
+        self._note_break(Break("torch_mode", f"{tracing.name} is active"))
+        if self._has_told or tracing.is_own or logs.capturing():
+            return
+        self._has_told = True
+        warnings.warn(
+            f"{self.original.__qualname__} is compiled by bothways and was called while {tracing.name} is active: it "
+            "runs as plain Python there, which is what is traced, and compiled again afterwards.",
+            errors.TracedWarning,
+            stacklevel=logs.level_of_user(),
+        )
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
         return call_bound(self.original, self.original.__code__, values)

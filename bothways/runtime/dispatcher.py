@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bothways import torch_compat
 from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
@@ -85,6 +86,7 @@ class Dispatcher:
         }
         made = types.FunctionType(self._code(None), namespace, function.__name__)
         copy_face(function, made)
+        torch_compat.keep_torch_compile_out(made)
         self._function = weakref.ref(made)
         self._fresh: types.FunctionType | None = made
 
@@ -227,8 +229,7 @@ class Dispatcher:
 
     def _code(self, first: int | None) -> types.CodeType:
         if first not in self._codes:
-            code = self._generate(self._text(self._lines(first)))
-            self._codes[first] = code.replace(co_consts=(*code.co_consts, *self._names.values()))
+            self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
         return self._codes[first]
 
     def _order(self, first: int | None) -> list[int]:
@@ -282,7 +283,7 @@ class Dispatcher:
             parts.append("**" + inner[cursor])
         return f"{name}({', '.join(parts)})"
 
-    def _generate(self, text: str) -> types.CodeType:
+    def _generate(self, text: str, names: Iterable[Names] = ()) -> types.CodeType:
         filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         self._files.append(filename)
@@ -292,12 +293,21 @@ class Dispatcher:
         # keyword, under the names they know.
         # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
         count = len(self.parameters)
-        return code.replace(
+        code = code.replace(
             co_flags=code.co_flags | (self._original.__code__.co_flags & SUSPENDS),
             co_varnames=(*self.parameters, *code.co_varnames[count:]),
             co_name=self._original.__name__,
             co_qualname=self._original.__qualname__,
+            co_consts=(*code.co_consts, *names),
         )
+        torch_compat.keep_torch_compile_out_of(code)
+        return code
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether a function is one that a dispatcher made; ``functools.wraps`` copies the attributes of one to others."""
+    state = getattr(function, "__dict__", {}).get("__bothways__")
+    return state is not None and state.dispatcher.function is function
 
 
 def _forget_files(files: list[str]) -> None:

@@ -36,6 +36,14 @@ def capture_in_progress() -> Iterator[None]:
         _thread.capturing = before
 
 
+def stack_left() -> int:
+    """How many more calls Python allows, about; asked on a miss, as it takes as long as the stack is deep."""
+    depth, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return sys.getrecursionlimit() - depth
+
+
 def level_of_user() -> int:
     """The ``stacklevel`` with which a warning of the caller's names the user's line, not one that leads to it."""
     level, frame = 1, sys._getframe(1)

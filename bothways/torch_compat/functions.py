@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch._C as _C
 import torch._jit_internal
 import torch.autograd.forward_ad as forward_ad
+import torch.fx._symbolic_trace
 import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
 import torch.utils._device
@@ -387,6 +389,48 @@ def scripted_from(function: Any) -> Callable[..., Any] | None:
 def gives_subclass(function: Any) -> bool:
     """Whether a function, given a tensor of a subclass without a handler of its own, gives results of that class."""
     return function not in torch.overrides.get_default_nowrap_functions()
+
+
+def is_fx_symbolic_tracing() -> bool:
+    """Whether ``torch.fx`` runs code on proxies; the function that tells so writes to the log."""
+    return bool(vars(torch.fx._symbolic_trace).get("_is_fx_tracing_flag"))
+
+
+_frame_strategies: Any = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
+
+
+def keep_torch_compile_out(function: Any) -> None:
+    """Have PyTorch's compiler break at calls of a function; its code is another matter."""
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = "it is compiled by bothways"
+
+
+def keep_torch_compile_out_of(code: types.CodeType) -> None:
+    """Have PyTorch's compiler, where it looks at every frame, leave this code alone and all that it calls."""
+    if hasattr(_frame_strategies, "set_code_exec_strategy"):
+        skip = _frame_strategies._FrameAction.SKIP
+        _frame_strategies.set_code_exec_strategy(code, _frame_strategies._FrameExecStrategy(skip, skip))
+
+
+def show_torch_compile_instead(function: Any, plain: Any) -> None:
+    """Have PyTorch's compiler look at another function than the one that is called."""
+    function._torchdynamo_inline = plain
+
+
+def compiled_by_torch(target: Any) -> Any | None:
+    """What ``torch.compile`` was given to make this function or module of; None for everything else."""
+    if isinstance(target, torch.nn.Module):
+        return vars(target)["_modules"].get("_orig_mod") if type(target).__name__ == "OptimizedModule" else None
+    code = target.__code__ if isinstance(target, types.FunctionType) else None
+    # ``functools.wraps`` copies the attribute to functions that do something of their own.
+    if code is None or not code.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py")):
+        return None
+    return None if "_torchdynamo_disable" in vars(target) else vars(target).get("_torchdynamo_orig_callable")
+
+
+def innermost_dispatch_mode() -> Any:
+    """The dispatch mode that sees an operation first."""
+    return torch.utils._python_dispatch._get_current_dispatch_mode()
 
 
 def caller_device() -> torch.device | None:

@@ -42,6 +42,7 @@ get_default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
 function_mode_depth: Callable[[], int] = _C._len_torch_function_stack
 dispatch_mode_depth: Callable[[], int] = _C._len_torch_dispatch_stack
 functorch_level: Callable[[], int | None] = _C._functorch.maybe_current_level
+is_jit_tracing: Callable[[], bool] = _C._is_tracing
 are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
 
 # Functions torch calls to ask whether somebody compiles; inside a capture the answers are known.

@@ -61,6 +61,20 @@ def question(name: str) -> int | None:
     return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
 
 
+# The state of the interpreter that C++ tells by a function without arguments -> that function.
+STATE_QUESTIONS: dict[Any, str] = {
+    torch.is_grad_enabled: "_ZN3c108GradMode10is_enabledEv",
+    torch.is_inference_mode_enabled: "_ZN3c1013InferenceMode10is_enabledEv",
+}
+
+
+@functools.cache
+def state_question(ask: Any) -> int | None:
+    """The address of the C++ function that a Python function asks; None where there is none, or none of that name."""
+    found = c_function(STATE_QUESTIONS[ask]) if ask in STATE_QUESTIONS else None
+    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
+
+
 def put_off(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Tensors like a complex one whose elements are not what is in their memory, one for each question."""
     zero = torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=tensor.device)

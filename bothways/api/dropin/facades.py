@@ -27,6 +27,7 @@ from bothways.api.dropin.changes import ledger
 from bothways.api.dropin.names import BACKENDS
 from bothways.api.explain import explain as our_explain
 from bothways.errors import Break, InvalidBackend, Position
+from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.stances import STANCES
 
@@ -198,8 +199,7 @@ def run(fn: Any = None) -> Any:
         return run
     if is_compiled_module(fn):
         return fn._orig_mod
-    compiled = getattr(fn, "__bothways__", None)
-    return fn if compiled is None else compiled.original
+    return fn.__wrapped__ if is_compiled(fn) else fn
 
 
 def is_compiled_module(module: Any) -> bool:

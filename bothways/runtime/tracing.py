@@ -1,0 +1,32 @@
+"""Who else looks at the operations of a call: then a compiled function runs as plain Python, and leaves nothing behind.
+
+Programs are guarded against every one of them; what is here is asked after a miss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bothways import torch_compat
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Somebody who traces, as people know it, and whether that is bothways itself."""
+
+    name: str
+    is_own: bool = False
+
+
+def who_traces() -> Tracing | None:
+    """Who sees the operations that run now; None when nobody does."""
+    if torch_compat.is_jit_tracing():
+        return Tracing("torch.jit.trace")
+    if torch_compat.dispatch_mode_depth():
+        mode = torch_compat.innermost_dispatch_mode()
+        return Tracing(f"the dispatch mode {type(mode).__name__}", isinstance(mode, torch_compat.DispatchMode))
+    if torch_compat.functorch_level():
+        return Tracing("a function transform (vmap, grad, jvp, ...)")
+    if torch_compat.is_fx_symbolic_tracing():
+        return Tracing("torch.fx.symbolic_trace")
+    return None
