@@ -32,6 +32,7 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
+from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -342,7 +343,7 @@ class DifferentiatedGraph:
         self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
         memo = self._memo_of_backward(moment, values)
-        with generated.kept_in(self._generated):
+        with generated.kept_in(self._generated), listening():
             run = _recalled_program(memo, {} if memo is None else memo.recall() or {})
             if run is None:
                 run = self._how.bw_compiler(self._backward_graph(moment, inputs), list(values))
@@ -389,7 +390,8 @@ class DifferentiatedGraph:
         assert moment.strides is not None
         backward = self._backward_function(moment.strides)
         try:
-            return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
+            with listening():
+                return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
         except NotDifferentiable:
             return backward
 

@@ -33,6 +33,7 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
+from bothways.runtime.listening import listening
 from bothways.symbols import Symbol, expression_of
 from bothways.symbols.layouts import symbolic_strides
 
@@ -193,7 +194,7 @@ class SizedGraph(DifferentiatedGraph):
     ) -> SizedBackward:
         if len(self._sized_backwards) >= MOST_BACKWARDS:
             raise NotRepeatable("a backward for sizes that keep changing what it does")
-        with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions:
+        with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions, listening():
             joint = self._joint_for(tangents, autocast, inputs)
             graph = extract(joint, self._backward_inputs(joint), joint.gradients)
             with generated.kept_in(self._generated):
