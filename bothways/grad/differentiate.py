@@ -279,7 +279,9 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)) or self._is_told(inputs):
+        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+            return self.function(*inputs)
+        if self._uneven_inputs and self._is_told(inputs):
             return self.function(*inputs)
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
@@ -299,8 +301,8 @@ class DifferentiatedGraph:
         Eager does not come near the inputs that only the others were computed from. Here they get None: to a leaf that
         is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
         """
-        uneven = self._uneven_inputs
-        return bool(uneven) and any(not inputs[i].is_leaf or inputs[i]._backward_hooks for i in uneven)
+        uneven = [inputs[index] for index in self._uneven_inputs]
+        return any(not tensor.is_leaf or tensor._backward_hooks for tensor in uneven)
 
     # What the node calls.
 

@@ -152,7 +152,9 @@ class SizedGraph(DifferentiatedGraph):
     def __call__(self, *values: Any) -> Any:
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
-        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)) or self._is_told(tensors):
+        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
+            return self.function(*values)
+        if self._uneven_inputs and self._is_told(tensors):
             return self.function(*values)
         results = apply_node(self._at(numbers), *self._related(tensors))
         write_back(tensors, self.changed, results[self.result_count :])
