@@ -21,7 +21,7 @@ help:
 	@echo "make typecheck mypy alone"
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
-	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000)"
+	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000 FEATURES=all)"
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
@@ -57,9 +57,11 @@ slow: $(READY)
 
 SEED ?= 1000
 COUNT ?= 2000
+FEATURES ?=
 
 soak: $(READY)
-	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_soak.py
+	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
+	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_soak.py
 
 # How long each fault goes on, as a share of its usual time.
 FAULTS ?= 1.0

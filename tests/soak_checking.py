@@ -95,11 +95,15 @@ def tensors_in(value, found):
     return found
 
 
-def gradients(result, wanted):
+def gradients(result, wanted, kept=None):
+    """What a backward through the result gives; with ``kept``, a real one, after which those have their gradients."""
     tensors = tensors_in(result, [])
     if not tensors:
         return None
     try:
+        if kept is not None:
+            sum(part.sum() for part in tensors).backward()
+            return [each.grad for each in (*wanted, *kept)]
         return torch.autograd.grad(sum(part.sum() for part in tensors), wanted, allow_unused=True)
     except RuntimeError as error:
         return type(error).__name__  # the text may name nodes of the graph
@@ -108,8 +112,13 @@ def gradients(result, wanted):
 def calls(module, function):
     """What every call of a program shows."""
     shown = []
-    for call in CALLS:
+    between, kept = getattr(module, "between", None), getattr(module, "KEPT", None)
+    for number, call in enumerate(CALLS):
         module.LOG.clear()
+        if kept is not None:
+            kept.clear()
+        if between is not None:
+            between(number)
         args, kwargs = arguments(module, *call)
         error = result = None
         try:
@@ -121,7 +130,7 @@ def calls(module, function):
             "raised": raised(error),
             "log": list(module.LOG),
             "state": snapshot([result, args, kwargs, state, module.Base.kind, torch.is_grad_enabled()]),
-            "gradients": snapshot(gradients(result, [args[0], module.MODEL.weight])),
+            "gradients": snapshot(gradients(result, [args[0], module.MODEL.weight], kept)),
             "hooks": list(module.LOG),
         }
         shown.append(parts)
@@ -129,15 +138,27 @@ def calls(module, function):
     return shown
 
 
-def disagreement(source, backend="eager"):
-    """The first thing in which the compiled program is not like the plain one; None when there is none."""
+def undo(module):
+    """Put back what a program replaced."""
+    if hasattr(module, "between"):
+        module.between(None)
+
+
+def disagreement(source, backend="eager", *, kernels=True):
+    """The first thing in which the compiled program is not like the plain one; None when there is none.
+
+    ``kernels`` says whether small graphs become kernels, too.
+    """
     plain, compiled = load(source, "<soak>"), load(source, "<soak>")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=kernels):
             warnings.simplefilter("ignore")
             expected = calls(plain, plain.target)
+            undo(plain)
             got = calls(compiled, bothways.compile(compiled.target, backend=backend))
     finally:
+        undo(plain)
+        undo(compiled)
         torch.set_grad_enabled(True)
         bothways.reset()
     for number, (before, after) in enumerate(zip(expected, got, strict=True)):

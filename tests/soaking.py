@@ -10,6 +10,7 @@ import itertools
 import random
 import re
 
+import soak_features
 import soak_templates
 
 # The kinds of expressions: t tensor, n int, b bool, s string, l list of tensors, i list of ints, d dict of tensors,
@@ -338,10 +339,12 @@ class Scope:
 
 
 class Writer:
-    """Fills templates; ``size`` is how many statements it may still write."""
+    """Fills templates; ``size`` is how many statements it may still write, ``features`` what is to stand out."""
 
-    def __init__(self, seed, size=9):
+    def __init__(self, seed, size=9, features=()):
         self.random, self.size = random.Random(seed), size
+        self.features = [soak_features.FEATURES[name] for name in features]
+        self.standing_out = [row for feature in self.features for row in feature.statements]
         self.numbers = itertools.count()
         self.depth = 0
         self.forbidden = []  # calls that could come back here
@@ -356,7 +359,8 @@ class Writer:
             parameters.add(kind, name)
         rest = self.statements(parameters, 3, self.size)
         target = self.fill(TARGET.replace("{body}", indented(f"{body}\n{rest}", 4)), parameters)
-        return f"{IMPORTS}\n{classes}\n{SETUP}\n{soak_templates.PRELUDE}\n{target}"
+        preludes = "\n".join([soak_templates.PRELUDE, *(feature.prelude for feature in self.features)])
+        return f"{IMPORTS}\n{classes}\n{SETUP}\n{preludes}\n{target}"
 
     # Statements.
 
@@ -367,6 +371,8 @@ class Writer:
     def statement(self, scope, depth, *extra):
         table = STATEMENTS + [row for rows in extra for row in rows] * 3
         while True:
+            if self.features and not self.forbidden and self.random.random() < STANDS_OUT:
+                table = self.standing_out or table
             (_, template), = self.random.choices(table, [weight for weight, _ in table])
             if depth <= 0 and re.search(r"\{(block|loop|risky|function)\}", template):
                 continue
@@ -453,6 +459,9 @@ class Writer:
         try:
             while True:
                 templates = EXPRESSIONS[kind]
+                own = [row for feature in self.features for row in feature.expressions.get(kind, ())]
+                if own and not self.forbidden and self.depth < 4 and self.random.random() < STANDS_OUT:
+                    templates = own
                 template = self.random.choice(templates if self.depth < 4 else templates[:6])
                 if any(word in template for word in self.forbidden):
                     continue
@@ -464,6 +473,7 @@ class Writer:
             self.depth -= 1
 
 
+STANDS_OUT = 0.3  # how often the rows of features are taken, where there are any
 # Functions with generated bodies, in the order of the prelude: each calls only those before it.
 CALLS = [".scaled(", "super().scaled(", "MODEL(", "helper", "recursive(", "produce(", "delegating("]
 BLOCKS = frozenset({"block", "loop", "risky", "function", *(f"method{level}" for level in range(len(CALLS)))})
@@ -473,6 +483,6 @@ def indented(text, columns):
     return text.replace("\n", "\n" + " " * columns)
 
 
-def program(seed):
-    """The source of one program."""
-    return Writer(seed).program()
+def program(seed, features=()):
+    """The source of one program; without features it is an everyday one."""
+    return Writer(seed, features=features).program()

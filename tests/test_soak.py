@@ -1,32 +1,53 @@
 """Generated programs do the same plainly and compiled: results, gradients, mutations, effects in order, exceptions.
 
-``make soak SEED=… COUNT=…`` runs as many others as one likes.
+``make soak SEED=… COUNT=…`` runs as many others as one likes, each in all ways: with every backend, and native both
+with kernels for everything and with small graphs left alone. ``FEATURES=hooks,special`` chooses what stands out.
 """
 
 import os
 
 import pytest
 import soak_checking
+import soak_features
 import soaking
+import torch
 
 COUNT = 300
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
+SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
 PACK = 10  # programs a test
 
+# What stands out in every other program of the long run, and in some of the short one.
+READY = ("hooks", "special")
+CHOSEN = os.environ.get("BOTHWAYS_SOAK_FEATURES") or ",".join(READY)
+FEATURES = list(soak_features.FEATURES) if CHOSEN == "all" else [name for name in CHOSEN.split(",") if name]
 
-def backend_of(seed):
+# A backend, and whether native makes kernels of small graphs, too.
+WAYS = (("eager", True), ("aot_eager", True), ("native", True), ("native", False))
+
+
+def ways_of(seed):
     """Most programs run with the backend that runs what was captured; the others differentiate and build as well."""
-    return {0: "aot_eager", 5: "native"}.get(seed % 20, "eager")
+    if SWEEP:
+        return WAYS
+    return [{0: ("aot_eager", True), 5: ("native", True), 15: ("native", False)}.get(seed % 20, ("eager", True))]
 
 
-def check(seed):
-    source, backend = soaking.program(seed), backend_of(seed)
-    try:
-        found = soak_checking.disagreement(source, backend)
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-    assert found is None, f"seed {seed}, backend {backend}\n{source}\n{found}"
+def features_of(seed):
+    """Every other program is an everyday one; the others take turns with the features."""
+    return (FEATURES[seed // 2 % len(FEATURES)],) if FEATURES and seed % 2 else ()
+
+
+def check(seed, features=(), ways=None):
+    source = soaking.program(seed, features)
+    for backend, kernels in ways or ways_of(seed):
+        try:
+            found = soak_checking.disagreement(source, backend, kernels=kernels)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        small = "" if kernels else ", small graphs as they are"
+        assert found is None, f"seed {seed}, features {features}, backend {backend}{small}\n{source}\n{found}"
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PACK))
@@ -35,11 +56,39 @@ def test_generated_programs_are_the_same_compiled(first):
         check(seed)
 
 
+@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize("feature", FEATURES)
+def test_programs_in_which_a_feature_stands_out(feature, way):
+    for seed in range(4):
+        check(seed, (feature,), [WAYS[way]])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + MORE, PACK))
 def test_more_generated_programs_are_the_same_compiled(first):
     for seed in range(first, min(first + PACK, FIRST + MORE)):
-        check(seed)
+        check(seed, features_of(seed))
+
+
+@pytest.mark.parametrize("feature", soak_features.FEATURES)
+def test_programs_with_a_feature_can_be_written_and_have_it(feature):
+    rows = soak_features.FEATURES[feature]
+    sources = [soaking.program(seed, (feature,)) for seed in range(20)]
+    for source in sources:
+        compile(source, "<soak>", "exec")
+    everyday = [soaking.program(seed) for seed in range(20)]
+    assert rows.expressions or rows.statements
+    assert all(source != plain for source, plain in zip(sources, everyday, strict=True))
+    assert all(rows.prelude in source for source in sources)
+
+
+def test_functions_that_a_program_replaces_are_put_back():
+    before = torch.sin, torch.Tensor.sin, torch.nn.Linear.forward, torch.nn.functional.relu
+    module = soak_checking.load(soaking.program(0, ("patched",)), "<soak>")
+    soak_checking.calls(module, module.target)
+    assert torch.sin is not before[0]
+    soak_checking.undo(module)
+    assert before == (torch.sin, torch.Tensor.sin, torch.nn.Linear.forward, torch.nn.functional.relu)
 
 
 def test_a_program_that_differs_is_made_smaller():

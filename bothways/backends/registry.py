@@ -19,6 +19,7 @@ from bothways.backends.eager import eager
 from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
+from bothways.runtime.listening import listening
 
 CompiledGraph = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], CompiledGraph]
@@ -94,7 +95,8 @@ def backend_name(backend: str | Backend) -> str:
 def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
     """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
     try:
-        compiled = backend(gm, list(example_inputs))
+        with listening():
+            compiled = backend(gm, list(example_inputs))
     except KernelWarning:  # somebody wants warnings to be errors
         raise
     except Exception as error:

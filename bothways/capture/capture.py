@@ -35,6 +35,7 @@ from bothways.capture.values.functions import FunctionValue, external_cell
 from bothways.capture.values.generators import check_abandoned
 from bothways.capture.values.tensors import TensorValue
 from bothways.errors import Break, Unsupported
+from bothways.runtime.listening import listening
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, origin_of
 from bothways.runtime.size_history import SizeHistory
@@ -134,7 +135,7 @@ def capture(
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled)
-    with torch_compat.without_function_modes():  # nobody is to see what capture does
+    with torch_compat.without_function_modes(), listening():  # nobody is to see or hear what capture does
         try:
             return _captured(request)
         except Unrepeatable:

@@ -24,9 +24,12 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.capture.warning_rules import kernel_warns
 from bothways.fake import is_whole_for_torch
 from bothways.runtime.graph_module import graph_module
+from bothways.runtime.listening import heard, may_be_error
 from bothways.runtime.nodes import ApplyFunction, Watched, require_holds
+from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
@@ -142,12 +145,14 @@ class GraphBuilder:
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
+        given = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+        before = heard()
         try:
-            result = fakes.run(
-                run, tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
-            )
+            result = fakes.run(run, *given)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
+        if heard() != before or kernel_warns(target, *given, result):
+            kind, target = self._warning(kind, target)
         node = self.graph.create_node(
             kind,
             target,
@@ -156,6 +161,14 @@ class GraphBuilder:
         )
         self._note_origin(node)
         return self._result(node, result, tensors)
+
+    def _warning(self, kind: str, target: Any) -> tuple[str, Any]:
+        """An operation that warns, as a node that runs at the user's line."""
+        if kind not in ("call_function", "call_method"):
+            return kind, target
+        if may_be_error() and not self.tracer.fullgraph:  # and where it is caught, Python knows best
+            self.tracer.stop("call_unknown", f"{target} warns")
+        return "call_function", Warns(target, self.tracer.where(), self.tracer.frames[-1].globals)
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
         """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""

@@ -60,6 +60,8 @@ def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation can raise on the data it meets."""
     if node.op in ("placeholder", "output"):
         return False
+    if getattr(node.target, "warns", False):
+        return True  # where warnings are errors
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
     name = _name(node).removeprefix("_foreach_")

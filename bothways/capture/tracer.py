@@ -22,6 +22,7 @@ from bothways.capture.sources import Attr, Expression, Injected, Item, Source, W
 from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
+from bothways.runtime.listening import heard
 from bothways.runtime.size_history import SizeHistory
 from bothways.source_text import identifier, printable
 
@@ -247,11 +248,15 @@ class Tracer:
 
     def run_const(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Compute with constants; an exception becomes the captured program's own."""
+        before = heard()
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except (Observed, Unsupported, NotConstant):
             raise
         except Exception as error:
             from bothways.capture.values.exceptions import new_exception
 
             raise Observed(new_exception(self, type(error), error.args)) from None
+        if heard() != before and not self.fullgraph:
+            self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
+        return result

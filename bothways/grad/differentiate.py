@@ -33,6 +33,7 @@ from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
+from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -274,7 +275,9 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)) or self._is_told(inputs):
+        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+            return self.function(*inputs)
+        if self._uneven_inputs and self._is_told(inputs):
             return self.function(*inputs)
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
@@ -294,8 +297,8 @@ class DifferentiatedGraph:
         Eager does not come near the inputs that only the others were computed from. Here they get None: to a leaf that
         is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
         """
-        uneven = self._uneven_inputs
-        return bool(uneven) and any(not inputs[i].is_leaf or inputs[i]._backward_hooks for i in uneven)
+        uneven = [inputs[index] for index in self._uneven_inputs]
+        return any(not tensor.is_leaf or tensor._backward_hooks for tensor in uneven)
 
     # What the node calls.
 
@@ -338,7 +341,7 @@ class DifferentiatedGraph:
         self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
         memo = self._memo_of_backward(moment, values)
-        with generated.kept_in(self._generated):
+        with generated.kept_in(self._generated), listening():
             run = recall_backward(memo, len(values), len(inputs))
             if run is None:
                 run = self._how.bw_compiler(self._backward_graph(moment, inputs), list(values))
@@ -385,7 +388,8 @@ class DifferentiatedGraph:
         assert moment.strides is not None
         backward = self._backward_function(moment.strides)
         try:
-            return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
+            with listening():
+                return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
         except NotDifferentiable:
             return backward
 

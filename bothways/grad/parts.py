@@ -11,6 +11,7 @@ import torch.fx
 
 from bothways.grad.sizes import Sizes, symbols_of
 from bothways.runtime import generated
+from bothways.runtime.listening import listening
 
 CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -32,7 +33,7 @@ class Part:
     def __call__(self, *values: Any) -> Any:
         if self._run is None:
             assert self._compile is not None
-            with generated.kept_in(self._generated):
+            with generated.kept_in(self._generated), listening():
                 self._run = self._compile(self.module, list(values))
         return self._run(*values)
 
@@ -64,7 +65,8 @@ class SizedPart(Part):
             forward: Callable[..., Any] = self.module.forward
             return forward
         environment = self._sizes.environment
-        with environment.later(self._sizes.values(numbers)) as conditions, generated.kept_in(self._generated):
+        later = environment.later(self._sizes.values(numbers))
+        with later as conditions, generated.kept_in(self._generated), listening():
             run = self._compile(self.module, list(values))
         self._programs.insert(0, (self._sizes.condition(conditions), run))
         return run

@@ -33,6 +33,7 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.sizes import Sizes
 from bothways.runtime import generated
+from bothways.runtime.listening import listening
 from bothways.symbols import Symbol, expression_of
 from bothways.symbols.layouts import symbolic_strides
 
@@ -151,7 +152,9 @@ class SizedGraph(DifferentiatedGraph):
     def __call__(self, *values: Any) -> Any:
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
-        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)) or self._is_told(tensors):
+        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
+            return self.function(*values)
+        if self._uneven_inputs and self._is_told(tensors):
             return self.function(*values)
         results = apply_node(self._at(numbers), *self._related(tensors))
         write_back(tensors, self.changed, results[self.result_count :])
@@ -193,7 +196,7 @@ class SizedGraph(DifferentiatedGraph):
     ) -> SizedBackward:
         if len(self._sized_backwards) >= MOST_BACKWARDS:
             raise NotRepeatable("a backward for sizes that keep changing what it does")
-        with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions:
+        with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions, listening():
             joint = self._joint_for(tangents, autocast, inputs)
             graph = extract(joint, self._backward_inputs(joint), joint.gradients)
             with generated.kept_in(self._generated):

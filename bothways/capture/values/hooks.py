@@ -63,6 +63,7 @@ class Event(Value):
     two_phase = True  # what its text refers to is filled in once the event itself is written
     emitted = False
     earlier: Event | None = None
+    retains: TensorValue | None = None  # whose gradient is kept from then on
 
     def emit_effects(self, emitter: Emitter) -> None:
         emitter.rebuild(self)
@@ -116,6 +117,7 @@ class Registration(HandleEvent):
 
     def __init__(self, place: Place, args: Args) -> None:
         self.place, self.args = place, args
+        self.retains = place.moments[0].tensor if place.early is retain_early else None
         self.removed = False
         self._early: torch.fx.Node | None = None
 

@@ -19,6 +19,7 @@ from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.methods import is_none, none
 from bothways.capture.values.objects import ObjectValue
+from bothways.runtime.listening import Dropped
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -138,6 +139,8 @@ def _warn(
 def _would_raise(text: str, kind: type[Warning], module: str, line: int) -> bool:
     """What the filters make of a warning: the first that fits says it."""
     for action, pattern, category, module_pattern, line_wanted in warnings.filters:
+        if category is Dropped:  # what we do not listen to, but the program says
+            continue
         named = pattern is None or pattern.match(text)
         placed = (module_pattern is None or module_pattern.match(module)) and line_wanted in (0, line)
         if named and placed and issubclass(kind, category):

@@ -32,6 +32,7 @@ from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.numbers import NumberValue
+from bothways.runtime.warning_nodes import Warns
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -420,7 +421,12 @@ def _is_number(value: ConstantValue) -> bool:
 
 def _grad(tracer: Tracer, value: TensorValue) -> Value:
     if value.obj is not None and value.source is not None:
+        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.fullgraph:
+            tracer.stop("attribute_unknown", "PyTorch warns of asking for the grad of a tensor that is no leaf")
         return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
+    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.registrations):
+        warns = Warns(getattr, tracer.where(), tracer.frames[-1].globals)
+        tracer.graph.call(warns, (value.node, "grad"))
     return ConstantValue(None)
 
 

@@ -1,0 +1,214 @@
+"""Templates for the generator of ``soaking.py`` around what was once wrong: each feature is a class of bugs.
+
+A program with features is an everyday one in which the rows of those stand out. ``FEATURES`` has, for each name, rows
+of expressions and of statements, as in ``soak_templates.py``, and a prelude.
+"""
+
+from typing import NamedTuple
+
+
+class Feature(NamedTuple):
+    expressions: dict = {}
+    statements: list = []
+    prelude: str = ""
+
+
+# Hooks on tensors that a backward comes to, or does not.
+
+_HOOKED = "{fresh=c} = {t} * 1\nif {c}.requires_grad:\n    {c}.register_hook(noting({s}))\n"
+_SEVERAL = (
+    "{fresh=c} = {t} * 1\nif {c}.requires_grad:\n    {c}.register_hook(noting('first'))\n"
+    "    {c}.register_hook(noting('changes', 2.0))\n    {c}.register_hook(noting('last'))\n"
+)
+_KEPT = "{fresh=c} = {t} * 1\nif {c}.requires_grad:\n    {c}.retain_grad()\n    keep({c})\n"
+_WAYS = [
+    "{T} = {c}.detach() + {t}", "{T} = ({c} > 0).float() * {t}", "{T} = {c}.long().float() + {t}", "{T} = {c}.isnan().float() + {t}",
+    "with torch.no_grad():\n    {T} = {c} * 2 + {t}", "{T} = torch.zeros_like({c}) + {t}", "{T} = {t}", "{T} = {c}.sin()",
+    "{T} = {c} * {t}", "{T} = {c}.detach() * {c}", "{N} = int({c}.detach().sum().sign())", "{T} = ({c} * {t}).detach() + {t} * 2",
+    "{T}, {T} = {c} * {tv}, {tv} * 3", "{T} = Doubled.apply({c}).detach() + {t}", "{T} = Doubled.apply({c}) + {t}",
+]  # fmt: skip
+HOOKS = Feature(
+    statements=[
+        *((2, _HOOKED + way) for way in _WAYS), *((1, _SEVERAL + way) for way in _WAYS), *((1, _KEPT + way) for way in _WAYS),
+        (2, "{fresh=c}, {fresh=d} = {t} * 1, {t} * 2\nif {c}.requires_grad and {d}.requires_grad:\n    torch.autograd.graph.register_multi_grad_hook([{c}, {d}], noting('all'))\n{T} = {c}.detach() + {d}"),
+        (1, "{fresh=c} = {t} * 1\nif {c}.requires_grad:\n    {fresh=h} = {c}.register_hook(noting('gone'))\n    {h}.remove()\n{T} = {c}.sin()"),
+        (1, "{fresh=c} = {t} * 1\nif {c}.grad_fn is not None:\n    {c}.grad_fn.register_prehook(noting('before'))\n{T} = {c}.detach() + {t}"),
+        (1, "{fresh=c} = {t} * 1\nif {c}.requires_grad:\n    for {N} in range(2):\n        {c}.register_hook(noting({s}))\n{L} = [{c}.detach(), {c} * 2]"),
+    ],
+    prelude='''
+KEPT = []
+
+def keep(t):
+    KEPT.append(t)
+
+def noting(name, factor=None):
+    def hook(*grads):
+        LOG.append(("hook", name, snapshot(list(grads))))
+        return None if factor is None else grads[0] * factor
+    return hook
+''',
+)  # fmt: skip
+
+# Numbers with few digits, and whatever can see that a result was rounded or is too large.
+
+_SMALL = ["{t}.half()", "{t}.bfloat16()"]
+_SEEN_BY = [
+    "({h} * 1000).isinf()", "({h} * 300 * 300 - {h} * 300 * 300).isnan()", "torch.isfinite(({h} * 40000).float())", "({h} / 3).floor()",
+    "(({h} + 1) > {h})", "({h} * 0.1).sign()", "({h} + 1 == {h} + 1.0009)", "({h} * 7).round()", "(({h} * 100).clamp(-900, 900)).int()",
+    "({h} * 1.001).double()", "({h} * 1.001 - {h}).float()", "torch.sign({h} * 1e-5 * 1e-4)", "({h} * 3).to(torch.bfloat16)", "(({h} * 2000) > 60000)",
+    "({h} + 0.0004).trunc()", "(({h} * 900).exp() == torch.inf)", "({h} / 3 * 3 != {h})", "(({h} / 7).bool())",
+]  # fmt: skip
+HALVES = Feature(
+    {"t": [f"{seen.replace('{h}', half)}.float()" for seen in _SEEN_BY for half in _SMALL] + [f"({half} * 2).float()" for half in _SMALL]}
+)
+
+# Values at the edges of what numbers can be.
+
+_EDGES = [
+    "abs", "neg", "relu", "sign", "signbit", "isnan", "isinf", "isfinite", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "log",
+    "log1p", "expm1", "sinh", "cosh", "tanh", "sigmoid", "reciprocal", "square", "erf", "atan", "nan_to_num", "logical_not", "frac",
+]  # fmt: skip
+_EDGE_LAYERS = ["relu6", "gelu", "softshrink", "hardtanh", "hardswish", "silu", "softplus", "elu", "leaky_relu", "tanhshrink"]
+_EDGE_PAIRS = ["maximum", "minimum", "fmod", "remainder", "atan2", "copysign", "fmax", "fmin", "div", "eq", "lt", "true_divide", "ge", "logical_xor"]
+SPECIAL = Feature(
+    {
+        "t": [
+            "special({t})", *(f"torch.{name}(special({{t}})).float()" for name in _EDGES),
+            *(f"torch.nn.functional.{name}(special({{t}}))" for name in _EDGE_LAYERS),
+            *(f"torch.{name}(special({{tv=a}}), special({{a}}.neg())).float()" for name in _EDGE_PAIRS),
+            *(f"torch.{name}(special({{tv=a}}), {{a}}).float()" for name in _EDGE_PAIRS),
+            "special({t}).double().sinh().float()", "special({t}).clamp(-1, 1)", "special({t}).sum()", "special({t}).amax()", "special({t}).reshape(-1).softmax(0)",
+            "torch.fmod(special({t}), 3.0)", "(special({t}) > {t}).float()", "torch.where(special({t}).isnan(), {t}, 0.0)", "special({t}).half().float()",
+        ]
+    },
+    prelude='''
+EDGES = torch.tensor([0.0, -0.0, 1e-40, -1e-40, 1e-45, math.inf, -math.inf, math.nan, 3.4e38, -3.4e38, 1.2e-38, 88.5, -88.5, 0.5, -0.5, 710.0])
+
+def special(t):
+    """Every other element is one of the edges; gradients go through the rest."""
+    count = max(t.numel(), 1)
+    edges = EDGES.repeat(count // len(EDGES) + 1)[:count].to(t.dtype)
+    taken = torch.arange(count) % 2 == 0
+    return torch.where(taken, edges, t.reshape(-1)).reshape(t.shape) if t.numel() else t
+''',
+)  # fmt: skip
+
+# Bytes other than 0 and 1 that are taken for bools.
+
+BOOLS = Feature(
+    {
+        "t": [
+            f"{expression}.float()"
+            for expression in (
+                "truths({t})", "(~truths({t}))", "torch.logical_and(truths({t}), truths({t}).all())", "truths({t}).sum()", "truths({t}).int()",
+                "(truths({t}) ^ True)", "truths({t}).cumsum(0)", "torch.where(truths({tv=a}), {a}, -{a})", "(truths({t}) == True)", "truths({t}).any()",
+                "(truths({t}) & (truths({t}).sum() > 0))", "truths({t}).to(torch.uint8)", "truths({t}).view(torch.uint8)", "(truths({t}) * 3)",
+            )
+        ]
+    },
+    [(1, "{fresh=c} = octets({t})\n{fresh=d} = {c}.view(torch.bool)\n{c}.add_(2)\n{T} = {d}.float()"), (1, "{N} = int(truths({t}).sum())")],
+    '''
+def octets(t):
+    return (t.detach().float().nan_to_num(1.0, 2.0, 3.0).abs() * 3).clamp(0, 200).to(torch.uint8)
+
+def truths(t):
+    return octets(t).view(torch.bool)
+''',
+)  # fmt: skip
+
+# Functions that others replace between two calls. ``between`` says before each call which are.
+
+PATCHED = Feature(
+    {
+        "t": [
+            "torch.sin({t})", "{t}.sin()", "torch.nn.functional.relu({t})", "torch.nn.functional.linear({t}.reshape(1, -1), {t}.reshape(1, -1)[:, :1].detach() * 0 + {t}.reshape(1, -1).detach())",
+            "({t} * math.sqrt(abs({n}) + 1))", "mine({t})", "mine({t}, {n})", "LAYER({t}.reshape(-1)[:1])", "({t} * time.time())", "({t} * random.random())",
+        ],
+        "n": ["len([1, 2, 3])", "int(math.sqrt(16))", "int(time.time())"],
+        "b": ["isinstance(3, Registered)"],
+    },
+    prelude='''
+import abc, random, time, builtins
+from unittest import mock
+
+def mine(t, by=2):
+    return t * by
+
+def other(t, by=5):
+    return t - by
+
+class Registered(abc.ABC):
+    pass
+
+LAYER = torch.nn.Linear(1, 1)
+with torch.no_grad():
+    LAYER.weight.fill_(0.5), LAYER.bias.fill_(1.0)
+
+REPLACED = [
+    ("torch.sin", lambda t: t * 2), ("torch.nn.functional.relu", lambda t: t + 1), ("torch.nn.functional.linear", lambda *given: given[0] * 3),
+    ("torch.Tensor.sin", lambda t: t * 3), ("torch.nn.Linear.forward", lambda self, t: t * 7), ("math.sqrt", lambda n: 9.0),
+    ("time.time", lambda: 4.0), ("random.random", lambda: 0.25),
+]
+ORIGINAL = mine.__code__, mine.__defaults__
+ACTIVE = []
+
+def between(number):
+    """Replace other functions before each call; ``None`` puts back all."""
+    while ACTIVE:
+        ACTIVE.pop().stop()
+    mine.__code__, mine.__defaults__ = ORIGINAL
+    if number is None:
+        return
+    names = REPLACED if number >= 2 else [("time.time", lambda: 3.0), ("random.random", lambda: 0.5)]
+    for path, function in names:
+        ACTIVE.append(mock.patch(path, function))
+        ACTIVE[-1].start()
+    if number >= 2:
+        mine.__defaults__ = (3,)
+    if number >= 3:
+        mine.__code__ = other.__code__
+        Registered.register(int)
+''',
+)  # fmt: skip
+
+# Tensors without memory in the middle.
+
+META = Feature(
+    {
+        "t": ["({t} * {t}.to('meta').dim())", "(torch.zeros({tv=a}.to('meta').shape) + {a})", "({t} + torch.ones(3, device='meta').numel())"],
+        "n": ["{t}.to('meta').numel()", "torch.ones({small}, device='meta').numel()", "{t}.new_ones(2, device='meta').dim()", "len({t}.to('meta').shape)"],
+        "b": ["{t}.to('meta').is_meta", "({t}.to('meta').dtype is {t}.dtype)"],
+    },
+    [
+        (2, "{fresh=c} = {t}.to('meta') * 2 + 1\nnote(list({c}.shape), {c}.device.type)"), (1, "{fresh=c} = torch.ones(2, 3, device='meta')\n{fresh=d} = ({c} @ {c}.t()).sin()\nnote(list({d}.shape))"),
+        (1, "{fresh=c} = {t}.detach().new_zeros(3, device='meta')\n{c}.add_(1)\n{N} = {c}.numel()"), (1, "with torch.device('meta'):\n    {fresh=c} = torch.zeros(2)\nnote({c}.device.type)"),
+    ],
+)  # fmt: skip
+
+# Factories, and variables called as they are.
+
+_NAMES = ["empty", "full", "zeros", "ones", "torch_", "inputs", "result", "step", "self", "buffer", "out", "data"]
+FACTORIES = Feature(
+    {
+        "t": [
+            "torch.empty(2).fill_({n}).sum()", "torch.empty_like({t}).fill_(1.5)", "torch.full((2,), 1.5).sum()", "torch.full_like({t}, {n})", "torch.zeros(2, 2).sum()",
+            "torch.empty(2, 2).zero_().sum()", "torch.ones(3)[:1]", "{t}.new_empty(2).copy_(torch.ones(2)).sum()", "torch.arange({small}).float().sum()", "torch.linspace(0, 1, 3).sum()",
+            "torch.eye(2).sum()", "torch.tensor([1.5, {n}]).sum()", "torch.empty(0).sum()", "{t}.new_full((2,), 2.5).sum()", "torch.scalar_tensor(2.5)",
+        ]
+    },
+    [
+        *((1, f"{name} = {{t}} + 1\n{{T}} = torch.empty_like({name}).copy_({name}.detach()) + {name}") for name in _NAMES),
+        *((1, f"{name} = torch.{name}\n{{T}} = {name}(2).sum() * 0 + {{t}}") for name in ("zeros", "ones")),
+        (1, "empty = torch.empty(2)\nempty.fill_({n})\n{T} = empty.sum() + {t}"), (1, "{fresh=c} = torch.empty({n} % 3 + 1)\n{c}[:] = {n}\n{T} = {c}.sum() + {t}"),
+    ],
+)  # fmt: skip
+
+FEATURES: dict[str, Feature] = {
+    "hooks": HOOKS,
+    "halves": HALVES,
+    "special": SPECIAL,
+    "bools": BOOLS,
+    "patched": PATCHED,
+    "meta": META,
+    "factories": FACTORIES,
+}
