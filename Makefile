@@ -65,9 +65,10 @@ soak: $(READY)
 
 # How long each fault goes on, as a share of its usual time.
 FAULTS ?= 1.0
+FAULT_TESTS := $(addprefix tests/test_,faults.py threads.py unloading.py compiler_troubles.py cache_trust.py cache_damage.py)
 
 faults: $(READY)
-	BOTHWAYS_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q -s -n 0 -m faults $(ARGS)
+	BOTHWAYS_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q -s -n 0 -m 'faults or (slow or not slow)' $(FAULT_TESTS) $(ARGS)
 
 conformance: $(READY)
 	rm -rf build/conformance

@@ -115,10 +115,10 @@ class Stress:
         time.sleep(chance.random() * 0.01)
 
 
-def main(seconds):
+def main(seconds, backend="eager"):
     begin = time.time()
     while (left := seconds - (time.time() - begin)) > 0:
-        stress = Stress(seed=random.randrange(10**6)).run(min(left, 20))
+        stress = Stress(backend, seed=random.randrange(10**6)).run(min(left, 20))
         print(f"{time.time() - begin:.0f} s: {stress.calls} calls", flush=True)
         if stress.wrong:
             raise SystemExit(f"seed {stress.seed}: {stress.wrong}")
@@ -128,4 +128,4 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore", bothways.errors.RecompileLimitWarning)
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 600)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 600, *sys.argv[2:])

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 
+import faults_threads
 import pytest
 
 pytestmark = pytest.mark.faults
@@ -182,6 +183,13 @@ def test_forks_while_other_threads_capture_and_build(tmp_path):
         BOTHWAYS_CACHE_DIR=str(tmp_path),
     )
     finish(process, 900)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_threads_call_and_compile_while_others_reset(backend):
+    seconds = str(300 * SCALE)  # ten minutes in all
+    subprocess.run([sys.executable, faults_threads.__file__, seconds, backend], check=True, timeout=1700)
 
 
 @pytest.mark.timeout(1800)
