@@ -93,6 +93,19 @@ def special(t):
 ''',
 )  # fmt: skip
 
+# The same, with the signs of zeros looked at: comparisons do not tell them apart.
+
+SIGNS = Feature(
+    {
+        "t": [
+            *(f"torch.signbit(torch.nn.functional.{name}(special({{t}}))).float()" for name in _EDGE_LAYERS),
+            *(f"torch.signbit(torch.{name}(special({{t}})).float()).float()" for name in _EDGES),
+            *(f"torch.signbit(torch.{name}(special({{tv=a}}), special({{a}}.neg())).float()).float()" for name in _EDGE_PAIRS),
+        ]
+    },
+    prelude=SPECIAL.prelude,
+)
+
 # Bytes other than 0 and 1 that are taken for bools.
 
 BOOLS = Feature(
@@ -207,6 +220,7 @@ FEATURES: dict[str, Feature] = {
     "hooks": HOOKS,
     "halves": HALVES,
     "special": SPECIAL,
+    "signs": SIGNS,
     "bools": BOOLS,
     "patched": PATCHED,
     "meta": META,
