@@ -224,10 +224,15 @@ def test_nan_and_infinity(dtype):
             lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=0), lambda x: x**2,
             lambda x: x**0.5, lambda x: x**-1, lambda x: 2**x, lambda x: x.clamp(x.flip(0), x),
             lambda x: torch.where(x > 0, x, -x), lambda x: torch.div(x, 2.5, rounding_mode="trunc"),
-            lambda x: x.amax(1), lambda x: x.amin(1), lambda x: x.sum(1), lambda x: x.prod(1), lambda x: x.softmax(1),
+            lambda x: x.amax(1), lambda x: x.amin(1), lambda x: x.sum(1), lambda x: x.float().prod(1),
+            lambda x: x.softmax(1),
             lambda x: x.logsumexp(1), lambda x: x.norm(dim=1), lambda x: x.any(1), lambda x: x.all(1),
         )
     ])  # fmt: skip
+
+
+def test_products_of_half_precision_are_left_to_aten():
+    check(lambda x: x.prod(1), torch.rand(5, 40).half() + 0.5, left=["prod"])
 
 
 def test_a_bound_that_is_no_number_is_left_to_aten():
