@@ -7,6 +7,7 @@ generated code uses, or keep a text from being written to a file.
 from __future__ import annotations
 
 import keyword
+import re
 import unicodedata
 
 
@@ -28,6 +29,15 @@ def identifier(text: str, otherwise: str = "value") -> str:
     if not name.isidentifier():
         return f"{otherwise}_{name}" if name else otherwise
     return f"{name}_" if keyword.iskeyword(name) or name == "__debug__" else name
+
+
+# A string as ``repr`` writes it.
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+
+
+def words_in(code: str) -> set[str]:
+    """The names and numbers of generated Python, without what its strings say."""
+    return set(re.findall(r"\w+", _LITERAL.sub("''", code)))
 
 
 def printable(text: str) -> str:

@@ -18,7 +18,7 @@ from bothways.backends.aot import run_and_forget
 from bothways.lower.graph import lower
 from bothways.lower.names import GraphNames
 from bothways.lower.program import Program
-from bothways.source_text import identifier, in_comment, is_plain_name, printable
+from bothways.source_text import identifier, in_comment, is_plain_name, printable, words_in
 from bothways.testing import same
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -393,3 +393,40 @@ def test_dumps_that_cannot_be_written_are_a_warning(below, tmp_path, monkeypatch
     monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / below))
     with pytest.warns(bothways.errors.KernelWarning, match="not written to BOTHWAYS_DUMP"):
         assert same(bothways.compile(continued, backend="native")(x), continued(x))
+
+
+# Words of generated code in strings of the user's.
+
+
+def after_a_break(x):
+    message, mul = "failure", x * 2
+    print(end="")
+    return mul, message
+
+
+def in_a_loop(x):
+    message, y = "after the failure: result", x * 2
+    for number in range(3):
+        print(end="")
+        y = y + number
+    return y, message
+
+
+def beside_a_handler(x):
+    message, y = 'it\'s a "failure"', x * 2
+    try:
+        print(end="")
+    except ValueError:
+        message = "error"
+    return y, message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [after_a_break, in_a_loop, beside_a_handler])
+def test_a_string_may_hold_a_word_of_generated_code(function, backend):
+    check(function, backend)
+
+
+def test_words_are_those_outside_of_strings():
+    code = f"f(a, {'failure'!r}, {chr(39) + ' b'!r}, {chr(34) + chr(39) + ' c'!r}, {b'd'!r}, e[{'g'!r}].h, 'x\\\\', i)"
+    assert words_in(code) - {"b"} == {"f", "a", "e", "h", "i"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +24,7 @@ from bothways.runtime.callees import COMPILED_CALLEE
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import Next, go_on, step_function, while_handling
 from bothways.runtime.resume import Continuation, Entry, NotResumable, Origin, ResumePoint, entry_point, resumed_code
+from bothways.source_text import words_in
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -193,7 +193,8 @@ class Stop:
         following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
         # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has been
         # through this frame: if the frame held it, both would hold each other.
-        held = [name for name in (*emitter.tensors.values(), "failure") if re.search(rf"\b{name}\b", arguments)]
+        passed = words_in(arguments)
+        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed]
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation or not is_compiled:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]

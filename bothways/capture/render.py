@@ -29,7 +29,7 @@ from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
-from bothways.source_text import identifier, is_plain_name
+from bothways.source_text import identifier, is_plain_name, words_in
 
 if TYPE_CHECKING:
     import torch.fx
@@ -161,7 +161,8 @@ def render(
     if tracer.grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
-    done = [name for name in emitter.tensors.values() if not re.search(rf"\b{name}\b", "\n".join(last))]
+    needed = words_in("\n".join(last))
+    done = [name for name in emitter.tensors.values() if name not in needed]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
