@@ -6,6 +6,7 @@ parameters, buffers, hooks, ``train()`` and attribute writes are one and the sam
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import types
 from collections.abc import Callable
@@ -31,11 +32,18 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
     if isinstance(original, torch.jit.ScriptModule):
         raise InvalidTarget("a ScriptModule is compiled already")
     cls = type(original)
-    face = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    twin: Any = object.__new__(_subclass(cls, {**MEMBERS, **face}))
-    object.__setattr__(twin, "__dict__", original.__dict__)
     compiled_call = compile_function(_own_copy(call_module, f"{cls.__qualname__}.__call__"))
-    for name, value in zip(SLOTS, (original, compiled_call, compile_function), strict=True):
+
+    # A closure, as attributes of a module are read slowly.
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compiled_call(original, *args, **kwargs)
+
+    torch_compat.show_torch_compile_instead(__call__, _call_plainly)
+    __call__.__bothways__ = None  # type: ignore[attr-defined]  # captures know it, and look at the module behind the twin
+    face = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    twin: Any = object.__new__(_subclass(cls, {**MEMBERS, **face, "__call__": __call__}))
+    object.__setattr__(twin, "__dict__", original.__dict__)
+    for name, value in zip(SLOTS, (original, compiled_call, compile_function, _End(__call__)), strict=True):
         object.__setattr__(twin, name, value)
     assert isinstance(twin, torch.nn.Module)
     return twin
@@ -43,11 +51,19 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
 
 # What a twin has for itself. Not in its class: a class is freed by the garbage collector alone, and what it held would
 # wait for that.
-SLOTS = ("_orig_mod", "_bothways_call", "_bothways_compile")
+SLOTS = ("_orig_mod", "_bothways_call", "_bothways_compile", "_bothways_end")
 
 
-def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return self._bothways_call(self._orig_mod, *args, **kwargs)
+class _End:
+    """Goes with a twin, and empties the closure of its class's ``__call__``."""
+
+    def __init__(self, call: Any) -> None:
+        self._cells: tuple[types.CellType, ...] = call.__closure__
+
+    def __del__(self) -> None:
+        for cell in self._cells:
+            with contextlib.suppress(ValueError):  # it is empty
+                del cell.cell_contents
 
 
 def _call_plainly(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,13 +83,9 @@ def _reduce(self: Any, protocol: Any) -> Any:
     return _identity, (self._orig_mod,)
 
 
-torch_compat.show_torch_compile_instead(_call, _call_plainly)
-_call.__bothways__ = None  # type: ignore[attr-defined]  # captures know it, and look at the module behind the twin
-
 MEMBERS: dict[str, Any] = {
     "__slots__": SLOTS,
     "__bothways_original__": True,
-    "__call__": _call,
     "__deepcopy__": _deep_copy,
     "__copy__": _shallow_copy,
     "__reduce_ex__": _reduce,

@@ -110,12 +110,14 @@ class Dispatcher:
     @property
     def programs(self) -> list[Program]:
         """The programs in the order they were made."""
-        return list(self._programs.values())
+        with self._lock:
+            return list(self._programs.values())
 
     @property
     def by_recency(self) -> list[Program]:
         """The programs in the order they are tried."""
-        return [self._programs[number] for number in self._order(self._first)]
+        with self._lock:
+            return [self._programs[number] for number in self._order(self._first)]
 
     def add(self, program: Program, generation: int | None = None) -> None:
         """Put a program first; not if it was begun in a generation that is over."""
@@ -311,9 +313,8 @@ def is_compiled(function: Any) -> bool:
 
 
 def _forget_files(files: list[str]) -> None:
-    for filename in files:
-        linecache.cache.pop(filename, None)
-    files.clear()
+    while files:  # another thread may add one at any time
+        linecache.cache.pop(files.pop(), None)
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
