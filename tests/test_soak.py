@@ -19,9 +19,8 @@ SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
 PACK = 10  # programs a test
 
 # What stands out in every other program of the long run, and in some of the short one.
-READY = ("hooks", "special")
-CHOSEN = os.environ.get("BOTHWAYS_SOAK_FEATURES") or ",".join(READY)
-FEATURES = list(soak_features.FEATURES) if CHOSEN == "all" else [name for name in CHOSEN.split(",") if name]
+CHOSEN = os.environ.get("BOTHWAYS_SOAK_FEATURES")
+FEATURES = CHOSEN.split(",") if CHOSEN else list(soak_features.FEATURES)
 
 # A backend, and whether native makes kernels of small graphs, too.
 WAYS = (("eager", True), ("aot_eager", True), ("native", True), ("native", False))
