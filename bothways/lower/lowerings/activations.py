@@ -104,12 +104,16 @@ def _log_sigmoid_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, ke
 
 @lowers(aten.threshold.default)
 def _threshold(b: Builder, out: torch.Tensor, x: Node, threshold: float, value: float) -> Node:
+    if out.dtype == torch.bool:
+        raise NotLowered
     [t] = terms(b, out.dtype, x)
     return Term(b, value, t.dtype).where(t <= threshold, t).as_(out.dtype)
 
 
 @lowers(aten.threshold_backward.default)
 def _threshold_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, threshold: float) -> Node:
+    if torch.bool in (out.dtype, x.dtype):
+        raise NotLowered
     g, t = Term(b, grad, out.dtype), Term(b, x, wide(x.dtype))
     return Term(b, 0, out.dtype).where(t <= threshold, g).node
 

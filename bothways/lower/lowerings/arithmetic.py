@@ -37,7 +37,7 @@ def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -> Node:
-    if isinstance(x, bool) or isinstance(y, bool):
+    if any(isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool for value in (x, y)):
         raise NotLowered  # ATen does not subtract truths
     return b.map("sub", x, y, dtype=out.dtype) if alpha == 1 else _plus_scaled(b, out, x, y, -alpha)
 
@@ -144,6 +144,8 @@ def refuse_nan(*bounds: Any) -> None:
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def _clamp(b: Builder, out: torch.Tensor, x: Node, low: Any = None, high: Any = None) -> Node:
     refuse_nan(low, high)
+    if out.dtype == torch.bool:
+        raise NotLowered
     found = b.map("copy", x, dtype=out.dtype) if low is None else _clamp_min(b, out, x, low)
     return found if high is None else _clamp_max(b, out, found, high)
 
@@ -162,6 +164,8 @@ def _clamp_max(b: Builder, out: torch.Tensor, x: Node, high: Operand) -> Node:
 
 @lowers(aten.addcmul.default)
 def addcmul(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: Any = 1) -> Node:
+    if out.dtype == torch.bool:
+        raise NotLowered
     t, u, v = terms(b, out.dtype, x, scaled(b, y, value, wide(out.dtype)), z)
     return (u.times_plus(v, t) if out.dtype.is_floating_point else t + u * v).as_(out.dtype)
 

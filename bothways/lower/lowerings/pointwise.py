@@ -53,6 +53,8 @@ def _same_kind(op: str) -> Lowering:
 
 def _rounding(op: str) -> Lowering:
     def lower(b: Builder, out: torch.Tensor, x: Node) -> Node:
+        if out.dtype == torch.bool:
+            raise NotLowered
         return b.map(op if out.dtype.is_floating_point else "copy", x, dtype=out.dtype)
 
     return lower

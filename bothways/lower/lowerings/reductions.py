@@ -160,6 +160,8 @@ def _moments(*, root: bool, with_mean: bool) -> Any:
     def lower(
         b: Builder, out: Any, x: Node, dims: Any = None, *, correction: Any = None, keepdim: bool = False
     ) -> Any:
+        if not x.dtype.is_floating_point:
+            raise NotLowered  # ATen raises
         if with_mean and x.dtype == torch.float64:
             raise NotLowered  # how far from the largest number ATen's mean of means overflows is its own
         t = Term(b, x, torch.float64)  # as ATen: squares and their roots do not overflow on the way

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bothways.lower.builder import Builder
+from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.registry import aten, lowers_floating, overloads
 from bothways.lower.lowerings.term import terms
 from bothways.lower.prims import Node
@@ -54,5 +54,7 @@ def _softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: i
 
 @lowers_floating(aten._log_softmax_backward_data.default)
 def _log_softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
+    if not y.dtype.is_floating_point:
+        raise NotLowered
     g, s = terms(b, y.dtype, grad, y)
     return (g - s.exp() * g.sum(_axes(y, dim))).as_(out.dtype)
