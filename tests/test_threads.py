@@ -276,6 +276,8 @@ assert lock.acquire(blocking=False)
 """)
 
 
+@pytest.mark.slow
+@pytest.mark.faults
 def test_forks_while_threads_capture_and_call():
     run(FORK + """
 done = threading.Event()
