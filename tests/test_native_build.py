@@ -88,7 +88,7 @@ def test_only_what_is_named_is_written():
     assert "#pragma omp declare simd notinbranch\nfloat expf(float);" in text
     assert "simd notinbranch\nfloat expf" in prelude("logaddexp_float(a, b)", {"expf"}.intersection)  # by a helper
     assert "sinf" not in text and "max_float" not in text and "#include" not in text
-    assert text.index("from_bfloat16(uint16_t") < text.index("round_bfloat16(float")  # used by the one that is named
+    assert text.index("float_of(uint32_t") < text.index("round_bfloat16(float")  # used by the one that is named
     assert "declare simd" not in prelude("float y = expf(x);", set().intersection)
 
 

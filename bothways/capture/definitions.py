@@ -16,7 +16,7 @@ import torch
 
 from bothways.capture import policy
 from bothways.capture.guards import STAMPED
-from bothways.capture.replaced import is_as_imported, is_replaced, mentioned, patched_of_tensors
+from bothways.capture.replaced import is_as_imported, is_ours, is_replaced, mentioned, patched_of_tensors
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Definitions:
 
     def name(self, label: str, names: dict[str, Any], name: str) -> None:
         """A name of a library's module is read, or looked for in vain."""
-        if names.get("__name__", "").partition(".")[0] == "bothways":
+        if is_ours(names):
             return
         stamp = self._names.get(id(names))
         if stamp is None:
@@ -68,7 +68,7 @@ class Definitions:
 
     def body(self, function: types.FunctionType) -> None:
         """A function is entered, or its body is known to do what a handler does."""
-        if function not in self._bodies and function.__globals__.get("__name__", "").partition(".")[0] != "bothways":
+        if function not in self._bodies and not is_ours(function.__globals__):
             self._bodies[function] = Body.of(function)
 
     def refuse(self, cls: type, parent: type) -> None:
@@ -174,7 +174,7 @@ def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any
             if name in vars(builtins):
                 yield "builtins", vars(builtins), name
             continue
-        yield globals_.get("__name__", "?"), globals_, name
+        yield policy.name_of(globals_), globals_, name
         module = globals_[name]
         if isinstance(module, types.ModuleType) and policy.is_library_module(module.__name__):
             members: Mapping[str, Any] = vars(module)

@@ -20,6 +20,7 @@ from bothways import torch_compat
 from bothways.capture import policy
 
 _STANDARD, _TORCH = os.path.dirname(os.__file__), os.path.dirname(torch.__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 # What the namespaces that operations read hold when nothing is replaced.
 AS_IMPORTED: dict[int, dict[str, Any]] = {
@@ -36,6 +37,11 @@ def is_as_imported(names: dict[str, Any], name: str) -> bool:
     return value is imported.get(name)
 
 
+def is_ours(names: dict[str, Any]) -> bool:
+    """Whether these are the globals of a module of bothways, which replaces nothing of its own."""
+    return policy.name_of(names).partition(".")[0] == "bothways"
+
+
 def is_replaced(function: Any) -> bool:
     """Whether something that a library's name stands for is a function of somebody else's."""
     return isinstance(function, types.FunctionType) and not _is_library_file(function.__code__.co_filename)
@@ -43,7 +49,7 @@ def is_replaced(function: Any) -> bool:
 
 @functools.cache
 def _is_library_file(filename: str) -> bool:
-    if filename.startswith((_TORCH, "<")):
+    if filename.startswith((_TORCH, _PACKAGE, "<")):
         return True
     return filename.startswith(_STANDARD) and "site-packages" not in filename and "dist-packages" not in filename
 
@@ -52,7 +58,7 @@ def _is_library_file(filename: str) -> bool:
 _OF_TENSORS: dict[str, Any] = {
     name: value
     for name, value in vars(torch.Tensor).items()
-    if not isinstance(value, types.FunctionType) or policy.is_library_module(value.__globals__.get("__name__") or "")
+    if not isinstance(value, types.FunctionType) or policy.is_library_module(policy.name_of(value.__globals__))
 }
 
 # Builtin functions as Python has them, save those that people put others in the place of while nothing else changes.
@@ -85,11 +91,16 @@ def replaced_below() -> str | None:
             return f"Tensor.{min(asked)}"
     for module in (torch, torch.nn.functional, torch.functional, torch_compat.NN_FUNCTIONS):
         names, imported = vars(module), AS_IMPORTED[id(vars(module))]
-        changed = [name for name, value in imported.items() if names.get(name) is not value]
+        changed = [name for name in imported if not _is_left_alone(names.get(name), imported[name])]
         asked = _mentioned_here().intersection(changed) if changed else frozenset()
         if asked:
             return f"{module.__name__}.{min(asked)}"
     return None
+
+
+def _is_left_alone(now: Any, before: Any) -> bool:
+    """Whether a name means what it did; the drop-in of bothways replaces some."""
+    return now is before or (getattr(now, "__module__", None) or "").startswith("bothways.")
 
 
 @functools.cache

@@ -105,7 +105,7 @@ class Tracer:
         """Let go of the user's objects; what is left refers to itself, and lives until Python looks for such."""
         self._known.clear()
         self.graph.inputs, self.graph.objects = [], []
-        self.effects = Effects()
+        self.effects, self.definitions = Effects(), Definitions()
         self.handled_outside = None
         self.generators, self.registrations, self.left_to_python, self.final_checks = [], [], [], []
 

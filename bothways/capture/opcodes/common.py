@@ -182,7 +182,7 @@ def read_global(frame: Frame, name: str) -> Value:
     written = tracer.effects.read_global(globals_, name)
     if written is not None and written.value is not None:
         return written.value
-    module = globals_.get("__name__") or ""
+    module = policy.name_of(globals_)
     library = policy.is_library_module(module)
     if written is None and name in globals_:
         if library and isinstance(globals_[name], FACTS):
