@@ -53,7 +53,7 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
         marked = mark_of(real)
         if marked is not None:
             return _call_marked(tracer, function, marked, args, kwargs)
-        if policy.is_library_module(real.__module__ or "") and is_replaced(real):
+        if policy.is_library_module(policy.module_of(real)) and is_replaced(real):
             return inline(tracer, function, args, kwargs)
         handler = torch_functions.HANDLERS.get(real)
         if handler is not None:

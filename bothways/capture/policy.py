@@ -146,7 +146,7 @@ def treatment_of(function: types.FunctionType) -> Treatment:
 
 def is_debugger(function: types.FunctionType) -> bool:
     """Whether a function waits for a person who looks at the frames around it."""
-    module = function.__globals__.get("__name__") or ""
+    module = name_of(function.__globals__)
     return module.partition(".")[0] in DEBUGGERS or function.__name__ in ("breakpoint", "set_trace")
 
 

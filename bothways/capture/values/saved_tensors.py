@@ -66,7 +66,7 @@ def _pop(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _is_library(value: Value) -> bool:
     value = resolve(value)
-    return isinstance(value, FunctionValue) and policy.is_library_module(value.globals.get("__name__") or "")
+    return isinstance(value, FunctionValue) and policy.is_library_module(policy.name_of(value.globals))
 
 
 # What the pack hook leads to.

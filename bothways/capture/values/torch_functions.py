@@ -257,7 +257,7 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     enabled = protocols.as_constant(tracer, args[0])
     if type(enabled) is not bool:
         tracer.run_const(torch_compat.set_grad_enabled, enabled)  # raises what PyTorch says about that
-    by_library = policy.is_library_module(tracer.frames[-1].globals.get("__name__") or "")
+    by_library = policy.is_library_module(policy.name_of(tracer.frames[-1].globals))
     if enabled != torch.is_grad_enabled() or not by_library:  # the library's contexts often change nothing
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
