@@ -276,8 +276,24 @@ assert lock.acquire(blocking=False)
 """)
 
 
-@pytest.mark.slow
-@pytest.mark.faults
+def test_the_package_is_loaded_as_a_whole():
+    """A child that was forked while another thread loads a module would wait for that thread when it wants it."""
+    run("""
+import pkgutil, sys, torch, bothways
+names = {module.name for module in pkgutil.walk_packages(bothways.__path__, "bothways.")}
+others = ("__main__", "py311", "py312", "py313")
+later = {name for name in names - set(sys.modules) if name.rpartition(".")[2] not in others}
+assert not later, later
+before = set(sys.modules)
+for backend in ("eager", "aot_eager", "native"):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.GELU())
+    f = bothways.compile(lambda x, table: model(x).sum() + len(dict(table).keys()), backend=backend)
+    for size in (2, 3, 4):
+        f(torch.ones(size, 4, requires_grad=True), {"a": size}).backward()
+assert not set(sys.modules) - before, set(sys.modules) - before
+""")
+
+
 def test_forks_while_threads_capture_and_call():
     run(FORK + """
 done = threading.Event()

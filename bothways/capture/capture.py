@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture import opcodes, wrap  # noqa: F401  # all kinds of Values: here rather than in the first call
+from bothways.capture import compiled_hooks, opcodes, wrap  # noqa: F401  # here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template
@@ -27,7 +27,16 @@ from bothways.capture.overrides import without_class
 from bothways.capture.render import render, render_guards, render_late
 from bothways.capture.replaced import replaced_below
 from bothways.capture.sources import Attr, Local, Source
+from bothways.capture.standins import modules, sequences  # noqa: F401  # likewise
 from bothways.capture.tracer import Observed, Tracer
+from bothways.capture.values import (  # noqa: F401  # likewise
+    autograd_functions,
+    dict_methods,
+    formatting,
+    instance_dicts,
+    object_methods,
+    partials,
+)
 from bothways.capture.values.base import Value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
@@ -40,6 +49,10 @@ from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, origin_of
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.tracing import who_traces
+
+# Everything is loaded with the package: a process that forks while another thread loads a module waits for it for ever.
+if sys.version_info[:2] in opcodes.VERSIONS:
+    opcodes.handler_table()
 
 # Up to here comparing every pair costs less than collecting ids.
 PAIRWISE_LIMIT = 10

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import struct
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -211,7 +210,7 @@ def _built_library() -> CallLibrary | None:
 
 def _layouts_are_known() -> bool:
     """Whether objects begin with a count and their type, and every function that is called is there."""
-    if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
+    if "t" in sys.abiflags or sys.implementation.name != "cpython":
         return False
     word = ctypes.sizeof(ctypes.c_void_p)
     if word != 8 or object.__basicsize__ != 2 * word:

@@ -7,6 +7,7 @@ a process is not used up.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from contextlib import contextmanager
 
 import torch
 
+from bothways.locks import Lock
+
 _state = threading.local()
-_lock = threading.Lock()
+_lock = Lock()
 _listening: list[bool] = []  # for each that listens: whether PyTorch repeated all warnings before
 
 
@@ -70,3 +73,17 @@ def listening() -> Iterator[None]:
         if FILTER in filters:
             filters.remove(FILTER)  # type: ignore[attr-defined]
         _state.depth = 0
+
+
+def _begin_in_child() -> None:
+    """After a fork only this thread goes on: the others listen no more."""
+    listens = bool(getattr(_state, "depth", 0))
+    if _listening and not listens:
+        torch.set_warn_always(_listening[0])
+    del _listening[int(listens) :]
+    while warnings.filters.count(FILTER) > listens:
+        warnings.filters.remove(FILTER)  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch._C as _C
 import torch._jit_internal
+import torch._subclasses.schema_check_mode  # with the package, as operations load it when they first run
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.attention
 import torch.nn.modules.module as module_internals
