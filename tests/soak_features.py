@@ -226,11 +226,26 @@ FACTORIES = Feature(
     ],
 )  # fmt: skip
 
+# Writes to memory that several elements share, or that is read in the same step.
+
+_ROWS = "{fresh=c} = ({t} * 1).reshape(1, -1).expand(3, -1)\n"
+_WRITES = ("{c}.add_(1)", "{c}[0].mul_(2)", "{c}[1] = 3.0", "{c}.zero_()", "{c}[1:].clamp_(0, 1)", "{c}.copy_({c} * 2)")
+_TRIED = "try:\n    %s\nexcept RuntimeError as error:\n    note('refused')\n"
+OVERLAPS = Feature(
+    statements=[
+        *((2, _ROWS + _TRIED % write + "{T} = {c}[0]") for write in _WRITES),
+        (2, "{fresh=c} = ({t} * 1).reshape(-1)\n" + _TRIED % "{c}[1:].add_({c}[:-1])" + "{T} = {c}"),
+        (1, "{fresh=c} = ({t} * 1).reshape(-1)\n{fresh=h} = {c}.numel() // 2\n{c}[:{h}].mul_({c}[{h}:{h} * 2])\n{T} = {c}"),
+        (1, "{fresh=c} = ({t} * 1).reshape(-1)\n{c}[::2].add_(1)\n{T} = {c}"),
+    ],
+)  # fmt: skip
+
 FEATURES: dict[str, Feature] = {
     "hooks": HOOKS,
     "halves": HALVES,
     "special": SPECIAL,
     "signs": SIGNS,
+    "overlaps": OVERLAPS,
     "bools": BOOLS,
     "patched": PATCHED,
     "meta": META,

@@ -20,6 +20,7 @@ from bothways.grad import differentiate, sized  # noqa: F401  # what differentia
 from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins
+from bothways.grad.overlaps import writes_through
 from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime.nodes import ApplyFunction
@@ -66,6 +67,8 @@ def aot(
         )
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
             return graph.forward  # what it differentiates is known only inside
+        if writes_through(graph.graph):
+            return graph.forward
         chain = split(graph, compile_whole, grad=grad)
         return compile_whole(graph, inputs) if chain is None else chain.forward
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.overlaps import Overlaps
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
 
@@ -59,9 +60,12 @@ def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
-        self._origins = origins
+        self._origins, self._overlaps = origins, Overlaps()
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
-        return super().run_node(node)
+        given = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
+        result = super().run_node(node)
+        self._overlaps.after(node, given, result)
+        return result

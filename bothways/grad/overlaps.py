@@ -1,0 +1,131 @@
+"""Writes to memory that several elements share: eager refuses most of them, and does the others one by one.
+
+A traced graph has no memory: what is written through a view is computed and put back by the inverse of the view, and
+an expanded one has none. ``Overlaps`` watches a captured graph while it is traced, node by node, and says where it may
+not be taken apart; it then runs as captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+
+class WritesShared(RuntimeError):
+    """What a traced graph cannot say; like an operation that fails, it means that the graph runs as captured."""
+
+
+class Overlaps:
+    """What was seen so far of one graph."""
+
+    def __init__(self) -> None:
+        self._through: set[torch.fx.Node] = set()  # nodes that give views through memory whose elements are shared
+
+    def before(self, given: list[Any]) -> list[tuple[torch.Tensor, int]]:
+        """The tensors a node is given, with their versions."""
+        return [(tensor, tensor._version) for tensor in _tensors(given) if not tensor.is_inference()]
+
+    def after(self, node: torch.fx.Node, given: list[tuple[torch.Tensor, int]], result: Any) -> None:
+        """Look at what a node has done; raises where that cannot be expressed without memory."""
+        behind = any(argument in self._through for argument in node.all_input_nodes)
+        views = [tensor for tensor in _tensors(result) if tensor._is_view() or node.op == "placeholder"]
+        if any(behind or shares_elements(tensor) for tensor in views):
+            self._through.add(node)
+        written = [tensor for tensor, version in given if tensor._version != version]
+        for tensor in written:
+            if shares_elements(tensor) or (behind and tensor._is_view()):
+                raise WritesShared("an operation writes to elements that share their memory")
+            if any(_meet(tensor, other) for other, _ in given if other is not tensor):
+                raise WritesShared("an operation writes to a part of what it reads")
+
+
+# What gives a view of its first argument, or that argument itself.
+VIEWS = frozenset(
+    "adjoint as_strided broadcast_to chunk contiguous detach diagonal double dsplit expand expand_as flatten float "
+    "getattr getitem hsplit imag moveaxis movedim narrow permute ravel real reshape reshape_as select slice split "
+    "split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose unbind unflatten unfold unsqueeze view "
+    "view_as vsplit".split()
+)
+
+
+def writes_through(graph: torch.fx.Graph) -> bool:
+    """Whether a captured graph writes to a view of a view whose elements share memory.
+
+    Such a graph is not to be cut: the parts would know the view, and not what it is a view of.
+    """
+    return any(
+        _name(node).endswith("_") or _name(node) == "setitem" for node in graph.nodes if _is_behind_shared(node)
+    )
+
+
+def _is_behind_shared(node: torch.fx.Node) -> bool:
+    while node.args and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+        example = node.meta.get("example_value")
+        if isinstance(example, torch.Tensor) and example.layout is torch.strided and shares_elements(example):
+            return True
+        if _name(node) not in VIEWS and not _name(node).endswith("_"):
+            return False
+    return False
+
+
+def _name(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether two elements may be in one place; where sizes are symbols, whether a stride is 0."""
+    pairs = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    if not all(type(number) is int for pair in pairs for number in pair):
+        return any(type(stride) is int and stride == 0 and not _is_single(size) for stride, size in pairs)
+    reach = 0
+    for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _is_single(size: Any) -> bool:
+    return type(size) is int and size <= 1
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are different parts of one memory that may have elements in common."""
+    memories = [tensor._base if tensor._is_view() else tensor for tensor in (one, other)]
+    if memories[0] is not memories[1]:
+        return False
+    places = [(tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) for tensor in (one, other)]
+    if not all(type(number) is int for place in places for number in (place[0], *place[1], *place[2])):
+        return places[0] != places[1]
+    if places[0] == places[1] or 0 in (one.numel(), other.numel()):
+        return False
+    ends = [(first, first + sum((n - 1) * s for n, s in zip(*rest, strict=True))) for first, *rest in places]
+    return ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1] and not _are_apart(*places)
+
+
+def _are_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two parts of the same strides begin in different columns of one layout and stay in them."""
+    (first, shape, strides), (second, other_shape, other_strides) = one, other
+    if strides != other_strides or shape != other_shape or not strides:
+        return False
+    for stride, size in zip(strides, shape, strict=True):
+        inner = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < stride)
+        difference = abs(first - second)
+        # Within one step of this dimension both fit side by side.
+        if size > 1 and inner < difference and difference + inner < stride:
+            return True
+    return False
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
