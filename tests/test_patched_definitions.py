@@ -22,7 +22,7 @@ from torch import nn
 
 import bothways
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, version_offset
-from bothways.testing import CompileCounter
+from bothways.testing import CompileCounter, same
 
 X = torch.linspace(-1.0, 1.0, 6)
 LINEAR = nn.Linear(6, 3)
@@ -270,6 +270,87 @@ def test_the_defaults_of_the_function_itself_are_replaced(monkeypatch):
         assert torch.equal(compiled(X), X * 2)
 
 
+def stop_capturing(compiled):
+    compiled.__bothways__.dispatcher.stop_capturing()
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+@pytest.mark.parametrize(
+    "road",
+    [
+        stop_capturing,
+        lambda compiled: bothways.set_stance("force_eager"),
+        lambda compiled: bothways.set_stance(force_backend="eager"),
+        lambda compiled: bothways.set_stance("eager_on_recompile"),
+    ],
+)
+def test_defaults_are_replaced_on_every_road(road, calls_before, monkeypatch):
+    def program(x, scale=2.0, *, by=1.0):
+        return x * scale * by
+
+    compiled = bothways.compile(program)
+    try:
+        for _ in range(calls_before):
+            compiled(X)
+        road(compiled)
+        assert torch.equal(compiled(X), X * 2)
+        monkeypatch.setattr(program, "__defaults__", (5.0,))
+        for _ in range(3):
+            assert torch.equal(compiled(X), X * 5)
+            assert torch.equal(compiled(X, by=2.0), X * 10)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+            compiled(X, other=1)
+    finally:
+        bothways.set_stance("default")
+
+
+def test_parameters_and_defaults_go_away(monkeypatch):
+    def program(x, flag=True):
+        return x * 2 if flag else x
+
+    compiled = bothways.compile(program)
+    compiled(X)
+    monkeypatch.setattr(program, "__defaults__", None)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="flag"):
+            compiled(X)
+    assert torch.equal(compiled(X, False), X)
+    monkeypatch.setattr(program, "__code__", (lambda x: x * 3).__code__)
+    for _ in range(2):
+        assert torch.equal(compiled(X), X * 3)
+
+
+def test_a_module_s_own_way_to_its_members(monkeypatch):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            return x * self.weight
+
+    class Hundredfold(Model):
+        def __getattr__(self, name):
+            return super().__getattr__(name) * 100
+
+    for model in (Hundredfold(), Model()):
+        compiled = bothways.compile(model)
+        assert same(compiled(X), model(X))
+        with mock.patch.object(nn.Module, "__getattr__", lambda self, name: self._parameters[name] * 7):
+            assert same(compiled(X), model(X))
+        assert same(compiled(X), model(X))
+
+
+def test_zeros_of_both_signs_are_two_constants():
+    with mock.patch.object(torch, "a_zero", 0.0, create=True):
+        compiled = bothways.compile(lambda x: x.sign() / (x * 0 + torch.a_zero + 0.0).copysign(x * 0 + torch.a_zero))
+        compiled(X)
+        with mock.patch.object(torch, "a_zero", -0.0):
+            assert len(compiled.__bothways__.programs) == 1
+            compiled(X)
+            assert len(compiled.__bothways__.programs) == 2
+
+
 def test_a_compiled_method_s_class_is_patched(monkeypatch):
     class Model(nn.Module):
         def forward(self, x):
@@ -468,7 +549,7 @@ def test_builtins_that_people_do_replace_leave_the_rest_alone():
 def test_loading_another_compiler_does_not_compile_a_module_again():
     script = """
         import torch, bothways
-        from bothways.testing import CompileCounter
+        from bothways.testing import CompileCounter, same
         counter = CompileCounter()
         model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
         compiled = bothways.compile(lambda x: model(x), backend=counter)

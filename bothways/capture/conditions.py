@@ -37,7 +37,7 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     def check() -> bool:
         try:
             return bool(holds())
-        except (AttributeError, KeyError, IndexError):
+        except Exception:
             return False  # what the guard reads is not there any more
 
     return check

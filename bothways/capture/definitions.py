@@ -7,9 +7,9 @@ they are not guarded one by one: each dictionary that holds some is one stamp (`
 from __future__ import annotations
 
 import builtins
-import functools
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +92,7 @@ class Definitions:
         """
         known = self._pristine.get(function)
         if known is None:
-            known = self._pristine[function] = all(map(self._take, _called_by(function, function.__code__)))
+            known = self._pristine[function] = all(map(self._take, _called_by(function)))
         return known
 
     def _take(self, function: types.FunctionType) -> bool:
@@ -141,16 +141,17 @@ def _can_change(cls: type) -> bool:
 def _stamp_of(cls: type, makes: bool) -> NamesStamp:
     known = _of_classes.get((cls, makes))
     if known is None or not known.holds():
-        known = _of_classes[cls, makes] = NamesStamp.of_class(cls, () if makes else OF_CONSTRUCTION)
+        known = NamesStamp.of_class(cls, () if makes else OF_CONSTRUCTION)
+        if getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls:  # made at run time it may go
+            _of_classes[cls, makes] = known
     return known
 
 
 # What a function of PyTorch's refers to.
 
 
-@functools.lru_cache(maxsize=1024)
-def _called_by(function: types.FunctionType, code: types.CodeType) -> tuple[types.FunctionType, ...]:
-    """The function and those it may call that are operations, too; ``code`` is its own, which may be replaced."""
+def _called_by(function: types.FunctionType) -> tuple[types.FunctionType, ...]:
+    """The function and those it may call that are operations, too."""
     found: dict[types.FunctionType, None] = {}
     pending = [function]
     while pending:
@@ -165,6 +166,11 @@ def _called_by(function: types.FunctionType, code: types.CodeType) -> tuple[type
     return tuple(found)
 
 
+def _makes_names(module: types.ModuleType) -> bool:
+    """Whether a module makes attributes on demand, so that one may be put in front of them."""
+    return "__getattr__" in vars(module) or hasattr(type(module), "__getattr__")
+
+
 def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Global names that the code of a function mentions, and names of modules that it may read off them."""
     globals_ = function.__globals__
@@ -177,5 +183,5 @@ def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any
         yield policy.name_of(globals_), globals_, name
         module = globals_[name]
         if isinstance(module, types.ModuleType) and policy.is_library_module(module.__name__):
-            members: Mapping[str, Any] = vars(module)
-            yield from ((module.__name__, vars(module), member) for member in listed if member in members)
+            made = _makes_names(module)
+            yield from ((module.__name__, vars(module), member) for member in listed if member in vars(module) or made)

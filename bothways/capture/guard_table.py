@@ -241,8 +241,9 @@ class TableWriter:
 
 
 def _stamped(stamp: Any) -> Row:
-    operation, memory = stamp.packed()
-    return Row(operation, object=stamp, other=memory, data=ctypes.addressof(memory))
+    operation, read = stamp.packed()
+    data = ctypes.addressof(read) if isinstance(read, ctypes.Array) else 0
+    return Row(operation, object=stamp, other=read, data=data)
 
 
 def _is_plain(cls: type) -> bool:

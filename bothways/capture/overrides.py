@@ -68,7 +68,12 @@ class Overrides:
 
     @property
     def idle(self) -> bool:
-        return not self.modes and not self.met_subclass and not self.is_patched
+        return not self.modes and not self.met_subclass
+
+    @property
+    def leaves_tensors_alone(self) -> bool:
+        """Whether attributes of tensors are PyTorch's own, and nobody sees who asks for them."""
+        return self.idle and not self.is_patched
 
     @property
     def is_quiet(self) -> bool:
@@ -184,7 +189,7 @@ def slot(method: str, convert: Convert | None = None) -> Callable[[Any], Any]:
         @functools.wraps(plain)
         def run(self: TensorValue, tracer: Tracer, *args: Value) -> Any:
             args = tuple([arg.realize() for arg in args])
-            if tracer.overrides.idle:
+            if tracer.overrides.leaves_tensors_alone:
                 return plain(self, tracer, *args)
             result = call_special(tracer, self, method, list(args))
             if result is PASSED:

@@ -158,7 +158,7 @@ def is_users(globals_: dict[str, Any]) -> bool:
 
 
 def is_library_module(module: object) -> bool:
-    """Whether the module is one nobody is expected to patch, so that its contents are not guarded.
+    """Whether the module is a library's: what captured code reads of it is stamped, not guarded (``definitions.py``).
 
     What says of itself that it is from no module, or from something that is no name, is the user's.
     """

@@ -91,16 +91,16 @@ def replaced_below() -> str | None:
             return f"Tensor.{min(asked)}"
     for module in (torch, torch.nn.functional, torch.functional, torch_compat.NN_FUNCTIONS):
         names, imported = vars(module), AS_IMPORTED[id(vars(module))]
-        changed = [name for name in imported if not _is_left_alone(names.get(name), imported[name])]
-        asked = _mentioned_here().intersection(changed) if changed else frozenset()
+        changed = [name for name, value in imported.items() if names.get(name) is not value]
+        asked = _mentioned_here().intersection(name for name in changed if not _is_of_bothways(names.get(name)))
         if asked:
             return f"{module.__name__}.{min(asked)}"
     return None
 
 
-def _is_left_alone(now: Any, before: Any) -> bool:
-    """Whether a name means what it did; the drop-in of bothways replaces some."""
-    return now is before or (getattr(now, "__module__", None) or "").startswith("bothways.")
+def _is_of_bothways(function: Any) -> bool:
+    """Whether it is the drop-in that has replaced something."""
+    return (getattr(function, "__module__", None) or "").startswith("bothways.")
 
 
 @functools.cache

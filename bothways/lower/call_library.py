@@ -86,7 +86,6 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "exception": ("PyObject *", lambda: id(Exception)),
     "dictionary": ("PyObject *", lambda: id(dict)),
     "whole_number": ("PyObject *", lambda: id(int)),
-    "number": ("PyObject *", lambda: id(float)),
     "text": ("PyObject *", lambda: id(str)),
     "raw": ("PyObject *", lambda: id(bytes)),
     "none": ("PyObject *", lambda: id(None)),

@@ -34,7 +34,7 @@ ASKS: dict[str, str] = {
     "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
     "GRADIENT": "holds = requires_grad(value, row, plain);",
     "NAMES": "holds = are_names_unchanged((Names *)row->data);",
-    "HOLDS": "holds = is_said_to_hold(*(PyObject **)row->data);",
+    "HOLDS": "holds = is_said_to_hold(row->other);",
     "BODIES": "holds = are_bodies_unchanged((const int64_t *)row->data);",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
@@ -133,7 +133,7 @@ static int requires_grad(PyObject *value, const Row *row, int plain) {
 static int is_as_good(PyObject *one, PyObject *other) {
     if (one == other) return 1;
     if (!one || !other || one->type != other->type) return 0;
-    if (one->type != whole_number && one->type != number && one->type != text && one->type != raw) return 0;
+    if (one->type != whole_number && one->type != text && one->type != raw) return 0;
     return PyObject_RichCompareBool(one, other, 2);
 }
 

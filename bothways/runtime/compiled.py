@@ -27,7 +27,7 @@ from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
 from bothways.runtime.program import Check, Program
-from bothways.runtime.redefined import is_called_alike, with_defaults
+from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
@@ -155,6 +155,8 @@ class CompiledFunction:
     def _miss(self, *values: Any) -> Any:
         if not self._body.holds():
             return self._redefined(values)
+        if self.dispatcher.forwards:
+            return self._plain(values)
         tracing = who_traces()
         if tracing is not None:
             self._tell(tracing)
@@ -176,9 +178,9 @@ class CompiledFunction:
             before, self._body = self._body, Body.of(self.original)
             self.dispatcher.redefine()
             self.reset()
-        if not is_called_alike(before.code, self._body.code):
-            return call_bound(self.original, before.code, values)
-        return self._miss(*with_defaults(before, self._body, values))
+        function = self.dispatcher.function or self.original
+        args, kwargs = passed(before, values)
+        return function(*args, **kwargs)
 
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
@@ -191,7 +193,7 @@ class CompiledFunction:
                 return program
             if program.body:
                 reason = reason or describe_check(check)
-        if self.dispatcher.forwards:  # capturing ended while this thread waited for the lock
+        if self.dispatcher.forwards or not self._body.holds():  # while this thread waited for the lock
             return None
         try:
             captured = self._look_at(values)
@@ -212,6 +214,8 @@ class CompiledFunction:
             if isinstance(failed.__cause__, RecursionError):
                 return None
             raise
+        if not self._body.holds():
+            return None  # another thread has replaced the function's code, or defaults, meanwhile
         if not once:
             self.dispatcher.add(captured.program, generation)
         return captured.program

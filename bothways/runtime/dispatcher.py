@@ -181,7 +181,7 @@ class Dispatcher:
             self._renew()
 
     def redefine(self) -> None:
-        """Take over the signature of the user's function, which is another one now."""
+        """Take over the signature of the user's function, which is another one now, and forget everything."""
         with self._lock:
             self.parameters = parameters_of(self._original.__code__)
             self.inner = self._rename(self.parameters)
@@ -231,27 +231,36 @@ class Dispatcher:
 
     def _code(self, first: int | None) -> types.CodeType:
         if first not in self._codes:
-            self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
+            if self._passes_on:
+                text = self._text([f"return {self._redirected or PLAIN}(*args, **kwargs)"], "*args, **kwargs")
+                self._codes[first] = self._generate(text, self._names.values(), ("args", "kwargs"))
+            else:
+                self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
         return self._codes[first]
+
+    @property
+    def _passes_on(self) -> bool:
+        """Whether calls go to another function as they come, which binds their arguments itself."""
+        return self._redirected is not None or (self.forwards and not self._programs)
 
     def _order(self, first: int | None) -> list[int]:
         return [] if first is None else [first, *(other for other in reversed(self._programs) if other != first)]
 
     def _lines(self, first: int | None) -> list[str]:
-        if self._redirected is not None:
-            return [f"return {self._plain_call(self._redirected)}"]
         lines: list[str] = []
         for number in self._order(first):
             promote = None if number == first else f"{PROMOTE}({number})"
             lines += [f"# program {number}", *self._programs[number].lines(self._plain_call(), promote, by_table=True)]
-        return [*lines, f"return {self._plain_call() if self.forwards else self._missed()}"]
+        # Whether defaults are still those that the arguments were bound with is asked after a miss.
+        has_defaults = bool(self._original.__defaults__ or self._original.__kwdefaults__)
+        return [*lines, f"return {self._plain_call() if self.forwards and not has_defaults else self._missed()}"]
 
     def _missed(self) -> str:
         return f"{MISS}({', '.join(self.inner)})"
 
-    def _text(self, lines: list[str]) -> str:
+    def _text(self, lines: list[str], signature: str | None = None) -> str:
         body = "\n".join(f"    {line}".rstrip() for chunk in lines for line in chunk.split("\n"))
-        return f"def {_identifier(self._original.__name__)}({self._signature()}):\n{body}\n"
+        return f"def {_identifier(self._original.__name__)}({signature or self._signature()}):\n{body}\n"
 
     def _signature(self) -> str:
         code, names = self._original.__code__, self.inner
@@ -285,7 +294,9 @@ class Dispatcher:
             parts.append("**" + inner[cursor])
         return f"{name}({', '.join(parts)})"
 
-    def _generate(self, text: str, names: Iterable[Names] = ()) -> types.CodeType:
+    def _generate(
+        self, text: str, names: Iterable[Names] = (), parameters: tuple[str, ...] | None = None
+    ) -> types.CodeType:
         filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         self._files.append(filename)
@@ -294,10 +305,10 @@ class Dispatcher:
         # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
         # keyword, under the names they know.
         # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
-        count = len(self.parameters)
+        parameters = self.parameters if parameters is None else parameters
         code = code.replace(
             co_flags=code.co_flags | (self._original.__code__.co_flags & SUSPENDS),
-            co_varnames=(*self.parameters, *code.co_varnames[count:]),
+            co_varnames=(*parameters, *code.co_varnames[len(parameters) :]),
             co_name=self._original.__name__,
             co_qualname=self._original.__qualname__,
             co_consts=(*code.co_consts, *names),

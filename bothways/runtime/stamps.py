@@ -18,7 +18,7 @@ from typing import Any, Protocol
 MISSING: Any = object()  # stands for a name that was looked for and is not there
 
 # What is as good as the very same object.
-_BY_VALUE = (int, float, str, bytes)
+_BY_VALUE = (int, str, bytes)
 
 # Where a dictionary keeps the number that every change to it renews: after its reference count, type and length.
 _VERSION_OFFSET = 24
@@ -33,8 +33,8 @@ class Stamp(Protocol):
     def changed(self) -> str:
         """What is not as it was, as people read it."""
 
-    def packed(self) -> tuple[str, ctypes.Array[Any]]:
-        """The same for C: the kind of its row, and what that reads."""
+    def packed(self) -> tuple[str, Any]:
+        """The same for C: the kind of its row, and what that reads, a function or numbers in memory."""
 
 
 @dataclass(eq=False)
@@ -153,8 +153,6 @@ class SubclassStamp:
 
     pairs: tuple[tuple[type, type], ...]
     _token: object = None  # Python's own number for "some class was registered somewhere"
-    _asked: Callable[[], bool] | None = field(default=None, repr=False)
-    _packed: ctypes.Array[Any] | None = field(default=None, repr=False)
 
     def holds(self) -> bool:
         token = abc.get_cache_token()
@@ -167,11 +165,8 @@ class SubclassStamp:
     def changed(self) -> str:
         return ", ".join(f"issubclass({cls.__name__}, {parent.__name__})" for cls, parent in self.pairs)
 
-    def packed(self) -> tuple[str, ctypes.Array[Any]]:
-        if self._packed is None:
-            self._asked = self.holds
-            self._packed = (ctypes.c_int64 * 1)(id(self._asked))
-        return "HOLDS", self._packed
+    def packed(self) -> tuple[str, Callable[[], bool]]:
+        return "HOLDS", self.holds
 
     def __str__(self) -> str:
         return " and ".join(f"not issubclass({cls.__name__}, {parent.__name__})" for cls, parent in self.pairs)

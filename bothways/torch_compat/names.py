@@ -133,9 +133,8 @@ HookOfModule: Callable[..., Any] = module_internals._WrappedHook
 # Where C-implemented tensor functions live.
 VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
 NN_FUNCTIONS: Any = _C._nn
-# The module with the methods of tensors that are written in Python, and the class with the others.
+# The module with the methods of tensors that are written in Python.
 TENSOR_MODULE: Any = torch._tensor
-TENSOR_BASE: type = _C.TensorBase
 LINALG_FUNCTIONS: Any = getattr(_C, "_linalg", None)
 FFT_FUNCTIONS: Any = getattr(_C, "_fft", None)
 SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)

@@ -56,7 +56,7 @@ class ModuleValue(ObjectValue):
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
         stored = name in self.attrs or self.source is None or name in self.instance_dict()
-        if not stored and lookup(self.cls, name) is MISSING:
+        if not stored and lookup(self.cls, name) is MISSING and lookup(self.cls, "__getattr__") is _OWN["__getattr__"]:
             for holder in MEMBER_DICTS:
                 if name in self.instance_dict().get(holder, ()):
                     return self._member(tracer, holder, name)

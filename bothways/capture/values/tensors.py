@@ -173,7 +173,7 @@ class TensorValue(Value):
 
         if name in LATER:
             tracer.asked.add(name)
-        if not tracer.overrides.idle:
+        if not tracer.overrides.leaves_tensors_alone:
             found = get_tensor_attr(tracer, self, name)
             if found is not PASSED:
                 return found
@@ -202,7 +202,7 @@ class TensorValue(Value):
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        if not tracer.overrides.idle and set_tensor_attr(tracer, self, name, value):
+        if not tracer.overrides.leaves_tensors_alone and set_tensor_attr(tracer, self, name, value):
             return
         if name in SETTERS and self.is_stripped:
             tracer.stop("mutation_unknown", f"cannot set {name!r} of a {self.cls.__name__}")
@@ -270,7 +270,7 @@ class TensorValue(Value):
         from bothways.capture.values.objects import ObjectValue
 
         is_object = isinstance(other, ObjectValue) and other.payload is None
-        if not tracer.overrides.idle or is_object:
+        if not tracer.overrides.leaves_tensors_alone or is_object:
             result = call_special(tracer, self, op.reflected if reflected else op.method, [other])
             if result is not PASSED:
                 declined = isinstance(result, ConstantValue) and result.content is NotImplemented
@@ -283,7 +283,7 @@ class TensorValue(Value):
         return tracer.graph.op("call_function", op.function, op.function, operands, {})
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
-        result = PASSED if tracer.overrides.idle else call_special(tracer, self, method, [])
+        result = PASSED if tracer.overrides.leaves_tensors_alone else call_special(tracer, self, method, [])
         if result is not PASSED:
             return result  # type: ignore[return-value]
         return tracer.graph.op("call_function", function, function, [self], {})
