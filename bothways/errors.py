@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -180,7 +182,19 @@ class KernelWarning(UserWarning):
     """Kernels cannot be built, or not be kept on disk; what runs instead is right, and slower."""
 
 
+# Where the frames of bothways are from: its files, and what it generates.
+OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
+
+
+def level_of_user() -> int:
+    """The ``stacklevel`` with which a warning of the caller's names the user's line, not one that leads to it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_CODE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 @functools.cache
 def warn_once(message: str) -> None:
     """Give a KernelWarning, the first time for each message."""
-    warnings.warn(message, KernelWarning, stacklevel=3)
+    warnings.warn(message, KernelWarning, stacklevel=level_of_user())

@@ -320,6 +320,74 @@ def test_parameters_and_defaults_go_away(monkeypatch):
         assert torch.equal(compiled(X), X * 3)
 
 
+def test_defaults_go_and_come_back():
+    def program(x, by=2.0):
+        return x * by
+
+    compiled = bothways.compile(program)
+    compiled(X)
+    for defaults in (None, (5.0,), None, (6.0,)):
+        program.__defaults__ = defaults
+        for _ in range(2):
+            if defaults is None:
+                with pytest.raises(TypeError, match="by"):
+                    compiled(X)
+            else:
+                assert torch.equal(compiled(X), X * defaults[0])
+    assert compiled.__bothways__.programs
+    bothways.reset()
+    assert torch.equal(compiled(X), X * 6)
+
+
+# References that were taken before a name was replaced, and mocks.
+
+SINE, METHOD = torch.sin, torch.Tensor.sin
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_what_was_taken_before_is_not_replaced(backend, calls_before):
+    for program, name in ((lambda x: SINE(x) + 1, "torch.sin"), (lambda x: METHOD(x) + 1, "torch.Tensor.sin")):
+        compiled = bothways.compile(program, backend=backend)
+        for _ in range(calls_before):
+            assert torch.allclose(compiled(X), X.sin() + 1)
+        with mock.patch(name, hundredfold):
+            for _ in range(2):
+                assert torch.allclose(compiled(X), program(X))
+        assert torch.allclose(compiled(X), X.sin() + 1)
+
+
+def helper_to_mock(x):
+    return x + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_mocks_that_say_what_they_stand_for(backend, calls_before):
+    here = sys.modules[__name__]
+    patches = {
+        lambda x: helper_to_mock(x) * 2: lambda: mock.patch.object(here, "helper_to_mock", autospec=True, return_value=X),
+        lambda x: F.relu(x) * 2: lambda: mock.patch.object(F, "relu", autospec=True, return_value=X),
+        lambda x: LINEAR(x) * 2: lambda: mock.patch.object(nn.Linear, "forward", autospec=True, return_value=X),
+        lambda x: torch.sin(x) * 2: lambda: mock.patch("torch.sin", autospec=True, return_value=X),
+    }
+    for program, patch in patches.items():
+        compiled = bothways.compile(program, backend=backend)
+        for _ in range(calls_before):
+            assert same(compiled(X), program(X))
+        with patch() as stand_in:
+            for count in (1, 2):
+                assert torch.equal(compiled(X), X * 2)
+                assert stand_in.call_count == count
+        assert torch.allclose(compiled(X), program(X))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_method_of_tensors_that_an_operation_calls(backend):
+    program = lambda x: F.softmax(x, 0)
+    check(program, mock.patch.object(torch.Tensor, "softmax", hundredfold), backend=backend, same=torch.allclose)
+
+
 def test_a_module_s_own_way_to_its_members(monkeypatch):
     class Model(nn.Module):
         def __init__(self):

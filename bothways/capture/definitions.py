@@ -16,7 +16,7 @@ import torch
 
 from bothways.capture import policy
 from bothways.capture.guards import STAMPED
-from bothways.capture.replaced import is_as_imported, is_ours, is_replaced, mentioned, patched_of_tensors
+from bothways.capture.replaced import AS_IMPORTED, is_as_imported, is_ours, is_replaced, mentioned, patched_of_tensors
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
 
 if TYPE_CHECKING:
@@ -85,6 +85,19 @@ class Definitions:
         self._bodies = {**other._bodies, **self._bodies}
         self._refused.update(other._refused)
 
+    def names_another(self, target: Any) -> bool:
+        """Whether a function of PyTorch's was taken before something else was put under its name.
+
+        Graphs are text, and find functions by their names.
+        """
+        if type(target) is not types.BuiltinFunctionType:
+            return False
+        name = target.__name__
+        if AS_IMPORTED[id(vars(torch))].get(name) is not target:
+            return False
+        self.name("torch", vars(torch), name)
+        return vars(torch).get(name) is not target
+
     def is_pristine(self, function: types.FunctionType) -> bool:
         """Whether a function of PyTorch's that is one operation is all PyTorch's, with everything it calls.
 
@@ -99,7 +112,7 @@ class Definitions:
         self.body(function)
         if is_replaced(function):
             return False
-        is_same = True
+        is_same = self.patched.isdisjoint(mentioned(function.__code__))
         for label, names, name in _names_in(function):
             self.name(label, names, name)
             is_same &= is_as_imported(names, name)

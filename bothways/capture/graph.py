@@ -28,7 +28,7 @@ from bothways.capture.warning_rules import kernel_warns
 from bothways.fake import is_whole_for_torch
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
-from bothways.runtime.nodes import ApplyFunction, Watched, require_holds
+from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
@@ -142,6 +142,8 @@ class GraphBuilder:
     ) -> Value:
         if any(map(keyword.iskeyword, kwargs)):
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
+        if self.tracer.definitions.names_another(target):
+            target = Pinned(target)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}

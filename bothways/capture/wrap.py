@@ -76,7 +76,7 @@ def look_at(tracer: Tracer, obj: Any, source: Source) -> Value:
     if is_constant_type(kind):
         return _look_constant(tracer, obj, source)
     for base, general in BY_BASE:
-        if isinstance(obj, base):
+        if issubclass(kind, base):  # a mock says that it is an instance of what it stands for
             return general(tracer, obj, source)
     return _instance(tracer, obj, source)
 
@@ -86,17 +86,17 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
     known = tracer.known(obj)
     if known is not None:
         return known
-    if isinstance(obj, types.FunctionType):
+    kind = type(obj)
+    if kind is types.FunctionType:
         return _inner_function(tracer, obj) or library_function(tracer, obj)
-    if isinstance(obj, type):
+    if issubclass(kind, type):
         return ClassValue.of(tracer, obj)
-    if isinstance(obj, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return NamespaceValue(obj)
-    if isinstance(obj, types.MethodType):
+    if kind is types.MethodType:
         return MethodValue(library_value(tracer, obj.__func__), library_value(tracer, obj.__self__))
     if _is_callable_fact(obj):
         return _callable(obj)
-    kind = type(obj)
     if is_constant_type(kind):
         return ConstantValue(obj)
     if kind in (tuple, torch.Size, slice):
@@ -244,14 +244,14 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
     from bothways.capture.values.exceptions import ExceptionValue
 
     cls = type(obj)
-    if isinstance(obj, torch.nn.Module):
+    if issubclass(cls, torch.nn.Module):
         return _look_module(tracer, obj, source)
     kernel = triton_kernels.find(tracer, obj, source)
     if kernel is not None:
         return kernel
     base = builtin_base(cls)
     tracer.guard("type({s0}) is {c0}", source, cls)
-    if isinstance(obj, BaseException):
+    if issubclass(cls, BaseException):
         held = Attr(source, "args")
         tracer.guard("len({s0}) == {c0}", held, len(obj.args))
         args = [tracer.wrap(arg, Item(held, index)) for index, arg in enumerate(obj.args)]

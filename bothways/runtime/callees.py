@@ -88,13 +88,13 @@ def _is_same(twin: types.FunctionType, function: types.FunctionType) -> bool:
 
 def _parts(target: Any) -> tuple[types.FunctionType | None, Any]:
     """The function behind a callable, and the object it is bound to."""
-    owner = target.__self__ if isinstance(target, types.MethodType) and target.__func__ in _MODULE_CALLS else target
-    if isinstance(owner, torch.nn.Module) and torch_compat.calls_forward(owner):
+    owner: Any = target.__self__ if type(target) is types.MethodType and target.__func__ in _MODULE_CALLS else target
+    if issubclass(type(owner), torch.nn.Module) and torch_compat.calls_forward(owner):
         forward = type(owner).forward
-        return (forward, owner) if isinstance(forward, types.FunctionType) else (None, None)
-    if isinstance(target, types.FunctionType):
+        return (forward, owner) if type(forward) is types.FunctionType else (None, None)
+    if type(target) is types.FunctionType:  # a mock says that it is one
         return target, None
-    if isinstance(target, types.MethodType):
-        return (target.__func__, target.__self__) if isinstance(target.__func__, types.FunctionType) else (None, None)
+    if type(target) is types.MethodType:
+        return (target.__func__, target.__self__) if type(target.__func__) is types.FunctionType else (None, None)
     call = type(target).__call__ if callable(target) else None
-    return (call, target) if isinstance(call, types.FunctionType) else (None, None)
+    return (call, target) if type(call) is types.FunctionType else (None, None)

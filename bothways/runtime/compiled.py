@@ -128,6 +128,9 @@ class CompiledFunction:
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
+        # Where calls go since the original was given other code or defaults.
+        self._successor: types.FunctionType | None = None
+        self._succeeded: Callable[..., Any] | None = None
         with stances.unchanged():
             _all.add(weakref.ref(self, _all.discard))
             self.stand(stances.current())
@@ -140,6 +143,8 @@ class CompiledFunction:
 
     def stand(self, stance: stances.Stance) -> None:
         """Do with calls what a stance says."""
+        if self._succeeded is not None:
+            return  # the successor does
         if stance.name == "force_eager":
             self.dispatcher.redirect(PLAIN)
         elif stance.backend is not None and not self.options.forced:
@@ -173,14 +178,24 @@ class CompiledFunction:
         return self.dispatcher.run(program, values, functools.partial(self._unstable, program))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
-        """The user's function has other code or defaults than when it was compiled: begin again with those."""
+        """The user's function has other code or defaults than when it was compiled: begin again with those.
+
+        From now on calls go to a compiled function that has the signature of the moment.
+        """
+        args, kwargs = passed(self._body, values)
         with self._lock:
-            before, self._body = self._body, Body.of(self.original)
-            self.dispatcher.redefine()
             self.reset()
-        function = self.dispatcher.function or self.original
-        args, kwargs = passed(before, values)
-        return function(*args, **kwargs)
+            self._succeeded = self._through
+            self.dispatcher.redirect(INSTEAD, self._succeeded)
+        return self._through(*args, **kwargs)
+
+    def _through(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            if self._successor is None or not self._body.holds():
+                self._body = Body.of(self.original)
+                self._successor = self._part(self.original)
+            successor = self._successor
+        return successor(*args, **kwargs)
 
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
@@ -337,7 +352,7 @@ class CompiledFunction:
             f"{self.original.__qualname__} is compiled by bothways and was called while {tracing.name} is active: it "
             "runs as plain Python there, which is what is traced, and compiled again afterwards.",
             errors.TracedWarning,
-            stacklevel=logs.level_of_user(),
+            stacklevel=errors.level_of_user(),
         )
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
@@ -366,7 +381,7 @@ class CompiledFunction:
             f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
             "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
             errors.RecompileLimitWarning,
-            stacklevel=logs.level_of_user(),
+            stacklevel=errors.level_of_user(),
         )
         self.dispatcher.stop_capturing()
         return False
@@ -389,6 +404,7 @@ class CompiledFunction:
             self.history = History()
         self._sizes.clear()
         self._breaks = Counter()
+        self._successor = None
 
 
 def failing_check(

@@ -60,7 +60,6 @@ class Dispatcher:
         self, function: types.FunctionType, miss: Callable[..., Any], rename: Rename, names: Mapping[str, Any] = _NONE
     ) -> None:
         """``names`` are those that the programs share."""
-        self._rename = rename
         self.parameters = parameters_of(function.__code__)
         self.inner = rename(self.parameters)  # the parameters' names in generated code
         self.forwards = False  # whether a miss is a plain call instead of a capture
@@ -162,7 +161,7 @@ class Dispatcher:
                     self._forget(number)
             self._renew()
 
-    def redirect(self, name: str | None, target: types.FunctionType | None = None) -> None:
+    def redirect(self, name: str | None, target: Callable[..., Any] | None = None) -> None:
         """Send every call to ``PLAIN``, or to a function as ``INSTEAD``; with None, to the programs again."""
         with self._lock:
             namespace = self.namespace
@@ -179,16 +178,6 @@ class Dispatcher:
                 self._forget(number)
             _forget_files(self._files)
             self._renew()
-
-    def redefine(self) -> None:
-        """Take over the signature of the user's function, which is another one now, and forget everything."""
-        with self._lock:
-            self.parameters = parameters_of(self._original.__code__)
-            self.inner = self._rename(self.parameters)
-            function = self._function()
-            if function is not None:
-                copy_face(self._original, function)
-            self.start_again()
 
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
         """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import types
@@ -17,8 +16,6 @@ from bothways.source_text import writable
 
 logger = logging.getLogger("bothways")
 _thread = threading.local()
-# The files of our own code, and what those of generated code are called.
-OWN_CODE = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<bothways ")
 
 
 def capturing() -> bool:
@@ -42,14 +39,6 @@ def stack_left() -> int:
     while frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return sys.getrecursionlimit() - depth
-
-
-def level_of_user() -> int:
-    """The ``stacklevel`` with which a warning of the caller's names the user's line, not one that leads to it."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_CODE):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _say(topic: str, message: str) -> None:

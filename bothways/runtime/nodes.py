@@ -245,3 +245,15 @@ def refuse_stand_ins(what: object) -> None:
     """Raise when somebody traces: what reads or changes the world may only run where the program does."""
     if torch_compat.dispatch_mode_depth():
         raise RuntimeError(f"{what!r} runs as Python and cannot be traced")
+
+
+class Pinned:
+    """A function of PyTorch's as captured code had it, for graphs whose text would find another under its name."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = self.__qualname__ = function.__name__
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)

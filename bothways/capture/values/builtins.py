@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bothways.capture import protocols
 from bothways.capture.sources import Source
 from bothways.capture.values import builtin_functions, builtin_types  # noqa: F401  they fill the table
@@ -23,6 +25,7 @@ from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.builtin_table import HANDLERS, handles
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.type_checks import isinstance_of, issubclass_of
+from bothways.runtime.nodes import Pinned
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -155,6 +158,9 @@ class BuiltinValue(Value):
             given = owner.python_type().__name__
             message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {given!r} object"
             tracer.throw(TypeError, message)
+        if name in tracer.definitions.patched and issubclass(owner.python_type(), torch.Tensor):
+            # The method that PyTorch had, which somebody took before another was put in its place.
+            return tracer.graph.op("call_function", Pinned(self.function), self.function, [owner, *args[1:]], kwargs)
         return owner.call_method(tracer, name, args[1:], kwargs)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
