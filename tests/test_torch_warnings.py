@@ -37,6 +37,18 @@ def var_of_one_by_function(x):
     return torch.var(x[:1], 0) + x
 
 
+def var_of_one_by_name(x):
+    return torch.var(input=x[:1]) + torch.std(input=x[:1], dim=0) + x
+
+
+def pairs_of_one_by_name(x):
+    return torch.std_mean(input=x[:1])[0] + torch.var_mean(input=x[:2], correction=2)[0] + x
+
+
+def std_of_enough_by_name(x):
+    return torch.std(input=x) + torch.std(input=x[:1], unbiased=False) + torch.var_mean(input=x, dim=0)[1] + x
+
+
 def std_of_enough(x):
     return x.std() + x[:1].std(unbiased=False) + x
 
@@ -99,7 +111,8 @@ def caught(x):
 
 
 PROGRAMS = [
-    grad_of_a_result, copy_of_a_tensor, copy_by_method, std_of_one, var_of_one_by_function, std_of_enough,
+    grad_of_a_result, copy_of_a_tensor, copy_by_method, std_of_one, var_of_one_by_function, var_of_one_by_name,
+    pairs_of_one_by_name, std_of_enough_by_name, std_of_enough,
     reversed_dimensions, sizes_that_differ, no_dimension, grid, out_of_another_size, deprecated_range,
     real_part_by_conversion, random_numbers, deprecated_decomposition, inside_a_callee, in_a_loop, caught,
 ]  # fmt: skip

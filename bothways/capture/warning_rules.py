@@ -15,9 +15,14 @@ from bothways.capture.fakes import Fake
 Rule = Callable[[Sequence[Any], dict[str, Any], Any], bool]
 
 
+def _first(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The tensor that an operation is about, which may be given by its name."""
+    return args[0] if args else kwargs.get("input", kwargs.get("self"))
+
+
 def _has_no_freedom(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> bool:
     """Whether a variance divides by nothing, or less: by the number of elements less the correction."""
-    tensor = args[0]
+    tensor = _first(args, kwargs)
     first = result[0] if isinstance(result, (tuple, list)) else getattr(result, "items", [result])[0]
     if not isinstance(tensor, Fake) or not isinstance(first, Fake):
         return False
@@ -29,7 +34,7 @@ def _has_no_freedom(args: Sequence[Any], kwargs: dict[str, Any], result: Any) ->
 
 
 def _drops_imaginary_parts(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> bool:
-    source = args[0]
+    source = _first(args, kwargs)
     if not isinstance(source, Fake) or not isinstance(result, Fake):
         return False
     return source.dtype.is_complex and not result.dtype.is_complex
