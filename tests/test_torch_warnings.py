@@ -207,6 +207,120 @@ def test_listening_leaves_filters_and_other_threads_alone():
     assert [str(each.message) for each in said] == ["of another thread", "heard"]
 
 
+@pytest.mark.parametrize("step", ["set_warn_always", "is_warn_always_enabled"])
+def test_an_interrupt_before_listening_begins_leaves_nothing_behind(monkeypatch, step):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with monkeypatch.context() as patch:
+            original = torch.set_warn_always
+            patch.setattr(torch, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                listening().__enter__()
+            patch.setattr(torch, "set_warn_always", original)
+        with listening():
+            warnings.warn("dropped", stacklevel=1)
+        assert warnings.filters == before
+        warnings.warn("heard", stacklevel=1)
+    assert [str(each.message) for each in said] == ["heard"]
+
+
+def test_a_listener_that_could_not_end_in_order_listens_no_more():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        listener = listening()
+        listener.__enter__()
+        warnings.warn("dropped", stacklevel=1)
+        del listener
+        warnings.warn("heard", stacklevel=1)
+        with listening():
+            pass
+        assert FILTER not in warnings.filters
+    assert [str(each.message) for each in said] == ["heard"]
+
+
+class Turns:
+    """Another thread that takes one step at a time."""
+
+    def __init__(self, steps):
+        self.go, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self.run, args=(steps,), daemon=True).start()
+
+    def run(self, steps):
+        iterator = iter(steps())
+        while True:
+            self.go.acquire()
+            ended = next(iterator, self) is self
+            self.done.release()
+            if ended:
+                return
+
+    def step(self):
+        self.go.release()
+        assert self.done.acquire(timeout=60)
+
+
+def other_catches():
+    with warnings.catch_warnings():
+        yield
+    yield
+
+
+def test_catching_in_another_thread_that_begins_while_one_listens_brings_no_filter_back():
+    with warnings.catch_warnings():
+        other = Turns(other_catches)
+        with listening():
+            other.step()
+        assert FILTER not in warnings.filters
+        other.step()
+        assert FILTER not in warnings.filters
+        other.step()
+
+
+def test_catching_in_another_thread_that_ends_while_one_listens_takes_no_more_than_its_own():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        other = Turns(other_catches)
+        other.step()
+        with listening():
+            other.step()
+            with listening():
+                warnings.warn("dropped", stacklevel=1)
+        assert FILTER not in warnings.filters
+        warnings.warn("heard", stacklevel=1)
+        other.step()
+    assert [str(each.message) for each in said] == ["heard"]
+
+
+def test_a_thread_that_walks_the_filters_misses_none_when_listening_ends():
+    walks, ended = threading.Event(), threading.Event()
+
+    class Slow(type):
+        def __subclasscheck__(cls, category):
+            walks.set()
+            return not ended.wait(60)
+
+    slow = Slow("slow", (Warning,), {})
+
+    def other():
+        warnings.warn("unheard", stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")
+        warnings.filters.insert(0, ("always", None, slow, None, 0))
+        thread = threading.Thread(target=other)
+        with listening():
+            thread.start()
+            assert walks.wait(60)
+        ended.set()
+        thread.join()
+    assert said == []
+
+
 SCRIPT = """
 import sys, warnings, torch, bothways
 
