@@ -1,5 +1,8 @@
 """The backend registry: names, callables, registration, entry points, and what a backend must return."""
 
+import sys
+import warnings
+import weakref
 from importlib import metadata
 
 import pytest
@@ -185,6 +188,59 @@ def test_a_bare_tensor_is_refused_where_plain_python_could_do_the_call_instead()
     for _ in range(2):
         with pytest.raises(BackendFailed, match="must return a tuple"):
             compiled(torch.ones(1, 3), torch.tensor([0]))
+
+
+def test_once_a_result_was_as_it_must_be_calls_go_straight_to_what_was_compiled():
+    callers, wrong = [], [True, False, False, False]
+
+    def backend(gm, example_inputs):
+        def run(*inputs):
+            callers.append(sys._getframe(1).f_code.co_filename)
+            return gm(*inputs)[0] if wrong.pop(0) else gm(*inputs)
+
+        return run
+
+    def program(x):
+        x.add_(1)
+        return x.sin() + 1
+
+    compiled = bothways.compile(program, backend=backend)
+    with pytest.raises(BackendFailed, match="must return a tuple"):
+        compiled(torch.ones(3))
+    for _ in range(3):
+        x, y = torch.rand(2, 3).unbind()
+        y.copy_(x)
+        assert torch.equal(compiled(x), program(y)) and torch.equal(x, y)
+    assert [caller == registry.__file__ for caller in callers] == [True, True, False, False]
+
+
+def test_what_was_compiled_lives_no_longer_than_its_program(gm):
+    class Run:
+        def __call__(self, *inputs):
+            return gm(*inputs)
+
+    for calls in range(3):
+        run = Run()
+        compiled = call_backend(lambda gm, inputs, run=run: run, gm, [])
+        for _ in range(calls):
+            assert torch.equal(compiled(torch.ones(2))[0], torch.ones(2).sin())
+        known = weakref.ref(run)
+        del run, compiled
+        assert known() is None
+
+
+def test_a_users_backend_is_heard_when_it_warns():
+    def talkative(gm, example_inputs):
+        warnings.warn("compiling", stacklevel=1)
+        said.append(torch.is_warn_always_enabled())
+        return gm.forward
+
+    said = []
+    register_backend(talkative)
+    for backend in (talkative, "talkative"):
+        with pytest.warns(UserWarning, match="compiling"):
+            bothways.compile(lambda x: x.sin() + 1, backend=backend)(torch.ones(3))
+    assert said == [False, False]
 
 
 def test_aot_takes_functions():
