@@ -67,10 +67,6 @@ class Callees:
         self._kinds: Counter[types.CodeType] = Counter()
 
 
-# What a function's calls depend on, besides what its closure and its globals hold.
-_CALLED = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
-
-
 def _twin(function: types.FunctionType) -> types.FunctionType:
     """A function that does the same, so that the function itself is not kept alive."""
     made = types.FunctionType(
@@ -83,7 +79,13 @@ def _twin(function: types.FunctionType) -> types.FunctionType:
 
 
 def _is_same(twin: types.FunctionType, function: types.FunctionType) -> bool:
-    return all(getattr(twin, name) is getattr(function, name) for name in _CALLED)
+    """Whether all that calls depend on is the same, besides what the closure and the globals hold."""
+    return (
+        twin.__code__ is function.__code__
+        and twin.__defaults__ is function.__defaults__
+        and twin.__kwdefaults__ is function.__kwdefaults__
+        and twin.__closure__ is function.__closure__
+    )
 
 
 def _parts(target: Any) -> tuple[types.FunctionType | None, Any]:
