@@ -52,6 +52,22 @@ def returning(expression, parameter="int x"):
     return Source((), (f"int answer({parameter}) {{ return {expression}; }}\n",))
 
 
+def test_the_cache_and_the_compiler_are_looked_up_once_for_a_library(monkeypatch):
+    looked, wanted = [], ("open_cache", "working_tools")
+    for name in wanted:
+        original = getattr(building, name)
+
+        def noted(*args, name=name, original=original):
+            looked.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(building, name, noted)
+    for _ in range(2):
+        looked.clear()
+        assert build(returning("3 * x")).answer(2) == 6
+        assert tuple(looked) == wanted
+
+
 def test_a_library_is_built_and_called(recorded):
     calls = recorded()
     assert build(returning("2 * x")).answer(21) == 42

@@ -80,8 +80,7 @@ _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: whic
 
 def build(source: Source) -> Library:
     """The loaded library of kernels."""
-    library = library_of(source)
-    tools = working_tools(open_cache())
+    library, tools = _built(source)
     if not tools.threads:
         warn_once(f"kernels use one thread: {tools.command[0]} does not work with PyTorch's OpenMP runtime")
     return library
@@ -89,10 +88,15 @@ def build(source: Source) -> Library:
 
 def library_of(source: Source) -> Library:
     """The loaded library of any C source. NoCompiler when the compiler does not work, or not now."""
+    return _built(source)[0]
+
+
+def _built(source: Source) -> tuple[Library, Toolchain]:
+    """The library, and the compiler with the options that it was built with."""
     cache = open_cache()
     tools = working_tools(cache)
     try:
-        return _library(source, tools, cache)
+        return _library(source, tools, cache), tools
     except Failure as failure:
         if failure.passing:
             raise _troubled(tools, str(failure)) from None
@@ -107,8 +111,8 @@ def library_of(source: Source) -> Library:
         raise _troubled(tools, error.problem) from None
     if toolchain(working) != tools:
         _remember(cache, toolchain(), working)
-        return _once_more(source, toolchain(working), cache)
-    return _once_more(source, tools, cache)
+        tools = toolchain(working)
+    return _once_more(source, tools, cache), tools
 
 
 def _once_more(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
