@@ -9,6 +9,7 @@ import linecache
 import os
 import sys
 import threading
+import traceback
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import bothways
 from bothways.config import config
 from bothways.lower import build as building
 from bothways.lower.build import Source, build
+from bothways.lower.text import Text
 from bothways.testing import same
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own list of what is loaded")
@@ -92,7 +94,8 @@ def test_a_program_goes_without_the_garbage_collector():
         before = kernels_mapped(), texts_kept()
         assert same(run(*inputs)[0], expected) and same(run(*inputs)[0], expected)
         del run
-        assert kernels_mapped() < before[0] and texts_kept() == before[1] - 1
+        # Two texts: that of the first call, and that of all others.
+        assert kernels_mapped() < before[0] and texts_kept() == before[1] - 2
     finally:
         gc.enable()
 
@@ -237,3 +240,24 @@ def test_a_traceback_shows_the_program_as_long_as_it_is_there():
     train(compiled)
     names = [name for name in linecache.cache if name.startswith("<bothways native")]
     assert names and all("def run(" in "".join(linecache.getlines(name)) for name in names)
+
+
+def test_a_traceback_of_the_first_call_shows_the_text_of_that_call():
+    def shown(run):
+        with pytest.raises(ZeroDivisionError) as caught:
+            run(0)
+        return traceback.extract_tb(caught.value.__traceback__)[-1].line
+
+    text = Text("halves", "def run(x):\n    # as ever\n    return 1 / x\n", "", {}, False, False)
+    first = "def run(x):\n    result = 2 / x\n    settle()\n    return result\n"
+    before = texts_kept()
+    run = text.function({}, None, first)
+    assert shown(run) == "result = 2 / x"
+    assert texts_kept() == before + 2
+    assert (run(1), run(1)) == (2, 1)
+    assert shown(run) == "return 1 / x"
+    gc.collect()  # the first traceback
+    assert texts_kept() == before + 1
+    del run
+    gc.collect()
+    assert texts_kept() == before

@@ -56,12 +56,9 @@ class Text:
             assert library is not None
             namespace[name] = entry(library.address(name), kinds, library)
         label = f"<bothways native {self.name} {next(_numbers)}>"
-        linecache.cache[label] = (len(self.python), None, self.python.splitlines(True), label)
         run = _defined(self.python, label, namespace)
-        # Whoever may still show a line of it, such as a traceback, holds its code.
-        weakref.finalize(run.__code__, linecache.cache.pop, label, None).atexit = False
         if first:
-            run = _checked_first(run, _defined(first, label, namespace), namespace, settled)
+            run = _checked_first(run, _defined(first, f"{label[:-1]} first>", namespace), namespace, settled)
         made: Any = run
         made.looks_at_grad_mode = self.looks_at_grad_mode
         if self.takes_list:
@@ -70,9 +67,14 @@ class Text:
 
 
 def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:
+    """The function of a text, whose lines people see in tracebacks under its label."""
     found: dict[str, Any] = {}
+    linecache.cache[label] = (len(source), None, source.splitlines(True), label)
     exec(compile(source, label, "exec"), namespace, found)
-    return found["run"]
+    run = found["run"]
+    # Whoever may still show a line of it, such as a traceback, holds its code.
+    weakref.finalize(run.__code__, linecache.cache.pop, label, None).atexit = False
+    return run
 
 
 def _checked_first(
