@@ -357,16 +357,16 @@ def test_what_was_taken_before_is_not_replaced(backend, calls_before):
         assert torch.allclose(compiled(X), X.sin() + 1)
 
 
-def helper_to_mock(x):
+def helped(x):
     return x + 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("calls_before", [0, 1])
 def test_mocks_that_say_what_they_stand_for(backend, calls_before):
-    here = sys.modules[__name__]
+    this = sys.modules[__name__]
     patches = {
-        lambda x: helper_to_mock(x) * 2: lambda: mock.patch.object(here, "helper_to_mock", autospec=True, return_value=X),
+        lambda x: helped(x) * 2: lambda: mock.patch.object(this, "helped", autospec=True, return_value=X),
         lambda x: F.relu(x) * 2: lambda: mock.patch.object(F, "relu", autospec=True, return_value=X),
         lambda x: LINEAR(x) * 2: lambda: mock.patch.object(nn.Linear, "forward", autospec=True, return_value=X),
         lambda x: torch.sin(x) * 2: lambda: mock.patch("torch.sin", autospec=True, return_value=X),
