@@ -118,6 +118,32 @@ def test_writes(name, backend, requires_grad):
         assert same(outcome(program, requires_grad), outcome(compiled, requires_grad))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_errors_are_caught_where_people_catch_them(backend):
+    def program(x):
+        y = (x * 2).reshape(1, -1).expand(3, -1)
+        try:
+            y += 1
+        except RuntimeError:
+            return y[0] - 1
+        return y
+
+    compiled = bothways.compile(program, backend=backend)
+    for x in (X, X.clone().requires_grad_(), X.clone().requires_grad_() * 1):
+        for _ in range(2):
+            assert same(compiled(x), program(x))
+
+
+@pytest.mark.parametrize("given", [1, 0.0, None, "yes"])
+def test_what_requires_grad_takes_no_other_way(given):
+    def program(x):
+        return (x * 2).detach().requires_grad_(given)
+
+    for function in (program, bothways.compile(program)):
+        with pytest.raises(TypeError, match="must be bool"):
+            function(X)
+
+
 @pytest.mark.parametrize("program", [columns, every_other, halves])
 def test_parts_that_do_not_meet_are_compiled(program):
     counter = CompileCounter()

@@ -18,7 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import fakes
-from bothways.capture.changes import changes_only_its_own, changes_something, written_roots
+from bothways.capture.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
 from bothways.capture.fakes import Fake, FakeFailure, SpecialLayout
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
@@ -26,6 +26,7 @@ from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.warning_rules import kernel_warns
 from bothways.fake import is_whole_for_torch
+from bothways.grad.overlaps import is_shared
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
 from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
@@ -62,6 +63,10 @@ _DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException"
 
 class Unrepeatable(Exception):
     """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
+
+
+# What only looks as if it wrote elements, writes to a part, or gives all of them the same value.
+NOT_WRITTEN = frozenset("setitem zero_ fill_ requires_grad_ detach_ squeeze_ unsqueeze_ transpose_ t_".split())
 
 
 class GraphBuilder:
@@ -144,6 +149,7 @@ class GraphBuilder:
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         if self.tracer.definitions.names_another(target):
             target = Pinned(target)
+        self._refuse_shared(kind, target, args)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
@@ -163,6 +169,19 @@ class GraphBuilder:
         )
         self._note_origin(node)
         return self._result(node, result, tensors)
+
+    def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
+        """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
+        from bothways.capture.values.tensors import TensorValue
+
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        is_method = name.endswith("_") and not name.endswith("__")
+        writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
+        if not writes or name in NOT_WRITTEN or not args:
+            return
+        written = args[0].realize()
+        if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
+            self.tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
 
     def _warning(self, kind: str, target: Any) -> tuple[str, Any]:
         """An operation that warns, as a node that runs at the user's line."""

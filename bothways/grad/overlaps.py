@@ -7,7 +7,7 @@ not be taken apart; it then runs as captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,12 @@ def _name(node: torch.fx.Node) -> str:
 
 def shares_elements(tensor: torch.Tensor) -> bool:
     """Whether two elements may be in one place; where sizes are symbols, whether a stride is 0."""
-    pairs = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return is_shared(tensor.shape, tensor.stride())
+
+
+def is_shared(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """The same for a layout."""
+    pairs = list(zip(strides, shape, strict=True))
     if not all(type(number) is int for pair in pairs for number in pair):
         return any(type(stride) is int and stride == 0 and not _is_single(size) for stride, size in pairs)
     reach = 0

@@ -39,7 +39,9 @@ def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
 def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """``tensor.requires_grad_(wanted)``."""
     given = [*args, *kwargs.values()]
-    wanted = bool(protocols.as_constant(tracer, given[0])) if given else True
+    wanted = protocols.as_constant(tracer, given[0]) if given else True
+    if type(wanted) is not bool or len(given) > 1 or not {"requires_grad"}.issuperset(kwargs):
+        tracer.stop("mutation_unknown", "requires_grad_ is given something that is no bool")
     if tensor.fake.requires_grad == wanted:
         return tensor
     if "grad" in tensor.attrs or (tensor.source is not None and not tracer.graph.is_untouched(tensor)):
