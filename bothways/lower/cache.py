@@ -22,6 +22,7 @@ from bothways.config import config
 from bothways.errors import warn_once
 from bothways.lower.compiling import PASSING_ERRORS
 from bothways.lower.trust import own_folder, read_own_files
+from bothways.source_text import printable
 
 DIRECTORY_VARIABLE = "BOTHWAYS_CACHE_DIR"
 CHECKSUMS = "checksums"
@@ -80,7 +81,7 @@ class Cache:
             if problem is None or problem.errno not in PASSING_ERRORS:
                 self.drop(key)
             if problem is not None:
-                warn_once(f"an entry of the cache is not used: {problem}")
+                warn_once(f"entries of the cache are not used: {_said(problem)}")
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)  # entries that were not used for the longest time go first
@@ -193,7 +194,13 @@ def open_cache() -> Cache | None:
 
 def warn_unused(problem: object) -> None:
     hint = f"set {DIRECTORY_VARIABLE} to a folder that is yours alone, or config.kernel_cache to False"
-    warn_once(f"kernels are not kept on disk: {problem}; {hint}")
+    warn_once(f"kernels are not kept on disk: {_said(problem)}; {hint}")
+
+
+def _said(problem: object) -> str:
+    """What is wrong, in the same words whichever of our files it was found at: people are told once."""
+    reason = getattr(problem, "strerror", None)
+    return str(problem) if reason is None else f"{reason}: {printable(str(directory()))}"
 
 
 def key_of(*facts: str) -> str:
