@@ -50,7 +50,7 @@ typecheck: $(READY)
 	$(BIN)/mypy
 
 pytest: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)

@@ -147,32 +147,35 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path, size):
 def test_forks_while_other_threads_capture_and_build(tmp_path):
     process = script(
         f"""
-        import threading, time
+        import faulthandler, threading, time
         stop, failures = time.monotonic() + {30 * SCALE}, []
 
         def work(base):
-            size = base
+            step = 0
             while time.monotonic() < stop:
-                size += 1
+                step += 1
+                size = base + step % 60  # sines of larger sums tell the last bit
                 if not agrees(size, 1.5):
                     failures.append(size)
 
         torch.set_num_threads(1)
-        threads = [threading.Thread(target=work, args=(base,)) for base in (100, 100_000)]
+        threads = [threading.Thread(target=work, args=(base,)) for base in (40, 120)]
         for thread in threads:
             thread.start()
         forks = 0
         while time.monotonic() < stop:
             child = os.fork()
             if child == 0:
+                faulthandler.dump_traceback_later(30)  # where it hangs, if it does
                 right = agrees(30 + forks % 5, 2.5)
                 os._exit(0 if right else 1)
             deadline = time.monotonic() + 60
-            while os.waitpid(child, os.WNOHANG)[0] == 0:
+            while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
                 if time.monotonic() > deadline:
                     os.kill(child, 9)
                     raise SystemExit("a child hangs")
                 time.sleep(0.01)
+            assert ended[1] == 0, ended
             forks += 1
             time.sleep(0.05)
         for thread in threads:

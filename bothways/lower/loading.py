@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import threading
 import weakref
 from typing import Any
+
+# The loader has a lock of its own, which a child would wait for if another thread had it at the fork: so nobody forks
+# while a library of ours is loaded or unloaded.
+_loading = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 class Library(ctypes.CDLL):
@@ -15,7 +23,8 @@ class Library(ctypes.CDLL):
     """
 
     def __init__(self, path: str, *, unloads: bool = True) -> None:
-        super().__init__(path)
+        with _loading:
+            super().__init__(path)
         if unloads:
             # What is loaded when the process ends goes with it.
             weakref.finalize(self, _unload, self._handle).atexit = False
@@ -32,7 +41,8 @@ class Library(ctypes.CDLL):
 
 
 def _unload(handle: int) -> None:
-    _dlclose()(handle)
+    with _loading:
+        _dlclose()(handle)
 
 
 @functools.cache
