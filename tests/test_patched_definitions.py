@@ -7,7 +7,10 @@ first program is found again.
 import abc
 import builtins
 import collections.abc
+import copy
+import inspect
 import math
+import pickle
 import random
 import subprocess
 import sys
@@ -612,6 +615,28 @@ def test_builtins_that_people_do_replace_leave_the_rest_alone():
         compiled(X)
     compiled(X)
     assert counter.frame_count == 1
+
+
+def test_what_python_writes_into_classes_replaces_nothing(monkeypatch):
+    """Pickling and deep copies leave ``__slotnames__`` in the classes of what they met."""
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return x[: len(x) - 1] * 2
+
+    for cls in (torch.Tensor, nn.Parameter, nn.Module, nn.Linear):
+        monkeypatch.delattr(cls, "__slotnames__", raising=False)
+    model, counter = nn.Sequential(nn.Linear(6, 6), Layer()), CompileCounter()
+    compiled = bothways.compile(model, backend=counter)
+    compiled(torch.ones(3, 6))
+    copied = copy.deepcopy(model)
+    pickle.loads(pickle.dumps([*copied.parameters(), torch.ones(2)]))
+    inspect.get_annotations(nn.Linear)
+    compiled(torch.ones(3, 6))
+    assert counter.frame_count == 1
+    for size in (4, 5, 7):
+        assert same(compiled(torch.ones(size, 6)), model(torch.ones(size, 6)))
+    assert counter.frame_count == 2
 
 
 def test_loading_another_compiler_does_not_compile_a_module_again():

@@ -18,6 +18,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
+from bothways.runtime.stamps import CHANGES_BY_ITSELF
 
 _STANDARD, _TORCH = os.path.dirname(os.__file__), os.path.dirname(torch.__file__)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -75,7 +76,8 @@ _ASKED = frozenset("__torch_function__ __torch_dispatch__ __class__ __dict__ __g
 def patched_of_tensors() -> frozenset[str]:
     """Attributes of tensors that are not PyTorch's."""
     now = vars(torch.Tensor)
-    return frozenset(name for name in {*_OF_TENSORS, *now} if now.get(name) is not _OF_TENSORS.get(name))
+    names = {*_OF_TENSORS, *now}.difference(CHANGES_BY_ITSELF)
+    return frozenset(name for name in names if now.get(name) is not _OF_TENSORS.get(name))
 
 
 def replaced_below() -> str | None:

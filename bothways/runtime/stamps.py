@@ -89,10 +89,11 @@ class NamesStamp:
         return f"{names} {'is what it was' if len(self.expected) == 1 else 'are what they were'}"
 
 
-# Entries of a class that Python itself makes when somebody asks for them, or that no program looks at.
+# Entries of a class that Python itself makes when somebody asks for them (``__slotnames__`` when an object is first
+# pickled or deep-copied), or that no program looks at.
 CHANGES_BY_ITSELF: tuple[str, ...] = (
-    "__annotations__", "__annotate__", "__annotations_cache__", "__doc__", "__abstractmethods__", "_abc_impl",
-    "__static_attributes__", "__firstlineno__",
+    "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__doc__", "__abstractmethods__",
+    "_abc_impl", "__slotnames__", "__static_attributes__", "__firstlineno__",
 )  # fmt: skip
 
 
