@@ -1,5 +1,6 @@
 """Kernels give eager's zeros, infinities and NaNs, whatever they meet: special_values.py says what that is."""
 
+import math
 import warnings
 
 import pytest
@@ -143,6 +144,26 @@ def test_functions_of_special_values_and_their_gradients(what, monkeypatch):
 @pytest.mark.parametrize("what", ["fmod", "remainder", "add", "lerp", "huber"])
 def test_functions_of_two_special_values_and_their_gradients(what, monkeypatch):
     both_ways(OF_TWO[what], padded(*pairs(torch.float32)), "native", monkeypatch, what)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name)
+def test_remainders_where_the_quotient_begins_to_overflow(dtype, monkeypatch):
+    """Powers of two around the largest quotient there is, with divisors that have lost digits."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    least = int(math.log2(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps))
+    largest = int(math.log2(torch.finfo(dtype).max))
+    exponents = [(bottom + largest + step, bottom) for bottom in range(least, least + 30) for step in range(-2, 4)]
+    tops, bottoms = torch.tensor(exponents, dtype=torch.float64).unbind(1)
+    x, y = (torch.ldexp(torch.tensor(1.0).double(), part).to(dtype) for part in (tops, bottoms))
+    x, y = padded(torch.cat([x, -x, x * 1.5]), torch.cat([y, y, -y]))
+
+    def both(x, y):
+        return torch.fmod(x, y), torch.remainder(x, y)
+
+    compiled = bothways.compile(both, backend="native")
+    assert any(result.isnan().any() and (result == 0).any() for result in both(x, y))
+    for own, eager in zip(compiled(x, y), both(x, y), strict=True):
+        assert_same(own, eager, dtype)
 
 
 def pairs(dtype):

@@ -14,10 +14,21 @@ static inline {T} multiply_add_{T}({T} a, {T} b, {T} c) {{
 #endif
 }}
 """,
-    # The library ATen has its vector functions from gives up where the quotient is infinite.
+    # The library ATen has its vector functions from gives up where the quotient overflows, which it estimates by the
+    # number below the dividend times the number below the divisor's reciprocal.
     "fmod": """\
 static inline {T} fmod_{T}({T} a, {T} b) {{
-    return fabs{F}(a / b) == ({T})INFINITY ? ({T})NAN : fmod{F}(a, b);
+    {T} dividend = fabs{F}(a), divisor = fabs{F}(b), reciprocal;
+    {BITS} bits;
+    if (divisor < {LEAST}) dividend *= {SCALE}, divisor *= {SCALE};
+    reciprocal = 1 / divisor;
+    __builtin_memcpy(&bits, &reciprocal, sizeof bits);
+    bits -= reciprocal != 0;
+    __builtin_memcpy(&reciprocal, &bits, sizeof bits);
+    __builtin_memcpy(&bits, &dividend, sizeof bits);
+    bits -= dividend != 0;
+    __builtin_memcpy(&dividend, &bits, sizeof bits);
+    return dividend * reciprocal == ({T})INFINITY ? ({T})NAN : fmod{F}(a, b);
 }}
 """,
     # The same library: infinite from where the exponential is, though half of it would not be.
@@ -88,10 +99,15 @@ static inline {T} floor_divide_{T}({T} a, {T} b) {{
 """,
 }
 
+# What the texts take from a type: the last number whose exponential is finite, the smallest one with all its digits,
+# and a power of two that makes such a one of every smaller one.
+FACTS: dict[str, dict[str, str]] = {
+    "float": {"F": "f", "BITS": "uint32_t", "LAST_EXP": "88.72283f", "LEAST": "0x1p-126f", "SCALE": "0x1p25f"},
+    "double": {"F": "", "BITS": "uint64_t", "LAST_EXP": "709.7827111495575", "LEAST": "0x1p-1022", "SCALE": "0x1p54"},
+}
+
 NUMERIC: dict[str, str] = {
-    f"{name}_{kind}": text.format(T=kind, F=suffix, LAST_EXP=last)
-    for name, text in FLOATING.items()
-    for kind, suffix, last in (("float", "f", "88.72283f"), ("double", "", "709.78271114955743"))
+    f"{name}_{kind}": text.format(T=kind, **facts) for name, text in FLOATING.items() for kind, facts in FACTS.items()
 } | {
     f"{name}_{kind}": text.format(T=kind)
     for name, text in INTEGER.items()
