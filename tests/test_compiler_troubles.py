@@ -320,11 +320,39 @@ def test_ctrl_c_while_a_compiler_hangs(tmp_path, compiler):
     interrupt(tmp_path, compiler)
 
 
-@pytest.mark.faults  # on a machine with more to do than cores, a helper of the compiler was seen to stay once
 def test_ctrl_c_ends_a_compiler_that_hangs(tmp_path, own_cache, compiler):
     numbers = interrupt(tmp_path, compiler)
     wait_until(lambda: not any(map(is_running, children(numbers))))
     assert list(own_cache.glob("unfinished-*")) == [] and list((tmp_path / "temporary").iterdir()) == []
+
+
+SLOW_START = """
+import os, signal, subprocess, sys, time, threading
+from pathlib import Path
+from bothways.lower import compiling
+begin = subprocess._fork_exec
+
+def slow(*args):
+    number = begin(*args)
+    time.sleep(0.3)  # a machine with much to do: the process runs, and nobody knows its number yet
+    return number
+
+subprocess._fork_exec = slow
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    compiling.run([["sh", "-c", f"echo $$ >> {sys.argv[1]}; sleep 60"]] * 4, Path(sys.argv[1]).parent, 30)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_loses_no_compiler_that_is_being_started(tmp_path):
+    numbers = tmp_path / "children"
+    command = [sys.executable, "-c", SLOW_START, str(numbers)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert process.stdout.split() == ["interrupted"], process.stderr
+    assert 0 < len(children(numbers)) < 4
+    wait_until(lambda: not any(map(is_running, children(numbers))))
 
 
 def test_a_server_that_a_compiler_leaves_behind_is_neither_waited_for_nor_ended(tmp_path, compiler):

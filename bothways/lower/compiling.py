@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,30 +54,83 @@ def run(commands: Sequence[list[str]], folder: Path, seconds: float) -> None:
     # Messages in English are those that are known; and what a compiler leaves when it is killed goes with the folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
     deadline = time.monotonic() + seconds if seconds else None
-    running: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as closing:
-        outputs: list[IO[bytes]] = []
+        outputs = [closing.enter_context(_output(folder)) for _ in commands]
+        starts = _Starts(commands, outputs, folder, environment)
         try:
-            for command in commands:
-                outputs.append(closing.enter_context(_output(folder)))
-                running.append(
-                    subprocess.Popen(
-                        command, cwd=folder, env=environment, process_group=0,
-                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=outputs[-1],
-                    )
-                )  # fmt: skip
-            for process in running:
+            for process in starts.all():
                 _wait(process, deadline)
         except subprocess.TimeoutExpired:
             raise TookTooLong(seconds) from None
         except OSError as error:
             raise failure_of(error, commands[0][0]) from None
         finally:
-            for process in running:
+            for process in starts.so_far():
                 _end(process)
-        for process, output, command in zip(running, outputs, commands, strict=True):
+        for process, output, command in zip(starts.processes, outputs, commands, strict=True):
             if process.returncode:
                 raise _failed(command, process.returncode, output)
+
+
+class _Starts:
+    """Starts processes, none of which is lost to Ctrl-C.
+
+    Python raises KeyboardInterrupt in the main thread, and inside ``Popen`` that would be after the process began and
+    before anybody knows its number. So another thread starts those of the main thread.
+    """
+
+    def __init__(
+        self, commands: Sequence[list[str]], outputs: list[IO[bytes]], folder: Path, environment: dict[str, str]
+    ) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._to_do = list(zip(commands, outputs, strict=True))
+        self._folder, self._environment = folder, environment
+        self._error: BaseException | None = None
+        self._starting = threading.Lock()  # whoever has it starts a process
+        self._done = threading.Event()
+
+    def all(self) -> list[subprocess.Popen[bytes]]:
+        """Start them all, or raise what the first that cannot be started does."""
+        if threading.current_thread() is not threading.main_thread():
+            self._start()
+        else:
+            try:
+                threading.Thread(target=self._start, daemon=True).start()
+            except RuntimeError:  # no more threads, or Python is about to end
+                self._start()
+            self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self.processes
+
+    def so_far(self) -> list[subprocess.Popen[bytes]]:
+        """Those that were started, with no more to come."""
+        self._to_do.clear()
+        while True:
+            with contextlib.suppress(KeyboardInterrupt), self._starting:  # one is on its way out already
+                return self.processes
+
+    def _start(self) -> None:
+        try:
+            while self._start_one():
+                pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    def _start_one(self) -> bool:
+        with self._starting:
+            if not self._to_do:
+                return False
+            command, output = self._to_do.pop(0)
+            self.processes.append(
+                subprocess.Popen(
+                    command, cwd=self._folder, env=self._environment, process_group=0,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
+                )
+            )  # fmt: skip
+        return True
 
 
 def _output(folder: Path) -> IO[bytes]:
