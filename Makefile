@@ -80,6 +80,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
 
 format: $(READY)
