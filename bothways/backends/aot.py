@@ -34,11 +34,16 @@ Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor
 
 
 def aot(
-    *, fw_compiler: GraphCompiler, bw_compiler: GraphCompiler | None = None, remember: Remember | None = None
+    *,
+    fw_compiler: GraphCompiler,
+    bw_compiler: GraphCompiler | None = None,
+    remember: Remember | None = None,
+    turns_images: bool = False,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
-    ``remember`` finds what other processes have compiled a captured graph to.
+    ``remember`` finds what other processes have compiled a captured graph to. With ``turns_images`` the images between
+    convolutions lie as those like them best, which the results do not show.
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
@@ -56,8 +61,10 @@ def aot(
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
             memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
-            function = noting_origins(graph)
-            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
+            function, turns = noting_origins(graph), turns_images and not reads and not _lays_out(graph)
+            return differentiate(
+                function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes, turns
+            )
         except refusals:
             return graph.forward
 
@@ -80,6 +87,14 @@ def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
     return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
+
+
+def _lays_out(graph: torch.fx.GraphModule) -> bool:
+    """Whether the user says how images lie, which then is what everybody, random numbers included, goes by."""
+    formats = (torch.channels_last, torch.channels_last_3d)
+    modules = (module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule))
+    given = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
+    return any(isinstance(value, torch.memory_format) and value in formats for values in given for value in values)
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

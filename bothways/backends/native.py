@@ -67,6 +67,7 @@ _differentiated = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
     remember=memo_of,
+    turns_images=True,
 )
 
 

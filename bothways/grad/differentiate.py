@@ -48,15 +48,17 @@ def differentiate(
     expected: Sequence[torch.Tensor | None] = (),
     memo: Memo | None = None,
     sizes: Sizes | None = None,
+    turns_images: bool = False,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
     With ``sizes`` it takes symbols before the tensors, as does what comes back.
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
-    is not traced or compiled again. Raises ``NotDifferentiable`` for what the differentiator does not express.
+    is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best. Raises
+    ``NotDifferentiable`` for what the differentiator does not express.
     """
-    how = How(fw_compiler, bw_compiler, reads, memo, sizes)
+    how = How(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None)
     match recall_function(memo, len(inputs), len(expected) or None):
         case Groups(groups):
             return _side_by_side(function, inputs, groups, how, expected)
@@ -64,7 +66,7 @@ def differentiate(
             return _joined(function, facts, inputs, run, how)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad, sizes=sizes)
+        joint = trace_joint(function, inputs, grad, sizes=sizes, expected=how.expected)
     except IndependentResults as found:
         if memo is not None:
             memo.note({"groups": found.groups})
@@ -93,6 +95,7 @@ class How:
     reads: Sequence[Reads]
     memo: Memo | None
     sizes: Sizes | None
+    expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
 
 
 def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
@@ -153,8 +156,9 @@ def _side_by_side(
         layouts = [expected[position] for position in group] if expected else ()
         memo = None if how.memo is None else how.memo.part("outputs", repr(group))
         compiled = differentiate(
-            only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes
-        )
+            only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes,
+            how.expected is not None,
+        )  # fmt: skip
         parts.append((group, compiled))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
@@ -249,6 +253,7 @@ class DifferentiatedGraph:
         self.result_count = len(facts.differentiable)
         self.changed = facts.changed
         self.is_random = facts.is_random
+        self._expected = how.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
         self.needed_inputs = facts.needed_inputs
@@ -424,9 +429,12 @@ class DifferentiatedGraph:
                 tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
             ]
             try:
-                return trace_joint(self.function, examples, True, moment)
+                joint = trace_joint(self.function, examples, True, moment, expected=self._expected)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
+            if joint.is_turned != (self._expected is not None):
+                raise NotRepeatable("images lie in another way")
+            return joint
 
 
 def _read_inputs(run: Callable[..., Any], count: int) -> Iterable[int]:

@@ -28,7 +28,8 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no
-    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only.
+    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only. A trace
+    ``is_turned`` when images lie in it as convolutions like them best; all traces of the function then are.
     """
 
     outputs: list[Output]
@@ -42,6 +43,7 @@ class Facts:
     read_inputs: tuple[int, ...]
     strange_inputs: tuple[int, ...]
     uneven_inputs: tuple[int, ...]
+    is_turned: bool
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -70,7 +72,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
-        tuple(sorted(anywhere - everywhere)),
+        tuple(sorted(anywhere - everywhere)), joint.is_turned,
     )  # fmt: skip
 
 

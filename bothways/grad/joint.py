@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
+from bothways.grad.layouts import LayoutMatters, Layouts
 from bothways.grad.origins import Origins
 from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
@@ -107,6 +108,7 @@ class Joint:
     moment: Moment = USUAL
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
     sizes: Sizes | None = None
+    is_turned: bool = False  # whether images lie otherwise than the captured function's
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
@@ -145,18 +147,45 @@ def trace_joint(
     grad: bool,
     moment: Moment = USUAL,
     sizes: Sizes | None = None,
+    expected: Sequence[torch.Tensor | None] | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
-    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes.
+    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes. With ``expected``,
+    tensors laid out like the outputs, images between convolutions may lie as is best for those.
     """
+    if expected is not None:
+        layouts = Layouts(expected)
+        try:
+            joint = _trace(function, inputs, grad, moment, sizes, layouts)
+            layouts.end()
+            joint.is_turned = layouts.is_used
+            return joint
+        except IndependentResults:
+            raise
+        except (LayoutMatters, NotThin, NotDifferentiable):
+            if not layouts.is_used:
+                raise
+    return _trace(function, inputs, grad, moment, sizes, None)
+
+
+def _trace(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    grad: bool,
+    moment: Moment,
+    sizes: Sizes | None,
+    layouts: Layouts | None,
+) -> Joint:
     try:
         if sizes is not None:
-            return _trace_with_sizes(function, inputs, grad, moment, sizes)
+            return _trace_with_sizes(function, inputs, grad, moment, sizes, layouts)
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-        return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
+        return _trace_joint(mode, Recorder(answer=answer, layouts=layouts), fakes, function, inputs, grad, moment)
     except NotThin:
+        if layouts is not None and layouts.is_used:
+            raise
         if sizes is not None:
             function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
@@ -172,7 +201,12 @@ def trace_joint(
 
 
 def _trace_with_sizes(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment, sizes: Sizes
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    grad: bool,
+    moment: Moment,
+    sizes: Sizes,
+    layouts: Layouts | None,
 ) -> Joint:
     """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
     while True:
@@ -180,7 +214,8 @@ def _trace_with_sizes(
         mode = ThinMode()
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
-        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
+        recorder = Recorder(answer=answer, layouts=layouts)
+        joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment)
         if sizes.environment.version == known:
             joint.sizes = sizes
             return joint
@@ -201,6 +236,8 @@ def _trace_joint(
 ) -> Joint:
     recorder.origins = Origins()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
+    if recorder.layouts is not None:
+        recorder.layouts.begin(fakes)
     with (
         recorder.origins, torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
         torch_compat.functionalized(),
@@ -210,6 +247,8 @@ def _trace_joint(
             for value, original in zip(wrapped, inputs, strict=True):
                 value.requires_grad_(original.requires_grad)
         outputs = _run_keeping_state(function, wrapped)
+        if recorder.layouts is not None:
+            outputs = recorder.layouts.restored(outputs)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
         behind = [_nodes_behind(value) for value in results.values]
@@ -416,6 +455,8 @@ def _add_backward(
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")
     for original in inputs:
         gradient = next(found) if original.requires_grad else None
+        if gradient is not None and joint.recorder.layouts is not None:
+            gradient = joint.recorder.layouts.restored_gradient(gradient, original)
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))
 
 

@@ -81,7 +81,7 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
     results = len(facts.differentiable)
     for field in fields(facts):
         value = getattr(facts, field.name)
-        if field.name in ("has_backward", "is_random"):
+        if field.name in ("has_backward", "is_random", "is_turned"):
             _expect(type(value) is bool)
         elif field.name != "outputs":
             _expect(type(value) is tuple and all(type(item) in ITEMS.get(field.name, (int,)) for item in value))

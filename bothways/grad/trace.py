@@ -19,6 +19,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
+from bothways.grad.layouts import Layouts
 from bothways.grad.origins import Origins
 from bothways.grad.sizes import Size
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
@@ -51,10 +52,14 @@ class Recorder(DispatchMode):
     """
 
     def __init__(
-        self, decompositions: Decompositions | None = None, answer: Callable[..., Any] | None = None
+        self,
+        decompositions: Decompositions | None = None,
+        answer: Callable[..., Any] | None = None,
+        layouts: Layouts | None = None,
     ) -> None:
         super().__init__()
         self._answer = answer
+        self.layouts = layouts
         self.origins: Origins | None = None  # tells which line an operation comes from
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions or {}
@@ -100,6 +105,13 @@ class Recorder(DispatchMode):
                 result = self._decompositions[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if self.layouts is not None:
+            change = self.layouts.change_of(func)
+            if change is not None:
+                with self:
+                    result = change(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
         if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:
             return self._fill_in_place(args, kwargs)
         result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
