@@ -47,6 +47,18 @@ def test_layouts_and_dtypes(dtype):
         assert check(x.detach(), (2,)) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [2, (2, 3), (1, 4)], ids=str)
+def test_the_backward_of_images_that_lie_pixel_by_pixel(window, dtype):
+    values = torch.tensor([0.0, -0.0, 1.0, 1.0, math.inf, -math.inf, math.nan, 2.0])
+    torch.manual_seed(0)
+    x = values[torch.randint(0, 8, (2, 9, 8, 12))].to(dtype).to(memory_format=torch.channels_last)
+    assert "max_pool2d_with_indices_backward" not in check(x.requires_grad_(), (window,))
+    for arguments, size in (((3, 2), (9, 11)), ((2,), (9, 13)), ((2, 2, 0, 2), (9, 11))):
+        other = torch.randn(2, 9, *size, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
+        assert "max_pool2d_with_indices_backward" in check(other, arguments)
+
+
 def test_nan_infinity_and_equal_values():
     values = torch.tensor([0.0, -0.0, 1.0, 1.0, math.inf, -math.inf, math.nan])
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """The largest value of each window of an image, and where it is; windows that reach over the edge stay with ATen.
 
-So does the backward: a loop over the places of a window is too short to be fast.
+So does the backward of images that lie channel by channel: a loop over the places of a window is too short to be fast.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 
 from bothways.lower.builder import Builder, NotLowered
 from bothways.lower.lowerings.registry import aten, lowers
+from bothways.lower.lowerings.resizing import repeated
 from bothways.lower.lowerings.term import either
 from bothways.lower.prims import Node
 
 LARGEST = 16  # elements of a window that is written out
+FEWEST_CHANNELS = 8  # of an image whose pixels lie side by side: the innermost loop goes over them
 
 
 def _pair(value: Sequence[int], default: Sequence[int] = ()) -> tuple[int, int]:
@@ -53,7 +55,30 @@ def _max_pool(
             largest = b.where(taken, value, largest, x.dtype)
             place = b.where(taken, row * x.shape[-1] + column, place, torch.int32)
     assert largest is not None
-    down_to = b.map("mul", b.position(largest.shape, first), down * x.shape[-1], dtype=torch.int64)
-    right_to = b.map("mul", b.position(largest.shape, first + 1), right, dtype=torch.int64)
-    corner = b.map("add", down_to, right_to, dtype=torch.int64)
+    corner = _places(b, largest.shape, down * x.shape[-1], right)
     return largest, b.map("add", corner, place, dtype=torch.int64)
+
+
+def _places(b: Builder, shape: Sequence[int], down: int, right: int) -> Node:
+    """The number of each place of an image, row after row, where the next is so many places down or to the right."""
+    last = len(shape) - 1
+    row = b.map("mul", b.position(tuple(shape), last - 1), down, dtype=torch.int64)
+    column = b.map("mul", b.position(tuple(shape), last), right, dtype=torch.int64)
+    return b.map("add", row, column, dtype=torch.int64)
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(
+    b: Builder, out: torch.Tensor, gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, places: Node,
+) -> Node:  # fmt: skip
+    """Windows side by side: each place of one looks whether it is the one that was taken."""
+    factors, shape = _pair(kernel), tuple(out.shape)
+    if any(padding) or any(step != 1 for step in dilation) or ceil_mode or _pair(stride, kernel) != factors:
+        raise NotLowered
+    covered = tuple(small * factor for small, factor in zip(places.shape[-2:], factors, strict=True))
+    if len(shape) != 4 or covered != shape[2:] or out.stride(1) != 1 or shape[1] < FEWEST_CHANNELS:
+        raise NotLowered
+    here = _places(b, shape, shape[-1], 1)
+    taken = b.map("eq", repeated(b, places, shape, factors), here, dtype=torch.bool, of=torch.int64)
+    return b.where(taken, repeated(b, gradient, shape, factors), 0, x.dtype)
