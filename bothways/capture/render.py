@@ -141,7 +141,7 @@ def render(
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
     given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
-        effect.emit_effects(emitter)
+        emitter.replay(effect)
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
     inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]

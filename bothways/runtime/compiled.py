@@ -330,7 +330,8 @@ class CompiledFunction:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
-        if any(known.code == found.code and known.where == found.where for known in self.history.breaks):
+        told = found.code, found.where, found.reason  # a callee's break may be why the caller cannot go on after it
+        if any((known.code, known.where, known.reason) == told for known in self.history.breaks):
             return
         self.history.breaks.append(found)
         counters["graph_break"][found.reason] += 1
