@@ -350,6 +350,11 @@ def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
     return [Guard("{s0} is not {c0}", (source,), (MISSING,)) for source in may_be_gone if source not in read]
 
 
+def kept_by(tracer: Tracer, ending: Ending) -> list[Value]:
+    """What is there after the program ran."""
+    return [*ending.roots(), *_effect_roots(tracer.effects.all())]
+
+
 def _effect_roots(mutated: list[Any]) -> list[Value]:
     roots: list[Value] = []
     for effect in mutated:

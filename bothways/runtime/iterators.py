@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 END = object()
 _PLAIN = frozenset({int, float, complex, str, bytes})
@@ -74,12 +74,6 @@ def exhausted_call() -> Iterator[Any]:
     return exhausted(iter(int, 0))
 
 
-def begun(generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """A generator that was made to go on in the middle, at that place: its first step gives nothing and leads there."""
-    next(generator)
-    return generator
-
-
 def begun_accumulate(iterator: Iterable[Any], function: Callable[..., Any], total: Any) -> Iterator[Any]:
     """``accumulate`` after it has given ``total``."""
     return advanced(itertools.accumulate(itertools.chain((total,), iterator), function), 1)
@@ -88,6 +82,23 @@ def begun_accumulate(iterator: Iterable[Any], function: Callable[..., Any], tota
 def begun_chain(current: Iterable[Any], iterators: Iterable[Iterable[Any]]) -> Iterator[Any]:
     """``chain`` in the middle of one of its iterables."""
     return itertools.chain.from_iterable(itertools.chain((current,), iterators))
+
+
+def begun_anew(make: Callable[..., Iterator[Any]], taken: int, *arguments: Any) -> Iterator[Any]:
+    """One that holds all it needs, after so many elements."""
+    return advanced(make(*arguments), taken)
+
+
+def begun_cycle(iterator: Iterable[Any], saved: list[Any], last: Any, taken: int, again: bool) -> Iterator[Any]:
+    """``cycle``: the first time through, where it has given ``last``, or ``again``."""
+    return advanced(itertools.cycle(saved if again else itertools.chain(saved, (last,), iterator)), taken)
+
+
+def over_items(sequence: Any, index: int) -> Iterator[Any]:
+    """An iterator over what has a ``__getitem__`` and no ``__iter__``."""
+    iterator: Any = iter(sequence)
+    iterator.__setstate__(index)
+    return cast(Iterator[Any], iterator)
 
 
 def begun_dropwhile(iterator: Iterable[Any]) -> Iterator[Any]:
