@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
@@ -71,6 +71,7 @@ class Emitter:
         self.builds: list[str] = []
         self.effects: list[str] = []
         self.positions: list[str] = []
+        self.iterators: list[str] = []  # the names of those that clean up when they go, or hold one that does
         self.tensors: dict[torch.fx.Node, str] = {}
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
@@ -78,7 +79,7 @@ class Emitter:
         self._cyclic: set[int] = set()
         self._unfilled: list[tuple[Value, str]] = []
         self._filling: list[Value] = []
-        self._settled: set[int] = set()
+        self._replayed: dict[int, list[str]] = {}  # who was changed, and the effects that tell it
         self._open = 0  # how many objects are named but not made yet
 
     # First pass: who is used more than once, who refers to itself.
@@ -154,24 +155,28 @@ class Emitter:
         text = self.rebuild(whole)
         if any(whole is value for value in (*self._filling, *(value for value, _ in self._unfilled))):
             self.tracer.stop("escape", f"cannot rebuild an iterator over {container.describe()} that contains it")
-        if container.source is not None and container.mutated and id(container) not in self._settled:
-            later, self.effects = self.effects, []
-            self.replay(container)
-            self.builds += self.effects
-            self.effects = later
+        if container.source is not None and container.mutated:
+            self.replay(cast("Mutable", container))
+            early = self._replayed[id(container)]
+            self.builds += early
+            self.effects = [line for line in self.effects if not any(line is each for each in early)]
+            early.clear()
         return text
 
     def name(self, value: Value, expression: str) -> str:
-        """A name for what an expression gives, which is made now: what comes later must not change it."""
+        """A name for an iterator, which is made now: what comes later must not change it."""
         name = self.names.fresh(value.name_hint())
         self.build(f"{name} = {expression}")
+        self.iterators.append(name)
         return name
 
     def replay(self, effect: Mutable | GlobalWrite) -> None:
         """Write what was changed outside, once."""
-        if id(effect) not in self._settled:
-            self._settled.add(id(effect))
+        if id(effect) not in self._replayed:
+            self._replayed[id(effect)] = []
+            before = len(self.effects)
             effect.emit_effects(self)
+            self._replayed[id(effect)] += self.effects[before:]
 
     def rebuild_all(self, values: Iterable[Value]) -> str:
         return ", ".join(self.rebuild(value) for value in values)

@@ -10,6 +10,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
+from bothways.capture.dropping import must_stay
 from bothways.capture.frame_state import stack_texts, stack_values
 from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import Frame, Handled
@@ -89,7 +90,8 @@ class Stop:
     def _variables(self, index: int) -> dict[str, Value | None]:
         """The variables that may be read from an instruction on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[index - self._first]
-        return {name: self._frame.locals.get(name) for name in self._origin.slots if name in live}
+        found = self._frame.locals
+        return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 
     def _handler(self) -> Outcome | None:
         """Where the frame goes on when the step raises."""
@@ -192,10 +194,10 @@ class Stop:
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
         following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
-        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has been
-        # through this frame: if the frame held it, both would hold each other.
+        # What goes on lets go of tensors and iterators as it comes to their end, so nothing may hold them here. An
+        # exception has been through this frame: if the frame held it, both would hold each other.
         passed = words_in(arguments)
-        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed]
+        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed] + emitter.iterators
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation or not is_compiled:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
