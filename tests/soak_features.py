@@ -241,7 +241,69 @@ OVERLAPS = Feature(
     ],
 )  # fmt: skip
 
+# Loops that break in the middle, over whatever there is to go over; iterators that are taken from before and after.
+
+_OVER = [  # what gives something to loop over, and what one turn of it is assigned to
+    ("{dv}.values()", "{T}"), ("{dv}.items()", "_, {T}"), ("{dv}", "{S}"), ("reversed({dv})", "{S}"), ("reversed({dv}.values())", "{T}"),
+    ("itertools.islice({lv}, 4)", "{T}"), ("reversed({lv}[:4])", "{T}"), ("enumerate({dv}.values())", "{N}, {T}"), ("zip({dv}.values(), {i})", "{T}, {N}"),
+    ("zip(produce({t}, 3), {dv}.items())", "{T}, _"), ("produce({t}, {small})", "{T}"), ("delegating({t})", "{T}"), ("cleaning({t}, {small})", "{T}"),
+    ("(v * {n} for v in {l}[:4])", "{T}"), ("(v + w for v in {l}[:2] for w in {dv}.values())", "{T}"), ("map(lambda v: v + {n}, {l}[:4])", "{T}"),
+    ("filter(lambda v: {b}, {l}[:4])", "{T}"), ("map(helper, {dv}.values())", "{T}"), ("itertools.chain({l}[:2], {dv}.values())", "{T}"),
+    ("itertools.chain.from_iterable([{l}[:2], produce({t}, 2)])", "{T}"), ("itertools.accumulate({l}[:4])", "{T}"), ("itertools.pairwise({l}[:4])", "{T}, {T}"),
+    ("itertools.zip_longest({i}[:3], {l}[:3], fillvalue=WEIGHT)", "_, {T}"), ("itertools.islice(itertools.cycle({l}[:2]), 3)", "{T}"), ("itertools.islice(itertools.count({n}), 3)", "{N}"),
+    ("itertools.starmap(helper, [({t}, 1), ({t}, 2)])", "{T}"), ("itertools.product({l}[:2], {i}[:2])", "{T}, {N}"), ("itertools.takewhile(lambda v: {b}, {i}[:4])", "{N}"),
+    ("set({i})", "{N}"), ("frozenset({i})", "{N}"), ("deque({l}[:3])", "{T}"), ("reversed(deque({i}[:3]))", "{N}"), ("range({small})", "{N}"), ("{s}", "{S}"),
+    ("tuple({l}[:3])", "{T}"), ("vars({ov}).values()", "_"), ("BLOCKS", "{fresh=m}"), ("BLOCKS.children()", "{fresh=m}"), ("BLOCKS.named_children()", "_, {fresh=m}"),
+    ("reversed(BLOCKS)", "{fresh=m}"), ("LAYERS.values()", "{fresh=m}"), ("LAYERS.items()", "_, {fresh=m}"), ("zip(BLOCKS, LAYERS.values())", "_, {fresh=m}"), ("enumerate(BLOCKS)", "{N}, {fresh=m}"),
+    ("BLOCKS.named_modules()", "_, {fresh=m}"), ("(b for b in BLOCKS if {b})", "{fresh=m}"), ("itertools.chain(BLOCKS, LAYERS.values())", "{fresh=m}"),
+]  # fmt: skip
+_TURN = "    if isinstance({m}, Stage):\n        {T} = {m}({t})\n"
+LOOPS = Feature(
+    {"t": ["STACK({t})", "sum(BLOCKS.parameters(), {t})", "functools.reduce(lambda v, m: m(v), BLOCKS, {t})", "sum(cleaning({t}, 2), {t})"]},
+    [
+        *((2, f"for {item} in {over}:\n" + (_TURN if "m}" in item else "") + "    {loop}") for over, item in _OVER),
+        *((1, f"for {item} in {over}:\n" + (_TURN if "m}" in item else "") + "    note({t})\n    {loop}\nelse:\n    {block}") for over, item in _OVER),
+        *((1, f"{{fresh=c}} = iter({over})\nnext({{c}}, None)\n{{block}}\nnote(snapshot(list({{c}})))") for over, item in _OVER if "m}" not in item),
+        (2, "{fresh=c} = cleaning({t}, 3)\n{T} = next({c})\nnote('begun')\n{T} = next({c}, {t})\n{block}\n{c}.close()"),
+        (1, "{fresh=c} = patient({t})\nnext({c})\n{block}\n{T} = {c}.send({t})\nnote({t})\n{T} = {c}.throw(ValueError({s}))"),
+        (1, "{fresh=c} = {dv}\nfor {S} in {c}:\n    note({s})\n    {c}[{s}] = {t}"), (1, "{D} = {d}\nfor {S} in {dv=a}:\n    {loop}\n    {a}[{key}] = {t}\n    note({t})"),
+    ],
+    """
+class Stage(torch.nn.Module):
+    def __init__(self, breaks):
+        super().__init__()
+        self.weight, self.breaks = torch.nn.Parameter(torch.full((1,), 0.5)), breaks
+    def forward(self, t):
+        t = t * self.weight
+        return t * t.detach().sum().sign().item() + 1 if self.breaks else t.sin()
+
+class Stack(torch.nn.Module):
+    def __init__(self, *stages):
+        super().__init__()
+        self.stages = torch.nn.ModuleList(stages)
+    def forward(self, t):
+        for stage in self.stages:
+            t = stage(t)
+        return t
+
+BLOCKS = torch.nn.ModuleList([Stage(False), Stage(True), Stage(False)])
+LAYERS = torch.nn.ModuleDict({"a": Stage(True), "b": Stage(False)})
+STACK = Stack(Stage(False), Stage(True), Stage(False), Stage(False))
+
+def cleaning(t, count):
+    try:
+        for index in range(count):
+            LOG.append(("makes", index))
+            yield t * index
+    except ValueError as error:  # one that is dropped while an exception passes is cleaned up with that exception
+        LOG.append(("thrown", str(error)))
+    else:
+        LOG.append("ended")
+""",
+)  # fmt: skip
+
 FEATURES: dict[str, Feature] = {
+    "loops": LOOPS,
     "hooks": HOOKS,
     "halves": HALVES,
     "special": SPECIAL,

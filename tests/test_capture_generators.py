@@ -1,5 +1,8 @@
 """Generators inside compiled functions: resumed, sent to, thrown into, closed, delegated to, left behind."""
 
+import sys
+import types
+
 import pytest
 import torch
 from programs import agree, raises
@@ -493,12 +496,79 @@ def test_untouched_generators_leave_the_function():
             assert [str(item) for item in ours] == [str(item) for item in theirs]
 
 
-def test_a_generator_that_was_begun_does_not_leave_under_fullgraph():
+def test_a_generator_that_was_begun_leaves_where_it_stands():
     def function(x):
         made = (x + number for number in range(3))
         return next(made), made
 
-    with pytest.raises(bothways.errors.Unsupported, match="generator_escapes"):
-        bothways.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
-    first, rest = bothways.compile(function, backend="eager")(torch.ones(2))
-    assert first.tolist() == [1, 1] and [item.tolist() for item in rest] == [[2, 2], [3, 3]]
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for _ in range(2):
+        first, rest = compiled(torch.ones(2))
+        assert first.tolist() == [1, 1] and [item.tolist() for item in rest] == [[2, 2], [3, 3]]
+
+
+def test_a_generator_that_leaves_takes_what_is_sent_and_thrown_and_cleans_up_at_its_time():
+    def asked(log, x):
+        try:
+            while True:
+                try:
+                    x = x * (yield x)
+                except KeyError as error:
+                    log.append(repr(error))
+                    yield "caught"
+        finally:
+            log.append("over")
+
+    def around(log, x):
+        result = yield from asked(log, x)
+        log.append(result)
+
+    def function(log, x, n):
+        made, outer, ended = asked(log, x), around(log, x + 1), iter(())
+        generators = made, outer, (each for each in ended)
+        for _ in range(n):
+            next(made)
+            made.send(2)
+            next(outer)
+            made.throw(KeyError(n))
+            list(generators[2])
+        return generators, x + 1
+
+    def use(log, made, outer, empty):
+        seen = [next(made), made.send(3), outer.send(5), outer.throw(KeyError("late")), list(empty)]
+        seen += [outer.gi_yieldfrom is not None, made.gi_yieldfrom, made.__name__, outer.__qualname__]
+        try:
+            outer.throw(ValueError("through"))
+        except ValueError as error:
+            seen.append(repr(error))
+        log.append("before")
+        made.close()
+        return [item.tolist() if isinstance(item, torch.Tensor) else item for item in seen]
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for n in (1, 1):
+        plain_log, log = [], []
+        plain, found = function(plain_log, X, n)[0], compiled(log, X, n)[0]
+        assert use(plain_log, *plain) == use(log, *found) and plain_log == log
+        assert [type(each) for each in found] == [types.GeneratorType] * 3
+
+
+def test_a_generator_that_leaves_while_it_handles_an_exception_still_handles_it():
+    def careful(x):
+        try:
+            raise KeyError("first")
+        except KeyError:
+            yield x
+            yield repr(sys.exception())
+            raise
+
+    def function(x):
+        made = careful(x)
+        return next(made) + 1, made
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for run in (function, compiled, compiled):
+        made = run(X)[1]
+        assert next(made) == "KeyError('first')" and sys.exception() is None
+        with pytest.raises(KeyError, match="first"):
+            next(made)

@@ -24,7 +24,7 @@ from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.overrides import without_class
-from bothways.capture.render import render, render_guards, render_late
+from bothways.capture.render import kept_by, render, render_guards, render_late
 from bothways.capture.replaced import replaced_below
 from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.standins import modules, sequences  # noqa: F401  # likewise
@@ -265,13 +265,14 @@ def _interpret(
             raise Unsupported(Break("generator_escapes", "the function is a generator", frame.position()))
         if function.__code__.co_flags & 0x280:
             raise Unsupported(Break("async", "the function is a coroutine", frame.position()))
-        output = _run(frame)
-        check_abandoned(tracer)
-        return Return(output)
+        ending: Ending = Return(_run(frame))
+        check_abandoned(tracer, kept_by(tracer, ending))
+        return ending
     except Stopped:
         assert stop is not None
-        check_abandoned(tracer)
-        return Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
+        ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
+        check_abandoned(tracer, kept_by(tracer, ending))
+        return ending
     except Observed as observed:
         kind = observed.value.python_type().__name__
         where = observed.value.raised_at or frame.position()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
@@ -18,6 +18,7 @@ from bothways.capture.values.base import LazyValue, Value
 from bothways.source_text import identifier, is_plain_name
 
 if TYPE_CHECKING:
+    from bothways.capture.effects import GlobalWrite, Mutable
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.tensors import TensorValue
 
@@ -70,12 +71,15 @@ class Emitter:
         self.builds: list[str] = []
         self.effects: list[str] = []
         self.positions: list[str] = []
+        self.iterators: list[str] = []  # the names of those that clean up when they go, or hold one that does
         self.tensors: dict[torch.fx.Node, str] = {}
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
         self._kept: list[Value] = []  # Values are known by id here, so none may go away in between
         self._cyclic: set[int] = set()
         self._unfilled: list[tuple[Value, str]] = []
+        self._filling: list[Value] = []
+        self._replayed: dict[int, list[str]] = {}  # who was changed, and the effects that tell it
         self._open = 0  # how many objects are named but not made yet
 
     # First pass: who is used more than once, who refers to itself.
@@ -141,7 +145,38 @@ class Emitter:
         """Fill what was made empty, once nothing is half made: a function's cell may hold the function."""
         while self._unfilled and not self._open:
             value, name = self._unfilled.pop(0)
+            self._filling.append(value)
             value.fill(self, name)
+            self._filling.pop()
+
+    def settled(self, container: Value) -> str:
+        """The expression of a container as the call leaves it: an iterator notices what changes after it was made."""
+        whole = resolve(container.holder or container)
+        text = self.rebuild(whole)
+        if any(whole is value for value in (*self._filling, *(value for value, _ in self._unfilled))):
+            self.tracer.stop("escape", f"cannot rebuild an iterator over {container.describe()} that contains it")
+        if container.source is not None and container.mutated:
+            self.replay(cast("Mutable", container))
+            early = self._replayed[id(container)]
+            self.builds += early
+            self.effects = [line for line in self.effects if not any(line is each for each in early)]
+            early.clear()
+        return text
+
+    def name(self, value: Value, expression: str) -> str:
+        """A name for an iterator, which is made now: what comes later must not change it."""
+        name = self.names.fresh(value.name_hint())
+        self.build(f"{name} = {expression}")
+        self.iterators.append(name)
+        return name
+
+    def replay(self, effect: Mutable | GlobalWrite) -> None:
+        """Write what was changed outside, once."""
+        if id(effect) not in self._replayed:
+            self._replayed[id(effect)] = []
+            before = len(self.effects)
+            effect.emit_effects(self)
+            self._replayed[id(effect)] += self.effects[before:]
 
     def rebuild_all(self, values: Iterable[Value]) -> str:
         return ", ".join(self.rebuild(value) for value in values)

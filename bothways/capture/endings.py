@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,8 +10,10 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
+from bothways.capture.dropping import must_stay
+from bothways.capture.frame_state import stack_texts, stack_values
 from bothways.capture.instructions import free_names
-from bothways.capture.interpreter import NULL, Frame, Handled
+from bothways.capture.interpreter import Frame, Handled
 from bothways.capture.liveness import live_variables
 from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, reads_frame, step_of
 from bothways.capture.tracer import Observed
@@ -23,7 +24,7 @@ from bothways.capture.values.objects import ObjectValue
 from bothways.runtime.callees import COMPILED_CALLEE
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import Next, go_on, step_function, while_handling
-from bothways.runtime.resume import Continuation, Entry, NotResumable, Origin, ResumePoint, entry_point, resumed_code
+from bothways.runtime.resume import Continuation, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 from bothways.source_text import words_in
 
 if TYPE_CHECKING:
@@ -78,18 +79,19 @@ class Stop:
         found = [operand for operand in (self._step.operands if self._step else ()) if isinstance(operand, Value)]
         found += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
-            found += _values(outcome.stack)
+            found += stack_values(outcome.stack)
             found += [value for value in self._variables(outcome.index).values() if value is not None]
         handler = self._handler()
         if handler is not None:
-            found += _values(handler.stack)
+            found += stack_values(handler.stack)
             found += [value for value in self._variables(handler.index).values() if value is not None]
         return found
 
     def _variables(self, index: int) -> dict[str, Value | None]:
         """The variables that may be read from an instruction on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[index - self._first]
-        return {name: self._frame.locals.get(name) for name in self._origin.slots if name in live}
+        found = self._frame.locals
+        return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 
     def _handler(self) -> Outcome | None:
         """Where the frame goes on when the step raises."""
@@ -182,7 +184,8 @@ class Stop:
             return [f"return {returned}"]
         variables = self._variables(outcome.index)
         unbound = tuple(name for name, value in variables.items() if value is None)
-        entries, texts = self._stack(emitter, outcome.stack)
+        stack = [entry.text if isinstance(entry, Result) else entry for entry in outcome.stack]
+        entries, texts = stack_texts(emitter, stack)
         offset = self._frame.decoded.instructions[outcome.index].offset - self._origin.shift
         point = ResumePoint(offset, tuple(entries), unbound)
         _, shift = self._check(point)
@@ -191,10 +194,10 @@ class Stop:
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
         following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
-        # What goes on lets go of tensors as it comes to their end, so nothing may hold them here. An exception has been
-        # through this frame: if the frame held it, both would hold each other.
+        # What goes on lets go of tensors and iterators as it comes to their end, so nothing may hold them here. An
+        # exception has been through this frame: if the frame held it, both would hold each other.
         passed = words_in(arguments)
-        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed]
+        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed] + emitter.iterators
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation or not is_compiled:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
@@ -213,24 +216,6 @@ class Stop:
 
     def _variable(self, emitter: Emitter, value: Value | None) -> str:
         return "None" if value is None else emitter.rebuild(value)
-
-    def _stack(self, emitter: Emitter, stack: list[Any]) -> tuple[list[Entry], list[str | int]]:
-        """What the stack consists of, and the texts of its values; numbers are places of instructions."""
-        entries: list[Entry] = []
-        texts: list[str | int] = []
-        for entry in stack:
-            if entry is NULL:
-                entries.append(Entry.NULL)
-            elif isinstance(entry, Handled):
-                entries.append(Entry.HANDLED)
-                texts.append(emitter.rebuild(entry.raised))
-            else:
-                entries.append(Entry.VALUE)
-                if isinstance(entry, Result):
-                    texts.append(entry.text)
-                else:
-                    texts.append(entry if isinstance(entry, int) else emitter.rebuild(entry))
-        return entries, texts
 
     def _lasti(self, index: int, shift: int) -> int:
         """The place of an instruction as the interpreter keeps it while an exception passes a ``finally``."""
@@ -253,13 +238,6 @@ class Stop:
             elif instruction.name != "NOP":
                 return None
         return None
-
-
-def _values(stack: list[Any]) -> Iterator[Value]:
-    for entry in stack:
-        entry = entry.raised if isinstance(entry, Handled) else entry
-        if isinstance(entry, Value):
-            yield entry
 
 
 def _may_be_compiled(callee: Value | Fact | Named) -> bool:

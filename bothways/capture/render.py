@@ -141,7 +141,7 @@ def render(
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
     given, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
-        effect.emit_effects(emitter)
+        emitter.replay(effect)
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
     inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
@@ -348,6 +348,11 @@ def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
             _count(source, read)
     may_be_gone = (source for source in dict.fromkeys(needed) if isinstance(source, (Attr, Item, InjectedItem, Cell)))
     return [Guard("{s0} is not {c0}", (source,), (MISSING,)) for source in may_be_gone if source not in read]
+
+
+def kept_by(tracer: Tracer, ending: Ending) -> list[Value]:
+    """What is there after the program ran."""
+    return [*ending.roots(), *_effect_roots(tracer.effects.all())]
 
 
 def _effect_roots(mutated: list[Any]) -> list[Value]:

@@ -355,6 +355,11 @@ def _build_string(frame: Frame, inst: Instruction) -> Step:
 # Loops and branches.
 
 
+@_row("POP_TOP")
+def _pop_top(frame: Frame, inst: Instruction) -> Step:
+    return Step("pass", [], _then(frame, 1))  # what goes on is not given it, so it is gone by then
+
+
 @_row("GET_ITER")
 def _get_iter(frame: Frame, inst: Instruction) -> Step:
     return Step("return {1}({0})", [*_top(frame, 1), Fact(iter)], _then(frame, 1, Result()))

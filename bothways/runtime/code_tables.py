@@ -65,12 +65,32 @@ NO_LOCATION, NO_COLUMNS = 15, 13
 
 def one_line(units: int) -> bytes:
     """Rows of the line table for so many code units, all of the first line, without columns."""
+    return no_columns(units, 0)
+
+
+def no_columns(units: int, later: int) -> bytes:
+    """Rows for so many code units of a line that comes so many later than that of the row before."""
     rows = bytearray()
     while units:
         length = min(units, 8)
-        rows += bytes((0x80 | NO_COLUMNS << 3 | length - 1, 0))
+        rows += bytes((0x80 | NO_COLUMNS << 3 | length - 1, *_signed(later)))
         units -= length
+        later = 0
     return bytes(rows)
+
+
+def _signed(number: int) -> Iterator[int]:
+    """A number as the line table packs it: the sign in the lowest bit, six bits a byte, the lowest first."""
+    rest = -number << 1 | 1 if number < 0 else number << 1
+    while rest >= 64:
+        yield rest & 63 | 64
+        rest >>= 6
+    yield rest
+
+
+def line_of(code: types.CodeType, offset: int) -> int | None:
+    """The line of the instruction at a byte offset."""
+    return next((line for start, end, line in code.co_lines() if start <= offset < end), None)
 
 
 def lines_of_nothing(units: int) -> bytes:

@@ -77,6 +77,7 @@ class History:
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
+REASONS_AT_A_PLACE = 8
 # Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
 BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 # Breaks after which a function is not looked at again at once.
@@ -330,7 +331,10 @@ class CompiledFunction:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
-        if any(known.code == found.code and known.where == found.where for known in self.history.breaks):
+        # A caller may have a reason of its own, after that of its callee; sizes make a new one at each call.
+        at = found.code, found.where
+        told = [known.reason for known in self.history.breaks if (known.code, known.where) == at]
+        if found.reason in told or len(told) >= REASONS_AT_A_PLACE:
             return
         self.history.breaks.append(found)
         counters["graph_break"][found.reason] += 1

@@ -108,7 +108,7 @@ def resumed_code(
     given = code.co_freevars if closure_is_given else ()
     closure = () if closure_is_given else code.co_freevars
     slots = slots_of(code) + given
-    names = _stack_names(code, sum(entry is not Entry.NULL for entry in point.stack))
+    names = stack_names(code, point.stack)
     beginning = b"".join(_beginning(slots, closure, point))
     shift = len(beginning)
     made = code.replace(
@@ -131,7 +131,9 @@ def resumed_code(
     return made, shift
 
 
-def _stack_names(code: types.CodeType, count: int) -> list[str]:
+def stack_names(code: types.CodeType, stack: tuple[Entry, ...]) -> list[str]:
+    """Parameters for the values of a stack, by names that the code does not use."""
+    count = sum(entry is not Entry.NULL for entry in stack)
     taken = {*slots_of(code), *code.co_freevars}
     prefix = "stack"
     while any(f"{prefix}_{index}" in taken for index in range(count)):
@@ -143,6 +145,12 @@ def _beginning(slots: tuple[str, ...], closure: tuple[str, ...], point: ResumePo
     if closure:
         yield instruction("COPY_FREE_VARS", len(closure))
     yield instruction("RESUME")
+    yield from put_back(slots, point)
+    yield instruction("JUMP_FORWARD", point.offset // 2)
+
+
+def put_back(slots: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:
+    """The instructions that make variables unbound again and put arguments on the stack."""
     for name in point.unbound:
         yield instruction("DELETE_FAST", slots.index(name))
     slot = len(slots)
@@ -156,7 +164,6 @@ def _beginning(slots: tuple[str, ...], closure: tuple[str, ...], point: ResumePo
         if entry is Entry.HANDLED:
             yield instruction("PUSH_EXC_INFO")
             yield instruction("POP_TOP")
-    yield instruction("JUMP_FORWARD", point.offset // 2)
 
 
 # Two operands of four bits each, since 3.13.

@@ -7,6 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
+from bothways.capture.dropping import check_dropped
 from bothways.capture.instructions import FREE, free_names
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.sources import Item
@@ -65,7 +66,7 @@ for _name in ("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "SETUP_ANNOTA
 
 @opcode
 def POP_TOP(frame: Frame, inst: Instruction) -> None:
-    frame.pop()
+    check_dropped(frame.tracer, frame.pop())
 
 
 @opcode

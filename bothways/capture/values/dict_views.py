@@ -18,6 +18,7 @@ from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue, Entry
 from bothways.capture.values.methods import Method, call_from_table
 from bothways.capture.values.sets import SetValue, compare_sets
+from bothways.runtime import iterators
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -52,7 +53,11 @@ class DictView(Value):
         return ProxyValue(self.owner) if name == "mapping" else class_attribute(tracer, self, name)
 
     def iterate(self, tracer: Tracer) -> Value:
-        return DictIterator(self.owner, self.which)
+        return DictIterator(self._fresh(tracer), self.which)
+
+    def _fresh(self, tracer: Tracer) -> DictValue:
+        """The dictionary as it is now, where another object tells what is in it."""
+        return self.owner if self.owner.shown_by is None else self.owner.shown_by(tracer)
 
     def length(self, tracer: Tracer) -> int:
         return self.owner.length(tracer)
@@ -96,7 +101,7 @@ class DictView(Value):
         )
 
     def _reversed(self, tracer: Tracer) -> Value:
-        return DictIterator(self.owner, self.which, backwards=True)
+        return DictIterator(self._fresh(tracer), self.which, backwards=True)
 
     METHODS: ClassVar[dict[str, Method]] = {"isdisjoint": _isdisjoint, "__reversed__": _reversed}
 
@@ -121,7 +126,8 @@ class DictIterator(Value):
     def __init__(self, owner: DictValue, which: str, backwards: bool = False) -> None:
         self.which, self.backwards = which, backwards
         self._owner: DictValue | None = owner
-        self._kind = type(reversed({}) if backwards else iter(getattr(owner.kind(), which)()))
+        view = getattr(owner.kind(), which)()
+        self._kind = type(reversed(view) if backwards else iter(view))
         entries = owner.known_entries()
         self._keys: list[Hashable] = list(owner.entries)[:: -1 if backwards else 1]
         self._size, self._version, self._position = len(entries), owner.version, 0
@@ -144,20 +150,49 @@ class DictIterator(Value):
         owner = self._owner
         if owner is None:
             tracer.throw(StopIteration)
-        if owner.version != self._version:
-            self._complain(tracer, owner)
+        if owner.shown_by is not None:
+            owner = owner.shown_by(tracer)
+        if self._is_changed(tracer, owner):
+            what = "OrderedDict mutated" if owner.kind is OrderedDict else "dictionary changed size"
+            tracer.throw(RuntimeError, f"{what} during iteration")
         if self._position >= len(self._keys):
             self._owner = None
             tracer.throw(StopIteration)
         self._position += 1
         return _element(owner.entries[self._keys[self._position - 1]], self.which)
 
-    def _complain(self, tracer: Tracer, owner: DictValue) -> None:
-        if owner.kind is OrderedDict:
-            tracer.throw(RuntimeError, "OrderedDict mutated during iteration")
-        if len(owner.entries) != self._size:
-            tracer.throw(RuntimeError, "dictionary changed size during iteration")
-        tracer.stop("call_unknown", "the keys of a dictionary were exchanged during iteration")
+    def _is_changed(self, tracer: Tracer, owner: DictValue) -> bool:
+        if owner.shown_by is not None:
+            is_changed = list(owner.entries)[:: -1 if self.backwards else 1] != self._keys
+        else:
+            is_changed = owner.version != self._version
+        if is_changed and owner.kind is not OrderedDict and len(owner.entries) == self._size:
+            tracer.stop("call_unknown", "the keys of a dictionary were exchanged during iteration")
+        return is_changed
+
+    # After the call.
+
+    def parts(self) -> Iterable[Value]:
+        if self._owner is None:
+            return ()
+        return (self._owner.shown_of or self._owner.holder or self._owner,)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        owner = self._owner
+        which = f"{self.which!r}, 0{', True' if self.backwards else ''}"
+        over = emitter.inject(iterators.over_dict, "over_dict")
+        if owner is None:
+            return f"{over}({emitter.inject(self._plain_kind(), 'kind')}(), {which})"
+        now = owner if owner.shown_by is None else owner.shown_by(emitter.tracer)
+        if self._is_changed(emitter.tracer, now):
+            changed = emitter.inject(iterators.over_changed, "over_changed")
+            return f"{changed}({over}, {emitter.inject(self._plain_kind(), 'kind')}, {which})"
+        which = f"{self.which!r}, {self._position}{', True' if self.backwards else ''}"
+        container = f"{emitter.settled(owner.shown_of)}.__dict__" if owner.shown_of else emitter.settled(owner)
+        return emitter.name(self, f"{over}({container}, {which})")
+
+    def _plain_kind(self) -> type:
+        return OrderedDict if self._owner is not None and self._owner.kind is OrderedDict else dict
 
 
 class ProxyValue(Value):

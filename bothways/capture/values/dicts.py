@@ -7,7 +7,7 @@ absence of the keys the program asked for, and all its keys only when their numb
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,9 @@ class DictValue(Value):
 
     base: type | None = None
     tracer: Tracer | None = None
+    # For a look at the attributes of an object: how to look again, and at whose.
+    shown_by: Callable[[Tracer], DictValue] | None = None
+    shown_of: Value | None = None
     _printing = False
 
     def __init__(

@@ -20,6 +20,7 @@ from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.exceptions import ExceptionValue, as_exception, new_exception
 from bothways.capture.values.methods import is_none
+from bothways.runtime.generators import finished
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -36,6 +37,7 @@ class GeneratorValue(Value):
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.frame: Frame | None = frame
+        self._name, self._taken = frame.function.name, 0
         self.started = False
         self.made_at = tracer.frames[0].steps - 1 if tracer.frames else 0  # the instruction of the captured function
         self.running = False
@@ -163,6 +165,7 @@ class GeneratorValue(Value):
             self.running = False
         assert frame.result is not None
         if signal is Signal.YIELD:
+            self._taken += 1
             return frame.result
         self.frame = None
         if is_none(frame.result):
@@ -191,9 +194,11 @@ class GeneratorValue(Value):
         return () if self.frame is None else suspended.parts(self.frame, self.started)
 
     def rebuild(self, emitter: Emitter) -> str:
-        if self.frame is None or self.running:
-            emitter.tracer.stop("generator_escapes", "a generator leaves the function after its end")
-        return suspended.made_again(self.frame, self.started, emitter)
+        if self.running:
+            emitter.tracer.stop("generator_escapes", "a generator leaves the function while it runs")
+        if self.frame is None:
+            return emitter.name(self, f"{emitter.inject(finished, 'finished')}({self._name!r})")
+        return emitter.name(self, suspended.made_again(self.frame, self._taken, emitter))
 
     def must_clean_up(self) -> bool:
         """Whether dropping the generator runs code of its own: it stands in a ``try`` or a ``with``."""
@@ -255,7 +260,25 @@ def stop_iteration_error(tracer: Tracer, raised: ExceptionValue) -> ExceptionVal
     return error
 
 
-def check_abandoned(tracer: Tracer) -> None:
+def check_abandoned(tracer: Tracer, kept: Iterable[Value]) -> None:
     """Stop when a generator is left behind that Python would clean up at a moment of its own choosing."""
-    if any(generator.must_clean_up() for generator in tracer.generators):
+    left = [generator for generator in tracer.generators if generator.must_clean_up()]
+    if not left:
+        return
+    reached = _reached(kept)
+    if any(id(generator) not in reached for generator in left):
         tracer.stop("generator_escapes", "a generator with a cleanup of its own is dropped before its end")
+
+
+def _reached(roots: Iterable[Value]) -> set[int]:
+    """What the program builds, by id."""
+    from bothways.capture.emit import resolve
+
+    pending = [resolve(root) for root in roots]
+    found: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if id(value) not in found and (value.source is None or value.mutated):
+            found.add(id(value))
+            pending += [resolve(part) for part in value.parts()]
+    return found

@@ -52,7 +52,9 @@ class InstanceDict(Value):
                 content.pop(name, None)
             content[name] = stored
         pairs = [(ConstantValue(name), value) for name, value in content.items() if value is not None]
-        return DictValue.from_pairs(tracer, list(pairs))
+        shown = DictValue.from_pairs(tracer, list(pairs))
+        shown.shown_by, shown.shown_of = self.snapshot, owner
+        return shown
 
     def _entry(self, whole: Attr, name: str) -> Source:
         """Where to read an entry: through the attribute, as other code does, unless a descriptor hides it."""

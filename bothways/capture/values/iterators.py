@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.values.attributes import lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.methods import call_from_table, is_none
+from bothways.runtime import iterators as standing
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -73,7 +76,7 @@ class SequenceIterator(IteratorValue):
             constants = [item.constant() for item in rest]
             content = emitter.literal("".join(constants) if iterated is str else bytes(constants))
         elif self.kind is reversed:
-            return f"reversed([{emitter.rebuild_all(reversed(rest))}])"
+            return f"reversed({TupleValue(rest[::-1]).rebuild(emitter)})"
         else:
             content = (ListValue if iterated is list else TupleValue)(rest).rebuild(emitter)
         return f"iter({content})"
@@ -98,11 +101,13 @@ class ListIterator(IteratorValue):
         return self.owner.items[self.position - 1]
 
     def parts(self) -> Iterable[Value]:
-        return () if self.owner is None else (self.owner,)
+        return _whole(self.owner)
 
     def rebuild_empty(self, emitter: Emitter) -> str:
-        owner = "[]" if self.owner is None else emitter.rebuild(self.owner)
-        return f"iter({owner})"
+        if self.owner is None:
+            return "iter([])"
+        owner = emitter.rebuild(self.owner.holder or self.owner)
+        return f"iter({owner})" if self.owner.holder is None else f"list.__iter__({owner})"
 
     def fill(self, emitter: Emitter, name: str) -> None:
         if self.owner is not None and self.position:
@@ -113,6 +118,7 @@ class ReversedListIterator(IteratorValue):
     """An iterator from a list's end to its beginning."""
 
     kind: type = type(reversed([]))
+    two_phase = True
 
     def __init__(self, owner: ListValue) -> None:
         self._owner: ListValue | None = owner
@@ -126,10 +132,19 @@ class ReversedListIterator(IteratorValue):
         return self._owner.items[self._position + 1]
 
     def parts(self) -> Iterable[Value]:
-        return () if self._owner is None else self._owner.items[: self._position + 1]
+        return _whole(self._owner)
 
-    def rebuild(self, emitter: Emitter) -> str:
-        return f"reversed([{emitter.rebuild_all(self.parts())}])"
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        if self._owner is None:
+            return "reversed([])"
+        if self._position >= len(self._owner.items):
+            emitter.tracer.stop("escape", "a list became shorter than the place of an iterator over it")
+        owner = emitter.rebuild(self._owner.holder or self._owner)
+        return f"reversed({owner})" if self._owner.holder is None else f"list.__reversed__({owner})"
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        if self._owner is not None:
+            emitter.position(f"{name}.__setstate__({self._position})")
 
 
 class RangeIterator(IteratorValue):
@@ -165,9 +180,7 @@ class SetIterator(IteratorValue):
     def next(self, tracer: Tracer) -> Value:
         if self._owner is None:
             tracer.throw(StopIteration)
-        if self._owner.version != self._version:
-            if len(self._owner.keys) == len(self._items):
-                tracer.stop("call_unknown", "the elements of a set were exchanged during iteration")
+        if self._is_changed(tracer, self._owner):
             tracer.throw(RuntimeError, "Set changed size during iteration")
         if self._position >= len(self._items):
             self._owner = None
@@ -175,13 +188,38 @@ class SetIterator(IteratorValue):
         self._position += 1
         return self._items[self._position - 1]
 
+    def _is_changed(self, tracer: Tracer, owner: SetValue) -> bool:
+        if owner.version == self._version:
+            return False
+        if len(owner.keys) == len(self._items):
+            tracer.stop("call_unknown", "the elements of a set were exchanged during iteration")
+        return True
+
+    def parts(self) -> Iterable[Value]:
+        return [*_whole(self._owner), *(self._items if self._owner is not None else ())]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        owner = self._owner
+        over = emitter.inject(standing.over_set, "over_set")
+        if owner is None:
+            return f"{over}(set())"
+        if self._is_changed(emitter.tracer, owner):
+            return f"{emitter.inject(standing.over_changed, 'over_changed')}({over}, set)"
+        container = emitter.settled(owner)
+        if owner.source is not None and not owner.mutated:  # guards say in which order
+            kind = owner.kind.__name__
+            advanced = emitter.inject(standing.advanced, "advanced")
+            return emitter.name(self, f"{advanced}({kind}.__iter__({container}), {self._position})")
+        taken, rest = self._items[: self._position], self._items[self._position :]
+        texts = [TupleValue(items).rebuild(emitter) for items in (taken, rest)]
+        return emitter.name(self, f"{over}({container}, {', '.join(texts)})")
+
 
 class DequeIterator(IteratorValue):
     """An iterator over a deque in either direction, which notices changes."""
 
     def __init__(self, owner: DequeValue, backwards: bool) -> None:
-        from collections import deque
-
+        self._backwards = backwards
         self.kind = type(reversed(deque()) if backwards else iter(deque()))
         self._items = list(owner.known_items())[:: -1 if backwards else 1]
         self._owner, self._version, self._position = owner, owner.version, 0
@@ -194,6 +232,18 @@ class DequeIterator(IteratorValue):
             tracer.throw(RuntimeError, "deque mutated during iteration")
         self._position += 1
         return self._items[self._position - 1]
+
+    def parts(self) -> Iterable[Value]:
+        return _whole(self._owner)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        over, backwards = emitter.inject(standing.over_deque, "over_deque"), self._backwards
+        if self._position >= len(self._items):
+            return f"{over}({emitter.inject(deque, 'deque')}(), 0, {backwards})"
+        if self._owner.version != self._version:
+            changed = emitter.inject(standing.over_changed, "over_changed")
+            return f"{changed}({over}, {emitter.inject(deque, 'deque')}, 0, {backwards})"
+        return emitter.name(self, f"{over}({emitter.settled(self._owner)}, {self._position}, {backwards})")
 
 
 class ZipIterator(IteratorValue):
@@ -234,7 +284,7 @@ class ZipIterator(IteratorValue):
 
     def rebuild(self, emitter: Emitter) -> str:
         strict = ", strict=True" if self.strict else ""
-        return f"zip({emitter.rebuild_all(self.iterators)}{strict})"
+        return f"zip({_all_taken(emitter, self.iterators)}{strict})"
 
 
 class MapIterator(IteratorValue):
@@ -252,7 +302,7 @@ class MapIterator(IteratorValue):
         return [self.function, *self.iterators]
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"map({emitter.rebuild_all(self.parts())})"
+        return f"map({emitter.rebuild(self.function)}, {_all_taken(emitter, self.iterators)})"
 
 
 class FilterIterator(IteratorValue):
@@ -274,7 +324,7 @@ class FilterIterator(IteratorValue):
         return (self.function, self.iterator)
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"filter({emitter.rebuild_all(self.parts())})"
+        return f"filter({emitter.rebuild(self.function)}, {taken_along(emitter, self.iterator)})"
 
 
 class EnumerateIterator(IteratorValue):
@@ -294,7 +344,7 @@ class EnumerateIterator(IteratorValue):
         return (self.iterator,)
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"enumerate({emitter.rebuild(self.iterator)}, {self.count})"
+        return f"enumerate({taken_along(emitter, self.iterator)}, {self.count})"
 
 
 class CallIterator(IteratorValue):
@@ -314,6 +364,36 @@ class CallIterator(IteratorValue):
             self.function = None
             tracer.throw(StopIteration)
         return result
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.function is None else (self.function, self.sentinel)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        if self.function is None:
+            return f"{emitter.inject(standing.exhausted_call, 'exhausted_call')}()"
+        return f"iter({emitter.rebuild(self.function)}, {emitter.rebuild(self.sentinel)})"
+
+
+def _whole(owner: Value | None) -> tuple[Value, ...]:
+    """What an iterator goes over, as the object that is to be built."""
+    return () if owner is None else (owner.holder or owner,)
+
+
+_SELF = (lambda self: self).__code__.co_code
+
+
+def taken_along(emitter: Emitter, iterator: Value) -> str:
+    """An iterator as an argument of one that takes from it, which asks for its iterator once more."""
+    iterator = iterator.realize()
+    found = lookup(iterator.python_type(), "__iter__")
+    if isinstance(found, types.FunctionType) and found.__code__.co_code != _SELF:
+        what = iterator.describe()
+        emitter.tracer.stop("escape", f"cannot rebuild an iterator over {what}, which has an __iter__ of its own")
+    return emitter.rebuild(iterator)
+
+
+def _all_taken(emitter: Emitter, iterators: Iterable[Value]) -> str:
+    return ", ".join(taken_along(emitter, each) for each in iterators)
 
 
 def reversed_iterator(tracer: Tracer, value: Value) -> Value:

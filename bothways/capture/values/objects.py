@@ -47,6 +47,8 @@ class ObjectValue(Value):
         self, cls: type, *, obj: object = MISSING, source: Source | None = None, payload: Value | None = None
     ) -> None:
         self.cls, self.obj, self.source, self.payload = cls, obj, source, payload
+        if payload is not None:
+            payload.holder = self
         # What captured code stored; None stands for a deleted attribute.
         self.attrs: dict[str, Value | None] = {}
         self.moved: set[str] = set()  # attributes that were deleted and stored again, which puts them last

@@ -1,0 +1,46 @@
+"""Iterators that clean up when they are let go: a generator that stands in a ``try``, and whoever takes from one.
+
+Python does that at the moment the last reference goes. A program holds what it was given until it returns, so captured
+code that drops such an iterator breaks there; a variable that holds one is handed on, whether or not it is read.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture.sources import Local
+from bothways.capture.values.base import LazyValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+_CONTAINERS: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), set(), {}, {}.values(), {}.items(), deque())
+# Iterators that hold nothing but a container, so that nothing happens when they go.
+QUIET = frozenset(
+    [type(iter(each)) for each in _CONTAINERS]
+    + [type(reversed(each)) for each in _CONTAINERS if hasattr(each, "__reversed__")]
+    + [type(iter(OrderedDict())), reversed]
+)
+
+
+def check_dropped(tracer: Tracer, value: object) -> None:
+    """Stop where the rest of a frame lets go of the iterator of a loop, unless that cannot matter."""
+    if not tracer.is_continuation or len(tracer.frames) != 1 or not isinstance(value, LazyValue):
+        return
+    kind = type(value.obj)
+    if not isinstance(value.source, Local) or not hasattr(kind, "__next__"):
+        return
+    if kind not in QUIET:
+        tracer.stop("loop_state", f"a {kind.__name__} is let go, which may clean up")
+    tracer.guard("type({s0}) is {c0}", value.source, kind)
+
+
+def must_stay(value: object) -> bool:
+    """Whether a variable holds a generator that cleans up when it goes."""
+    from bothways.capture.values.generators import GeneratorValue
+
+    if isinstance(value, GeneratorValue):
+        return value.must_clean_up()
+    return isinstance(value, LazyValue) and type(value.obj) is types.GeneratorType and value.obj.gi_frame is not None
