@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from bothways.backends.eager import eager
-from bothways.config import config
 from bothways.errors import Unsupported
 from bothways.runtime.compiled import CompiledFunction, Options
 from bothways.runtime.marks import Mark, mark_of
@@ -44,12 +43,8 @@ class HookSite(CompiledFunction):
         else:
             super()._give_up(unsupported)
 
-    def _may_recompile(self, reason: str) -> bool:
-        self.history.recompilations.append(reason)
-        if sum(bool(program.body) for program in self.dispatcher.programs) < config.recompile_limit:
-            return True
+    def _go_plain(self, message: str) -> None:
         self.dispatcher.stop_capturing()
-        return False
 
 
 class CompiledHook:

@@ -21,11 +21,12 @@ from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
 from bothways.locks import Lock
-from bothways.runtime import generated, logs, stances
+from bothways.runtime import generated, limits, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.generated import Generated
+from bothways.runtime.limits import Budget
 from bothways.runtime.program import Check, Program
 from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
@@ -73,6 +74,8 @@ class History:
     generated: list[Generated] = field(default_factory=list)
     parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
     captures: int = 0
+    # Where operations fail while their shapes are worked out, and plain Python comes through.
+    disbelieved: set[Position] = field(default_factory=set)
 
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
@@ -125,6 +128,8 @@ class CompiledFunction:
         self._sizes = SizeHistory(options.dynamic)
         self._has_told = False  # that somebody else traced a call
         self._breaks: Counter[tuple[str, Position]] = Counter()
+        self._budget = Budget()
+        self._in_vain: Break | None = None  # why the last capture came to nothing
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
@@ -171,11 +176,35 @@ class CompiledFunction:
             return self._plain(values)
         if stance == "fail_on_recompile":
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
-        with self._lock:
-            program = self._program_for(values)
-        if program is None:  # outside of the handler, so that a user's exception has no context of ours
+        if self._budget.pause:
+            self._budget.pause -= 1
             return self._plain(values)
+        with self._lock:
+            begin = limits.clock()
+            program = self._program_for(values)
+            found, end = self._in_vain, limits.clock()
+        # Outside of the handler, so that a user's exception has no context of ours.
+        result = self._plain(values) if program is None else self._run(program, values)
+        if found is not None:
+            self._came_through(program, found, end - begin, limits.clock() - end)
+        return result
+
+    def _run(self, program: Program, values: tuple[Any, ...]) -> Any:
         return self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+
+    def _came_through(self, program: Program | None, found: Break, capturing: float, running: float) -> None:
+        """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
+        with self._lock:
+            if found.code in BREAKS_AROUND:
+                self._budget.wait()
+                return
+            if found.code == "op_failed" and program is not None and not self.options.fullgraph:
+                # The operation works, or its error is caught: from now on it is a break and no more.
+                self.history.disbelieved.add(found.where)
+                self.dispatcher.drop(program)
+            self._budget.spend(capturing, running)
+            if self._budget.is_exhausted and not self.dispatcher.forwards:
+                self._go_plain(self._budget.text(self.original.__qualname__, found))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
         """The user's function has other code or defaults than when it was compiled: begin again with those.
@@ -200,12 +229,15 @@ class CompiledFunction:
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
         generation = self.dispatcher.generation
+        self._in_vain = None
         reason: str | None = None
+        failed: str | None = None
         for program in self.dispatcher.by_recency:
             check = failing_check(program, self.dispatcher, values)
             if check is None:  # another thread was here first
                 self.dispatcher.check_table(program, values)
                 return program
+            failed = failed or describe_check(check)
             if program.body:
                 reason = reason or describe_check(check)
         if self.dispatcher.forwards or not self._body.holds():  # while this thread waited for the lock
@@ -216,8 +248,10 @@ class CompiledFunction:
             self._give_up(unsupported)
             return None
         if captured.escaped is not None:
-            return self._remember_escape(captured.program, captured.escaped, generation)
-        if reason is not None and not self._may_recompile(reason):
+            return self._remember_escape(captured.program, captured.escaped, generation, failed)
+        if reason is not None:
+            self._note_recompilation(reason)
+        if not self._has_room(failed):
             return None
         once = False
         if captured.broke is not None:
@@ -225,8 +259,9 @@ class CompiledFunction:
             once = self._is_only_now(captured.broke)
         try:
             self._compile(captured, as_captured=once)
-        except errors.BackendFailed as failed:
-            if isinstance(failed.__cause__, RecursionError):
+        except errors.BackendFailed as error:
+            if isinstance(error.__cause__, RecursionError):
+                self._in_vain = Break("too_deep", "the backend ran out of stack")
                 return None
             raise
         if not self._body.holds():
@@ -255,6 +290,7 @@ class CompiledFunction:
                     tag=f"{self._serial}_",
                     fullgraph=self.options.fullgraph,
                     sizes=self._sizes,
+                    disbelieved=self.history.disbelieved,
                 )
             except (Unsupported, errors.KernelWarning):  # somebody may want warnings to be errors
                 raise
@@ -300,11 +336,14 @@ class CompiledFunction:
     def _part(self, function: types.FunctionType) -> types.FunctionType:
         return compiled_function(function, self.options, self._capture, self._rename, self.history)
 
-    def _remember_escape(self, program: Program, found: Break, generation: int) -> Program | None:
+    def _remember_escape(
+        self, program: Program, found: Break, generation: int, failed: str | None
+    ) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found)
-        if sum(not known.body for known in self.dispatcher.programs) >= config.recompile_limit:
+        if not self._has_room(failed):
             return None
+        self._in_vain = found
         self.dispatcher.add(program, generation)
         return program
 
@@ -319,6 +358,7 @@ class CompiledFunction:
     def _give_up(self, unsupported: Unsupported) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
         self._note_break(unsupported.break_)
+        self._in_vain = unsupported.break_
         if self.options.fullgraph:
             try:
                 raise unsupported
@@ -368,23 +408,23 @@ class CompiledFunction:
             self._count_break(found)
         return self._plain(values)
 
-    def _may_recompile(self, reason: str) -> bool:
+    def _note_recompilation(self, reason: str) -> None:
         self.history.recompilations.append(reason)
         logs.recompiling(self.original, reason)
         if config.error_on_recompile:
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
-        count = sum(bool(program.body) for program in self.dispatcher.programs)
-        if count < config.recompile_limit:
+
+    def _has_room(self, failed: str | None) -> bool:
+        """Whether there may be one more program; ``failed`` is the guard for which none of those there are fits."""
+        programs = self.dispatcher.programs
+        if failed is None or len(programs) < config.recompile_limit:
             return True
-        warnings.warn(
-            f"{self.original.__qualname__} was compiled {count} times "
-            f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
-            "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
-            errors.RecompileLimitWarning,
-            stacklevel=errors.level_of_user(),
-        )
-        self.dispatcher.stop_capturing()
+        self._go_plain(limits.text_of_limit(self.original.__qualname__, programs, failed))
         return False
+
+    def _go_plain(self, message: str) -> None:
+        self.dispatcher.stop_capturing()
+        warnings.warn(message, errors.RecompileLimitWarning, stacklevel=errors.level_of_user())
 
     # For people and for reset().
 
@@ -404,6 +444,7 @@ class CompiledFunction:
             self.history = History()
         self._sizes.clear()
         self._breaks = Counter()
+        self._budget = Budget()
         self._successor = None
 
 
