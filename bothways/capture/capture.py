@@ -219,7 +219,6 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     graph_key = f"_graph_{tag}".rstrip("_")
     if isinstance(ending, Break):
         program = render_guards(tracer, list(arguments), function.__name__)
-        program.escaped = ending
         guards = tuple(tracer.guards)
         tracer.abandon()
         return Capture(program, None, guards, [], graph_key, ending)

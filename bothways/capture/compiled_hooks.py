@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bothways.backends.eager import eager
+from bothways.config import config
 from bothways.errors import Unsupported
 from bothways.runtime.compiled import CompiledFunction, Options
 from bothways.runtime.marks import Mark, mark_of
@@ -43,8 +44,11 @@ class HookSite(CompiledFunction):
         else:
             super()._give_up(unsupported)
 
-    def _go_plain(self, message: str) -> None:
+    def _has_room(self, reason: str) -> bool:
+        if len(self.dispatcher.programs) < config.recompile_limit:
+            return True
         self.dispatcher.stop_capturing()
+        return False
 
 
 class CompiledHook:

@@ -21,6 +21,14 @@ MOST_OF_A_KIND = 4
 
 # Methods of a module that, without hooks, do nothing but to call ``forward``.
 _MODULE_CALLS = (torch.nn.Module.__call__, torch_compat.call_module)
+# Where one of these breaks there is nothing to be gained in the rest: it is one kernel, and what makes sure of its
+# arguments or puts them in order.
+LEFT_ALONE: frozenset[Any] = frozenset({
+    torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward,
+    torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence, torch.nn.utils.rnn.pack_sequence,
+    torch.nn.utils.rnn.pad_sequence, torch.nn.utils.rnn.unpad_sequence, torch.nn.utils.rnn.unpack_sequence,
+    torch_compat.CALL_CUSTOM_OPERATION,
+})  # fmt: skip
 
 
 class Callees:
@@ -37,7 +45,7 @@ class Callees:
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
         function, owner = _parts(target)
-        if function is None or is_compiled(function) or mark_of(function) is not None:
+        if function is None or function in LEFT_ALONE or is_compiled(function) or mark_of(function) is not None:
             return target
         known = self._compiled(function, type(owner))
         if known is None:

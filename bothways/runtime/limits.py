@@ -1,4 +1,4 @@
-"""When capturing a function is not worth it any more: too many programs, or too long for nothing; and what is said.
+"""When capturing a function is not worth it any more: it took too long for nothing.
 
 Nothing is timed on a hit: what counts are calls that were captured and then ran as plain Python all the same.
 """
@@ -6,11 +6,10 @@ Nothing is timed on a hit: what counts are calls that were captured and then ran
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import warnings
 
 from bothways.config import config
-from bothways.errors import Break
-from bothways.runtime.program import Program
+from bothways.errors import Break, RecompileLimitWarning, level_of_user
 
 clock = time.perf_counter
 
@@ -44,21 +43,14 @@ class Budget:
         self._in_the_way += 1
         self.pause = min(2 ** (self._in_the_way - FREE), LONGEST_PAUSE) if self._in_the_way > FREE else 0
 
-    def text(self, name: str, found: Break) -> str:
+    def text(self, found: Break) -> str:
         times = f"{self.capturing / self.running:.0f} times" if self.running else "more than"
         return (
-            f"{name} runs as plain Python from now on: {self.captures} captures came to nothing and took "
-            f"{self.capturing:.2g} s, {times} what the calls themselves take (config.wasted_capture_ratio allows "
-            f"{config.wasted_capture_ratio} times). The last one ended with {found}"
+            f"{self.captures} captures came to nothing and took {self.capturing:.2g} s, {times} what the calls take "
+            f"(config.wasted_capture_ratio allows {config.wasted_capture_ratio} times). The last one ended with {found}"
         )
 
 
-def text_of_limit(name: str, programs: Sequence[Program], failed: str) -> str:
-    """What is said at ``config.recompile_limit``; ``failed`` is the guard for which no program fits."""
-    plain = sum(not program.body for program in programs)
-    of_them = f", {plain} of them for calls that raise" if plain else ""
-    return (
-        f"{name} was compiled {len(programs)} times (config.recompile_limit){of_them} and runs as plain Python from "
-        f"now on. The guard that failed last: {failed}. Pass what changes as a tensor, keep it constant, or raise "
-        "config.recompile_limit."
-    )
+def say(message: str) -> None:
+    """Tell people at their line that a function is not captured any more."""
+    warnings.warn(message, RecompileLimitWarning, stacklevel=level_of_user())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bothways.errors import Break, Position
+from bothways.errors import Position
 from bothways.source_text import in_comment
 
 # Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
@@ -58,7 +58,6 @@ class Program:
     # would call somebody's ``__torch_function__``.
     quietly: tuple[Check, str] | None = None
     table: Table | None = None
-    escaped: Break | None = None  # why it has no body
 
     def lines(self, plain: str, promote: str | None = None, *, by_table: bool = False) -> list[str]:
         """The block of a dispatcher that tries this program; falls through when a guard fails.
