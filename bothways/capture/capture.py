@@ -382,8 +382,8 @@ def _torch_state_kept(tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        torch_compat.set_grad_enabled(grad_enabled)
         for context in reversed(tracer.open_contexts):
             context.leave()
         for setting in reversed(tracer.changed_settings):
             setting.leave()
+        torch_compat.set_grad_enabled(grad_enabled)  # last: leaving inference mode sets it as well

@@ -77,6 +77,7 @@ class Tracer:
         self.disbelieved: Collection[Position] = ()
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
+        self.grad_inside = True  # and the one inside of the contexts that it leaves open
         self.changed_settings: list[Any] = []  # settings that the program changes, as they were
         self.default_devices: list[Any] = []  # where tensors are made, the caller's default device first
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered

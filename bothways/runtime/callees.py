@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.config import config
+from bothways.runtime import limits
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
 
@@ -58,6 +60,8 @@ class Callees:
         if known is not None and _is_same(known.__wrapped__, function):  # type: ignore[attr-defined]
             return known
         compile = self._compile()
+        if known is not None and not self._may_renew(function):
+            return None
         if by_kind is None:
             if self._kinds[function.__code__] >= MOST_OF_A_KIND:
                 return None
@@ -68,11 +72,23 @@ class Callees:
         known = by_kind[kind] = compile(_twin(function))
         return known
 
+    def _may_renew(self, function: types.FunctionType) -> bool:
+        """Whether a function that was given other defaults is compiled once more."""
+        self._renewed[function.__code__] += 1
+        count = self._renewed[function.__code__]
+        if count == config.recompile_limit + 1:
+            limits.say(
+                f"{function.__qualname__} runs as plain Python from now on: it was given other defaults more than "
+                "config.recompile_limit times. Pass what changes."
+            )
+        return count <= config.recompile_limit
+
     def forget(self) -> None:
         self._known: weakref.WeakKeyDictionary[
             types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
         ] = weakref.WeakKeyDictionary()
         self._kinds: Counter[types.CodeType] = Counter()
+        self._renewed: Counter[types.CodeType] = Counter()
 
 
 def _twin(function: types.FunctionType) -> types.FunctionType:
