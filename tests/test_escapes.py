@@ -450,3 +450,50 @@ def test_no_function_is_captured_much_more_often_than_the_limit_says(name):
     functions = [state, *(part() for part in state.history.parts)]
     assert captures_of(compiled) <= (LIMIT + 1) * len(functions)
     assert captures_of(compiled) <= 2 * LIMIT
+
+
+def test_a_callee_that_is_given_other_defaults_all_the_time_is_plain_after_the_limit():
+    def callee(x, by=1):
+        bothways.graph_break()
+        return x * 2 + by
+
+    def program(x):
+        return callee(x) + 1
+
+    compiled = bothways.compile(program, backend="eager")
+
+    def calls():
+        for number in range(30):
+            callee.__defaults__ = (number,)
+            x = torch.randn(3)
+            assert same(program(x), compiled(x))
+
+    said = warned(calls)
+    assert len(said) == 1 and "callee runs as plain Python" in said[0].replace("<locals>.", "")
+    assert captures_of(compiled) <= 3 * LIMIT
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_backward_for_ever_other_layouts_of_gradients_is_compiled_a_few_times(create_graph):
+    compilations = []
+
+    def backward_compiler(graph, inputs):
+        compilations.append(graph)
+        return graph.forward
+
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def program(x):
+        return (x @ weight).tanh()
+
+    backend = bothways.backends.aot(fw_compiler=lambda graph, inputs: graph.forward, bw_compiler=backward_compiler)
+    compiled = bothways.compile(program, backend=backend)
+    x = torch.randn(3, 4, requires_grad=True)
+    for step in range(1, 31):
+        gradient = torch.randn(3 * step, 4)[::step]
+        found = [
+            torch.autograd.grad(function(x), [x, weight], gradient, create_graph=create_graph)
+            for function in (program, compiled)
+        ]
+        assert difference(*found) is None
+    assert len(compilations) <= 2 * LIMIT
