@@ -159,7 +159,7 @@ class CompiledFunction:
             return self._plain(values)
         if stance == "fail_on_recompile":
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
-        if self._budget.pause:
+        if self._budget.pause > 0:
             self._budget.pause -= 1
             return self._plain(values)
         with self._lock:
