@@ -55,7 +55,8 @@ class Config:
     """What can be configured. ``bothways.config`` is the one instance."""
 
     recompile_limit: int = 8
-    """How many programs one function may have; after that it runs as plain Python, with one warning."""
+    """How many programs one function may have, those that only say when it raises included; after that it runs as
+    plain Python, with one warning."""
 
     error_on_recompile: bool = False
     """Raise ``errors.RecompileError`` when a guard fails, instead of capturing the function again."""
@@ -79,6 +80,10 @@ class Config:
 
     inline_depth_limit: int = 100
     """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
+
+    wasted_capture_ratio: int = 20
+    """How long captures that come to nothing may take, as a multiple of what the calls themselves take, before the
+    function runs as plain Python, with one warning. The first three are free; 0 lets them take any time."""
 
     suppress_errors: bool = False
     """When bothways itself goes wrong, run the function as plain Python instead of raising."""

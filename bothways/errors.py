@@ -65,6 +65,9 @@ HINTS: dict[str, str] = {
     "backward": "Call backward() outside the compiled function for now.",
     "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
     "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
+    "op_unknown": (
+        "If the operation is your own, tell PyTorch what it returns (torch.library.register_fake); or call it outside."
+    ),
     "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",
     "tensor_subclass": "Pass a plain torch.Tensor or nn.Parameter.",
     "builtin_replaced": "Put the function back before calling the compiled function, or do that part outside.",
@@ -175,7 +178,8 @@ class TracedWarning(UserWarning):
 
 
 class RecompileLimitWarning(UserWarning):
-    """A function met ``config.recompile_limit`` programs and runs as plain Python from now on."""
+    """A function runs as plain Python from now on: it met ``config.recompile_limit`` programs, or its captures came to
+    nothing for longer than ``config.wasted_capture_ratio`` allows."""
 
 
 class KernelWarning(UserWarning):

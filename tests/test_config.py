@@ -28,6 +28,7 @@ def test_defaults():
         "numbers_from_data": False,
         "sizes_from_data": False,
         "inline_depth_limit": 100,
+        "wasted_capture_ratio": 20,
         "suppress_errors": False,
         "recompute": True,
         "exact_random": True,

@@ -155,3 +155,84 @@ def test_the_callers_autocast_is_another_program():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert compiled(X).dtype == torch.bfloat16
     assert compiled(X).dtype == torch.float32 and counter.frame_count == 2
+
+
+# A break where inference mode is on.
+
+
+def modes():
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def alone(x, seen):
+    with torch.inference_mode():
+        y = x + 1
+        seen.append(modes())
+        bothways.graph_break()
+        seen.append(modes())
+        y = y * 2
+    return y
+
+
+def inside_no_grad(x, seen):
+    with torch.no_grad():
+        with torch.inference_mode():
+            y = x + 1
+            bothways.graph_break()
+            seen.append(modes())
+        seen.append(modes())
+        y = y * 2
+    return y
+
+
+def around_enable_grad(x, seen):
+    with torch.inference_mode():
+        with torch.enable_grad():
+            y = x + 1
+            bothways.graph_break()
+            seen.append(modes())
+        seen.append(modes())
+        y = y * 2
+    return y
+
+
+def switched_off_inside(x, seen):
+    with torch.inference_mode():
+        y = x + 1
+        with torch.no_grad(), torch.inference_mode(False):
+            z = x * 2
+            bothways.graph_break()
+            seen.append(modes())
+        seen.append(modes())
+    return y, z
+
+
+def left_by_an_exception(x, seen):
+    try:
+        with torch.inference_mode():
+            y = x + 1
+            seen.append(int("no number" if bothways.graph_break() is None else 1))
+    except ValueError:
+        seen.append(modes())
+    return x * 2
+
+
+NESTED = [alone, inside_no_grad, around_enable_grad, switched_off_inside, left_by_an_exception]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", NESTED)
+def test_a_break_inside_of_inference_mode_leaves_every_mode_as_it_was(program, backend):
+    compiled = bothways.compile(program, backend=backend)
+    for grad in (True, True, False, True):
+        x = torch.randn(3, requires_grad=True)
+        results = []
+        for function in (program, compiled):
+            seen = []
+            with torch.set_grad_enabled(grad):
+                result = function(x, seen)
+                assert modes() == (grad, False)
+            found = result if isinstance(result, tuple) else (result,)
+            kinds = [(each.requires_grad, each.is_inference()) for each in found]
+            results.append(([each.detach() for each in found], kinds, seen))
+        assert same(*results)

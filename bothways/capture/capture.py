@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +43,7 @@ from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.functions import FunctionValue, external_cell
 from bothways.capture.values.generators import check_abandoned
 from bothways.capture.values.tensors import TensorValue
-from bothways.errors import Break, Unsupported
+from bothways.errors import Break, Position, Unsupported
 from bothways.runtime.listening import listening
 from bothways.runtime.program import Check, Program
 from bothways.runtime.resume import Continuation, origin_of
@@ -118,11 +118,13 @@ class Request:
     sizes: SizeHistory | None
     override_state: Any
     handled: BaseException | None  # by the caller
+    disbelieved: Collection[Position] = ()
     assumes: bool = True
 
     def tracer(self) -> Tracer:
         tracer = Tracer(self.depth_limit, self.tag, self.sizes)
         tracer.fullgraph, tracer.assumes, tracer.handled_outside = self.fullgraph, self.assumes, self.handled
+        tracer.disbelieved = self.disbelieved
         tracer.is_continuation = origin_of(self.function).shift > 0
         return tracer
 
@@ -135,10 +137,12 @@ def capture(
     tag: str = "0_",
     fullgraph: bool = False,
     sizes: SizeHistory | None = None,
+    disbelieved: Collection[Position] = (),
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names).
 
-    What cannot be captured is found by trying: a second attempt then stops before it, with everything in order.
+    What cannot be captured is found by trying: a second attempt then stops before it, with everything in order. An
+    operation that fails at one of the ``disbelieved`` places is known not to make the function raise.
     """
     replaced = replaced_below()
     if replaced is not None:
@@ -147,7 +151,7 @@ def capture(
     if tracing is not None:
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
-    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled)
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, disbelieved)
     with torch_compat.without_function_modes(), listening():  # nobody is to see or hear what capture does
         try:
             return _captured(request)
@@ -379,8 +383,8 @@ def _torch_state_kept(tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        torch_compat.set_grad_enabled(grad_enabled)
         for context in reversed(tracer.open_contexts):
             context.leave()
         for setting in reversed(tracer.changed_settings):
             setting.leave()
+        torch_compat.set_grad_enabled(grad_enabled)  # last: leaving inference mode sets it as well

@@ -44,9 +44,8 @@ class HookSite(CompiledFunction):
         else:
             super()._give_up(unsupported)
 
-    def _may_recompile(self, reason: str) -> bool:
-        self.history.recompilations.append(reason)
-        if sum(bool(program.body) for program in self.dispatcher.programs) < config.recompile_limit:
+    def _has_room(self, reason: str) -> bool:
+        if len(self.dispatcher.programs) < config.recompile_limit:
             return True
         self.dispatcher.stop_capturing()
         return False

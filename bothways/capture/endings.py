@@ -104,7 +104,7 @@ class Stop:
     # Text.
 
     def emit(self, emitter: Emitter) -> list[str]:
-        lines = [f"{emitter.rebuild(context)}.__enter__()" for context in _entered_contexts(self._tracer)]
+        lines = self._open_again(emitter)
         if self._step is None:
             return [*lines, *self._go_on(emitter, self._outcomes()[0], is_compiled=False)]
         lines += self._run_step(emitter, self._step)
@@ -116,6 +116,19 @@ class Stop:
                 condition = outcome.when.format(end=emitter.inject(END, "END")) if "{" in outcome.when else outcome.when
                 lines += [f"if {condition}:", *(f"    {line}" for line in following)]
         return lines
+
+    def _open_again(self, emitter: Emitter) -> list[str]:
+        """Enter the contexts, each in the grad mode it was entered in, which leaving inference mode puts back."""
+        lines: list[str] = []
+        grad: bool | None = None
+        for context in _entered_contexts(self._tracer):
+            outside: bool | None = getattr(context, "grad_outside", None)
+            if grad is not None and outside is not None:
+                lines += _set_grad(emitter, grad, outside)
+            lines.append(f"{emitter.rebuild(context)}.__enter__()")
+            if outside is not None:
+                grad = not context.arguments[0]
+        return lines if grad is None else [*lines, *_set_grad(emitter, grad, self._tracer.grad_inside)]
 
     def _entered(self, step: Step) -> Step:
         """A call of a function that was made inside, as its code entered at the beginning.
@@ -274,8 +287,16 @@ def leave_modes(tracer: Tracer, grad_before: bool) -> None:
         tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
     if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
         tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
-    for context in reversed(_entered_contexts(tracer)):
+    contexts = _entered_contexts(tracer)
+    for context in reversed(contexts):
         context.leave_in_graph(tracer)
-    if grad_before != torch.is_grad_enabled():
-        tracer.grad_after = torch.is_grad_enabled()
+    tracer.grad_inside = torch.is_grad_enabled()
+    outside = [context.grad_outside for context in contexts if getattr(context, "grad_outside", None) is not None]
+    grad_after = outside[0] if outside else tracer.grad_inside
+    if grad_before != grad_after:
+        tracer.grad_after = grad_after
         tracer.graph.statement(torch_compat.set_grad_enabled, (grad_before,))
+
+
+def _set_grad(emitter: Emitter, now: bool, wanted: bool) -> list[str]:
+    return [] if now == wanted else [f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({wanted})"]

@@ -143,7 +143,7 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
             result = function(*_replace(args, _meta), **_replace(kwargs, _meta))
     except NeedsData as error:
-        raise FakeFailure(NotImplementedError(str(error))) from error
+        raise FakeFailure(error) from error
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
     except Unsupported:  # a number is asked for that nobody has

@@ -19,7 +19,8 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
-from bothways.capture.fakes import Fake, FakeFailure, SpecialLayout
+from bothways.capture.fake_failures import meaning_of
+from bothways.capture.fakes import Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
@@ -57,8 +58,6 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
     torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
     torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
 })  # fmt: skip
-
-_DYNAMIC_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
 
 
 class Unrepeatable(Exception):
@@ -257,13 +256,7 @@ class GraphBuilder:
 
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-        error = failure.error
-        if isinstance(error, SpecialLayout):
-            self.tracer.stop("tensor_subclass", f"{name} gives a tensor of a special layout")
-        text = f"{type(error).__name__}: {error}"
-        if type(error).__name__ in _DYNAMIC_ERRORS or "meta" in str(error) or isinstance(error, NotImplementedError):
-            self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")
-        self.tracer.stop("op_failed", f"{name} raised {text}")
+        self.tracer.stop(*meaning_of(name, failure.error))
 
     def _argument(self, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
         """An argument twice: as the graph holds it and as the fakes take it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.definitions import Definitions
@@ -73,8 +73,11 @@ class Tracer:
         self.is_continuation = False
         self.assumes = True  # whether the graph may rely on data, and fail where it is otherwise
         self.fullgraph = False  # whether the user wants an error where something is left to plain Python
+        # Where operations were believed to raise, and plain Python then came through.
+        self.disbelieved: Collection[Position] = ()
         self.open_contexts: list[Any] = []  # torch contexts entered by the program and not left yet
         self.grad_after: bool | None = None  # the grad mode that the program leaves behind, if it is another one
+        self.grad_inside = True  # and the one inside of the contexts that it leaves open
         self.changed_settings: list[Any] = []  # settings that the program changes, as they were
         self.default_devices: list[Any] = []  # where tensors are made, the caller's default device first
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
@@ -95,6 +98,7 @@ class Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
         other = Tracer(self.depth_limit, self.tag)
         other.fullgraph, other.assumes, other.handled_outside = self.fullgraph, self.assumes, self.handled_outside
+        other.disbelieved = self.disbelieved
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
         other.namespace, other._injected = self.namespace, self._injected
         other.definitions = self.definitions
@@ -128,7 +132,10 @@ class Tracer:
 
     def stop(self, code: str, reason: str) -> NoReturn:
         """End the capture with a break."""
-        raise Unsupported(Break(code, reason, self.where(), self.stack()))
+        where = self.where()
+        if code == "op_failed" and where in self.disbelieved:
+            code, reason = "op_unknown", f"{reason} here, and plain Python came through"
+        raise Unsupported(Break(code, reason, where, self.stack()))
 
     def throw(self, kind: type[BaseException], *args: object) -> NoReturn:
         """Raise an exception inside the captured program."""

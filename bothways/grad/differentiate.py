@@ -227,6 +227,9 @@ def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: S
                 inputs[index].copy_(value)
     torch.autograd.graph.increment_version(written)
 
+# So many backwards are compiled for one graph; gradients of other layouts go back through plain autograd.
+MOST_LAYOUTS = 8
+
 
 class DifferentiatedGraph:
     """A graph whose backward is compiled."""
@@ -323,6 +326,8 @@ class DifferentiatedGraph:
         values += [tangent for tangent in tangents if tangent is not None]
         run = self._backwards.get(moment)
         if run is None:
+            if len(self._backwards) >= MOST_LAYOUTS:
+                raise NotRepeatable("the gradients are laid out in another way each time")
             run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
         if not plain:
             run = as_traced(self._backward_graph(Moment(*moment), inputs()).forward)
@@ -393,6 +398,8 @@ class DifferentiatedGraph:
         assert moment.strides is not None
         backward = self._backward_function(moment.strides)
         try:
+            if len(self._differentiable_backwards) >= MOST_LAYOUTS:
+                return backward
             with listening():
                 return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
         except NotDifferentiable:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.config import config
+from bothways.runtime import limits
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
 
@@ -21,6 +23,14 @@ MOST_OF_A_KIND = 4
 
 # Methods of a module that, without hooks, do nothing but to call ``forward``.
 _MODULE_CALLS = (torch.nn.Module.__call__, torch_compat.call_module)
+# Where one of these breaks there is nothing to be gained in the rest: it is one kernel, and what makes sure of its
+# arguments or puts them in order.
+LEFT_ALONE: frozenset[Any] = frozenset({
+    torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward,
+    torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence, torch.nn.utils.rnn.pack_sequence,
+    torch.nn.utils.rnn.pad_sequence, torch.nn.utils.rnn.unpad_sequence, torch.nn.utils.rnn.unpack_sequence,
+    torch_compat.CALL_CUSTOM_OPERATION,
+})  # fmt: skip
 
 
 class Callees:
@@ -37,7 +47,7 @@ class Callees:
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
         function, owner = _parts(target)
-        if function is None or is_compiled(function) or mark_of(function) is not None:
+        if function is None or function in LEFT_ALONE or is_compiled(function) or mark_of(function) is not None:
             return target
         known = self._compiled(function, type(owner))
         if known is None:
@@ -50,6 +60,8 @@ class Callees:
         if known is not None and _is_same(known.__wrapped__, function):  # type: ignore[attr-defined]
             return known
         compile = self._compile()
+        if known is not None and not self._may_renew(function):
+            return None
         if by_kind is None:
             if self._kinds[function.__code__] >= MOST_OF_A_KIND:
                 return None
@@ -60,11 +72,23 @@ class Callees:
         known = by_kind[kind] = compile(_twin(function))
         return known
 
+    def _may_renew(self, function: types.FunctionType) -> bool:
+        """Whether a function that was given other defaults is compiled once more."""
+        self._renewed[function.__code__] += 1
+        count = self._renewed[function.__code__]
+        if count == config.recompile_limit + 1:
+            limits.say(
+                f"{function.__qualname__} runs as plain Python from now on: it was given other defaults more than "
+                "config.recompile_limit times. Pass what changes."
+            )
+        return count <= config.recompile_limit
+
     def forget(self) -> None:
         self._known: weakref.WeakKeyDictionary[
             types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
         ] = weakref.WeakKeyDictionary()
         self._kinds: Counter[types.CodeType] = Counter()
+        self._renewed: Counter[types.CodeType] = Counter()
 
 
 def _twin(function: types.FunctionType) -> types.FunctionType:

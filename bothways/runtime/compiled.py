@@ -13,43 +13,26 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-import torch
+from typing import Any
 
 from bothways import errors, torch_compat
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
 from bothways.locks import Lock
-from bothways.runtime import generated, logs, stances
+from bothways.runtime import generated, limits, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
+from bothways.runtime.captured import Captured, Capturer, GraphCompiler
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
+from bothways.runtime.failing import describe_check, failing_check
 from bothways.runtime.generated import Generated
-from bothways.runtime.program import Check, Program
+from bothways.runtime.limits import Budget
+from bothways.runtime.program import Program
 from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
-from bothways.runtime.tracing import Tracing, who_traces
-
-
-class Captured(Protocol):
-    """What the capture layer gives: a Program and the graph it calls."""
-
-    program: Program
-    graph: Any
-    inputs: list[torch.Tensor]
-    graph_key: str
-    escaped: Break | None
-    broke: Break | None
-    continuations: tuple[Continuation, ...]
-
-    def late_checks(self) -> tuple[Check, ...]: ...
-
-
-Capturer = Callable[..., Captured]
-GraphCompiler = Callable[[Any, list[torch.Tensor]], Callable[..., Any]]
+from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
 
 @dataclass(frozen=True)
@@ -73,6 +56,8 @@ class History:
     generated: list[Generated] = field(default_factory=list)
     parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
     captures: int = 0
+    # Where operations fail while their shapes are worked out, and plain Python comes through.
+    disbelieved: set[Position] = field(default_factory=set)
 
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
@@ -126,12 +111,15 @@ class CompiledFunction:
         self._sizes = SizeHistory(options.dynamic)
         self._has_told = False  # that somebody else traced a call
         self._breaks: Counter[tuple[str, Position]] = Counter()
+        self._budget = Budget()
+        self._in_vain: Break | None = None  # why the last capture came to nothing
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
         # Where calls go since the original was given other code or defaults.
         self._successor: types.FunctionType | None = None
         self._succeeded: Callable[..., Any] | None = None
+        self._redefinitions = 0
         with stances.unchanged():
             _all.add(weakref.ref(self, _all.discard))
             self.stand(stances.current())
@@ -172,11 +160,32 @@ class CompiledFunction:
             return self._plain(values)
         if stance == "fail_on_recompile":
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
-        with self._lock:
-            program = self._program_for(values)
-        if program is None:  # outside of the handler, so that a user's exception has no context of ours
+        if self._budget.pause > 0:
+            self._budget.pause -= 1
             return self._plain(values)
-        return self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+        with self._lock:
+            begin = limits.clock()
+            program = self._program_for(values)
+            found, end = self._in_vain, limits.clock()
+        # Outside of the handler, so that a user's exception has no context of ours.
+        if program is None:
+            result = self._plain(values)
+        else:
+            result = self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+        if found is not None:
+            self._came_through(program, found, end - begin, limits.clock() - end)
+        return result
+
+    def _came_through(self, program: Program | None, found: Break, capturing: float, running: float) -> None:
+        """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
+        with self._lock:
+            if found.code == "op_failed" and program is not None and not self.options.fullgraph:
+                # The operation works, or its error is caught: from now on it is a break and no more.
+                self.history.disbelieved.add(found.where)
+                self.dispatcher.drop(program)
+            self._budget.spend(capturing, running)
+            if self._budget.is_exhausted and not self.dispatcher.forwards:
+                self._go_plain(self._budget.text(found))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
         """The user's function has other code or defaults than when it was compiled: begin again with those.
@@ -194,19 +203,30 @@ class CompiledFunction:
         with self._lock:
             if self._successor is None or not self._body.holds():
                 self._body = Body.of(self.original)
-                self._successor = self._part(self.original)
+                self._successor = self._part(self.original) if self._may_begin_again() else self.original
             successor = self._successor
         return successor(*args, **kwargs)
+
+    def _may_begin_again(self) -> bool:
+        self._redefinitions += 1
+        if self._redefinitions <= config.recompile_limit:
+            return True
+        self._go_plain("it was given other code or defaults more than config.recompile_limit times. Pass what changes.")
+        self.dispatcher.redirect(PLAIN)
+        return False
 
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
         generation = self.dispatcher.generation
+        self._in_vain = None
         reason: str | None = None
+        failed: str | None = None
         for program in self.dispatcher.by_recency:
             check = failing_check(program, self.dispatcher, values)
             if check is None:  # another thread was here first
                 self.dispatcher.check_table(program, values)
                 return program
+            failed = failed or describe_check(check)
             if program.body:
                 reason = reason or describe_check(check)
         if self.dispatcher.forwards or not self._body.holds():  # while this thread waited for the lock
@@ -217,8 +237,8 @@ class CompiledFunction:
             self._give_up(unsupported)
             return None
         if captured.escaped is not None:
-            return self._remember_escape(captured.program, captured.escaped, generation)
-        if reason is not None and not self._may_recompile(reason):
+            return self._remember_escape(captured.program, captured.escaped, generation, failed)
+        if not (self._may_recompile(reason) if reason is not None else failed is None or self._has_room(failed)):
             return None
         once = False
         if captured.broke is not None:
@@ -226,8 +246,9 @@ class CompiledFunction:
             once = self._is_only_now(captured.broke)
         try:
             self._compile(captured, as_captured=once)
-        except errors.BackendFailed as failed:
-            if isinstance(failed.__cause__, RecursionError):
+        except errors.BackendFailed as error:
+            if isinstance(error.__cause__, RecursionError):
+                self._in_vain = Break("too_deep", "the backend ran out of stack")
                 return None
             raise
         if not self._body.holds():
@@ -256,6 +277,7 @@ class CompiledFunction:
                     tag=f"{self._serial}_",
                     fullgraph=self.options.fullgraph,
                     sizes=self._sizes,
+                    disbelieved=self.history.disbelieved,
                 )
             except (Unsupported, errors.KernelWarning):  # somebody may want warnings to be errors
                 raise
@@ -301,11 +323,12 @@ class CompiledFunction:
     def _part(self, function: types.FunctionType) -> types.FunctionType:
         return compiled_function(function, self.options, self._capture, self._rename, self.history)
 
-    def _remember_escape(self, program: Program, found: Break, generation: int) -> Program | None:
+    def _remember_escape(self, program: Program, found: Break, generation: int, failed: str | None) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found)
-        if sum(not known.body for known in self.dispatcher.programs) >= config.recompile_limit:
+        if failed is not None and not self._has_room(failed):
             return None
+        self._in_vain = found
         self.dispatcher.add(program, generation)
         return program
 
@@ -325,9 +348,13 @@ class CompiledFunction:
                 raise unsupported
             finally:
                 del unsupported  # its traceback leads to this frame
+        if unsupported.break_.code in BREAKS_AROUND:
+            self._budget.wait()
+            return
+        self._in_vain = unsupported.break_
         # The next call may be nested less deeply.
         is_nested = unsupported.break_.code == "too_deep" and logs.stack_left() < STACK_OF_A_CAPTURE * 2
-        if unsupported.break_.code not in BREAKS_AROUND and not is_nested:
+        if not is_nested:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break) -> None:
@@ -352,12 +379,7 @@ class CompiledFunction:
         if self._has_told or tracing.is_own or logs.capturing():
             return
         self._has_told = True
-        warnings.warn(
-            f"{self.original.__qualname__} is compiled by bothways and was called while {tracing.name} is active: it "
-            "runs as plain Python there, which is what is traced, and compiled again afterwards.",
-            errors.TracedWarning,
-            stacklevel=errors.level_of_user(),
-        )
+        say_traced(self.original.__qualname__, tracing)
 
     def _plain(self, values: tuple[Any, ...]) -> Any:
         return call_bound(self.original, self.original.__code__, values)
@@ -377,7 +399,11 @@ class CompiledFunction:
         logs.recompiling(self.original, reason)
         if config.error_on_recompile:
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
-        count = sum(bool(program.body) for program in self.dispatcher.programs)
+        return self._has_room(reason)
+
+    def _has_room(self, reason: str) -> bool:
+        """Whether there may be one more program; those that only say when the function raises count as well."""
+        count = len(self.dispatcher.programs)
         if count < config.recompile_limit:
             return True
         warnings.warn(
@@ -389,6 +415,10 @@ class CompiledFunction:
         )
         self.dispatcher.stop_capturing()
         return False
+
+    def _go_plain(self, reason: str) -> None:
+        self.dispatcher.stop_capturing()
+        limits.say(f"{self.original.__qualname__} runs as plain Python from now on: {reason}")
 
     # For people and for reset().
 
@@ -408,30 +438,10 @@ class CompiledFunction:
             self.history = History()
         self._sizes.clear()
         self._breaks = Counter()
-        self._successor = None
-
-
-def failing_check(
-    program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]
-) -> Check | None:
-    """The first guard of a program that does not hold for these values, evaluated one by one."""
-    variables = {**dispatcher.namespace, **program.namespace, **dispatcher.renamed(values)}
-
-    def holds(check: Check) -> bool:
-        try:
-            return bool(eval(check.code, variables))
-        except Exception:
-            return False
-
-    if program.quietly is not None and not holds(program.quietly[0]):
-        return program.quietly[0]
-    with torch_compat.without_function_modes():
-        return next((check for check in program.checks if not holds(check)), None)
-
-
-def describe_check(check: Check) -> str:
-    where = f" (assumed at {check.where})" if check.where is not None else ""
-    return f"{check.text}{where}" if check.changed is None else f"{check.changed()} was replaced"
+        self._budget = Budget()
+        self._successor, self._redefinitions = None, 0
+        if self._succeeded is not None:
+            self.dispatcher.redirect(INSTEAD, self._succeeded)
 
 
 def graph_text(graph: Any) -> Callable[[], str]:

@@ -5,9 +5,10 @@ Programs are guarded against every one of them; what is here is asked after a mi
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
-from bothways import torch_compat
+from bothways import errors, torch_compat
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,13 @@ def who_traces() -> Tracing | None:
     if torch_compat.is_fx_symbolic_tracing():
         return Tracing("torch.fx.symbolic_trace")
     return None
+
+
+def say_traced(name: str, tracing: Tracing) -> None:
+    """Tell people at their line that a call of theirs ran plainly for that."""
+    warnings.warn(
+        f"{name} is compiled by bothways and was called while {tracing.name} is active: it "
+        "runs as plain Python there, which is what is traced, and compiled again afterwards.",
+        errors.TracedWarning,
+        stacklevel=errors.level_of_user(),
+    )

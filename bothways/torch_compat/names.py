@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch._C as _C
 import torch._jit_internal
+import torch._library.custom_ops
 import torch._subclasses.schema_check_mode  # with the package, as operations load it when they first run
 import torch.amp.autocast_mode as autocast_mode
 import torch.nn.attention
@@ -141,6 +142,9 @@ SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
 OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
+
+# How an operation that was made by ``torch.library.custom_op`` is called.
+CALL_CUSTOM_OPERATION: Any = torch._library.custom_ops.CustomOpDef.__call__
 
 LAZY_MODULE_WAITING = "_initialize_hook"  # what a lazy module has until its first call
 

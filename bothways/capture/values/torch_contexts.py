@@ -58,12 +58,14 @@ class ContextValue(Value):
     def __init__(self, context: Context, arguments: tuple[Any, ...], source: Source | None = None) -> None:
         self.context, self.arguments, self.source = context, arguments, source
         self._entered: list[tuple[Any, Any]] = []
+        self.grad_outside: bool | None = None  # the grad mode that leaving it puts back, where it has one of its own
 
     def python_type(self) -> type:
         return self.context.cls
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__enter__":
+            self.grad_outside = torch.is_grad_enabled() if self.context is INFERENCE else None
             node = tracer.graph.statement(self.context.enter, self.arguments)
             self._entered.append((node, self.context.enter(*self.arguments)))
             tracer.open_contexts.append(self)
