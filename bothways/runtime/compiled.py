@@ -25,7 +25,7 @@ from bothways.runtime import generated, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
-from bothways.runtime.generated import Generated
+from bothways.runtime.outcomes import Generated, Outcome
 from bothways.runtime.program import Check, Program
 from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
@@ -71,6 +71,7 @@ class History:
     breaks: list[Break] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)  # of the graphs
     parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
     captures: int = 0
 
@@ -268,14 +269,18 @@ class CompiledFunction:
         program = captured.program
         if captured.graph is not None:
             graph = captured.graph
+            outcome = Outcome(self.original.__qualname__, self.options.backend_name, program.op_count)
+            outcome.texts = self.history.generated
             # Nobody's function mode is to see what a backend does to find its way.
-            with torch_compat.without_function_modes(), generated.kept_in(self.history.generated):
+            with torch_compat.without_function_modes(), generated.kept_in(outcome):
                 run = graph.forward if as_captured else self.options.backend(graph, captured.inputs)
                 program.namespace[captured.graph_key] = run
                 program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
             if not as_captured:
                 self.history.graphs.append(graph)
+                self.history.outcomes.append(outcome)
+                program.outcome = outcome
                 counters["stats"]["unique_graphs"] += 1
                 counters["stats"]["calls_captured"] += program.op_count
         for continued in captured.continuations:
