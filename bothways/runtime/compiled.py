@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -25,12 +25,14 @@ from bothways.runtime import generated, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
-from bothways.runtime.outcomes import Generated, Outcome
+from bothways.runtime.history import History
+from bothways.runtime.outcomes import Outcome
 from bothways.runtime.program import Check, Program
 from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
+from bothways.runtime.standing import Standing, limit_reason, limit_text, rest_of, short, standing_of, title_of
 from bothways.runtime.tracing import Tracing, who_traces
 
 
@@ -61,19 +63,6 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
-
-
-@dataclass
-class History:
-    """What happened to one compiled function so far."""
-
-    recompilations: list[str] = field(default_factory=list)
-    breaks: list[Break] = field(default_factory=list)
-    graphs: list[Any] = field(default_factory=list)
-    generated: list[Generated] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)  # of the graphs
-    parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
-    captures: int = 0
 
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
@@ -118,13 +107,16 @@ class CompiledFunction:
         self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
         self._callees = Callees(weakref.WeakMethod(self._part))
         self._lock = Lock()
-        self._serial = 0
+        self._serial, self._is_new = 0, True
         self._is_part = history is not None
         self.history = history or History()
         if self._is_part:
             self.history.parts.append(weakref.ref(self))
+        else:
+            self.history.root = weakref.ref(self)
         self._sizes = SizeHistory(options.dynamic)
         self._has_told = False  # that somebody else traced a call
+        self._gave_up = ""  # for people: why the last call was plain Python that was not captured
         self._breaks: Counter[tuple[str, Position]] = Counter()
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
@@ -245,6 +237,7 @@ class CompiledFunction:
         """Capture the call; what goes wrong inside is told apart from what is not supported."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
         self._serial += 1
+        self._is_new = False
         self.history.captures += 1
         counters["frames"]["total"] += 1
         with logs.capture_in_progress():
@@ -285,6 +278,8 @@ class CompiledFunction:
                 counters["stats"]["calls_captured"] += program.op_count
         for continued in captured.continuations:
             program.namespace[continued.name] = self._continuation(continued)
+            if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
+                self.history.rests.append(rest)
         counters["frames"]["ok"] += 1
         logs.program_added(self.original, program)
 
@@ -308,6 +303,7 @@ class CompiledFunction:
     def _remember_escape(self, program: Program, found: Break, generation: int) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found)
+        self._gave_up = short(found)
         if sum(not known.body for known in self.dispatcher.programs) >= config.recompile_limit:
             return None
         self.dispatcher.add(program, generation)
@@ -324,6 +320,7 @@ class CompiledFunction:
     def _give_up(self, unsupported: Unsupported) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
         self._note_break(unsupported.break_)
+        self._gave_up = short(unsupported.break_)
         if self.options.fullgraph:
             try:
                 raise unsupported
@@ -345,7 +342,7 @@ class CompiledFunction:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._breaks[found.code, found.where] += 1
         if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD:
-            self.dispatcher.stop_capturing()
+            self.dispatcher.stop_capturing(short(found))
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
@@ -382,23 +379,47 @@ class CompiledFunction:
         if count < config.recompile_limit:
             return True
         warnings.warn(
-            f"{self.original.__qualname__} was compiled {count} times "
-            f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
-            "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
+            limit_text(title_of(self.original), count, reason),
             errors.RecompileLimitWarning,
             stacklevel=errors.level_of_user(),
         )
-        self.dispatcher.stop_capturing()
+        self.dispatcher.stop_capturing(limit_reason(count, reason))
         return False
 
     # For people and for reset().
 
     @property
-    def programs(self) -> list[Program]:
-        """The programs of the function, and of what goes on after its breaks or is called there."""
+    def acting(self) -> CompiledFunction:
+        """Who takes the calls: the one with a stance's backend, where there is a stance with one."""
+        forced = self._forced.get(stances.current().backend)
+        state: CompiledFunction = self if forced is None else forced.__bothways__  # type: ignore[attr-defined]
+        return state
+
+    @property
+    def _functions(self) -> list[CompiledFunction]:
+        """The function, and what goes on after its breaks or is called there."""
         parts = () if self._is_part else [part() for part in self.history.parts]
-        functions = [self, *(part for part in parts if part is not None)]
-        return [program for function in functions for program in function.dispatcher.programs]
+        return [self, *(part for part in parts if part is not None)]
+
+    @property
+    def programs(self) -> list[Program]:
+        return [program for function in self._functions for program in function.dispatcher.programs]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """For people: which of them are compiled, which are plain Python, and why."""
+        callees = [callee for function in self._functions for callee in function._callees.left_out.values()]
+        return [*(function._standing() for function in self._functions), *callees, *self.history.rests]
+
+    def _standing(self) -> Standing:
+        return standing_of(
+            title_of(self.original) + " (redefined since)" * (self._succeeded is not None),
+            self.dispatcher.programs,
+            is_new=self._is_new,
+            stopped=self.dispatcher.stopped if self.dispatcher.forwards else None,
+            gave_up=self._gave_up,
+            stance=stances.current().name,
+        )
 
     def reset(self) -> None:
         """Forget everything. Takes no lock that a capture holds: what another thread captures now is not kept."""
@@ -406,9 +427,10 @@ class CompiledFunction:
         self._continuations = {}
         self._callees.forget()
         if not self._is_part:
-            self.history = History()
+            self.history = History(root=weakref.ref(self))
         self._sizes.clear()
         self._breaks = Counter()
+        self._gave_up, self._is_new = "", True
         self._successor = None
 
 
