@@ -26,6 +26,7 @@ from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
+from bothways.torch_compat.said import said
 
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
@@ -60,7 +61,7 @@ def aot(
             function = noting_origins(graph)
             return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
         except refusals as error:
-            return _as_captured(graph, str(error) or type(error).__name__)
+            return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         grad = torch.is_grad_enabled() and (

@@ -33,6 +33,7 @@ from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
+from bothways.torch_compat.said import known_as, said
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -260,10 +261,10 @@ class GraphBuilder:
         error = failure.error
         if isinstance(error, SpecialLayout):
             self.tracer.stop("tensor_subclass", f"{name} gives a tensor of a special layout")
-        text = f"{type(error).__name__}: {error}"
+        text = f"{known_as(name)} needs the data of its arguments: {said(error)}"
         if type(error).__name__ in _DYNAMIC_ERRORS or "meta" in str(error) or isinstance(error, NotImplementedError):
-            self.tracer.stop("dynamic_shape", f"{name} needs the data of its arguments ({text})")
-        self.tracer.stop("op_failed", f"{name} raised {text}")
+            self.tracer.stop("dynamic_shape", text)
+        self.tracer.stop("op_failed", f"{known_as(name)} cannot be worked out: {said(error)}")
 
     def _argument(self, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
         """An argument twice: as the graph holds it and as the fakes take it."""

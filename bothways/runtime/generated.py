@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways.runtime import logs
 from bothways.runtime.outcomes import Generated, Outcome, Piece, Way
 from bothways.symbols import SYMBOLIC
 
-__all__ = ["Generated", "as_aten", "as_captured", "current", "keep", "kept_in", "note", "operations_in"]
+__all__ = ["Generated", "as_aten", "as_captured", "current", "keep", "kept_in", "note", "operations_in", "tell"]
 
 _current: ContextVar[Outcome | None] = ContextVar("generated", default=None)
 
@@ -47,8 +48,17 @@ def keep(generated: Generated) -> None:
 def note(piece: Piece) -> None:
     """Say how a piece of the graph that is compiled now runs."""
     place = _current.get()
-    if place is not None and piece not in place.pieces:
+    if place is not None:
         place.pieces.append(piece)
+        logs.outcome(place.function, piece)
+
+
+def tell(place: Outcome | None, name: str, reason: str) -> None:
+    """Say of a graph that is compiled already what of it, or when, runs as captured; once for each reason."""
+    piece = Piece(name, Way.CAPTURED, reason=reason)
+    if place is not None and piece not in place.pieces:
+        with kept_in(place):
+            note(piece)
 
 
 def as_captured(graph: torch.fx.GraphModule, reason: str, name: str = "graph") -> None:

@@ -7,7 +7,7 @@ Facts for people: numbers and sentences, no tensor and no graph. Whoever decides
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -33,14 +33,15 @@ class Piece:
 
     name: str
     way: Way
-    operations: int
+    operations: int = 0
     in_kernels: int = 0
     kernels: int = 0
     reason: str = ""
 
     def __str__(self) -> str:
-        how = shares([self]) if self.way is Way.KERNELS else f"{counted(self.operations, 'operation')} {self.way.value}"
-        return f"{self.name}: {how}{f' ({self.reason})' if self.reason else ''}"
+        count = f"{counted(self.operations, 'operation')} " * bool(self.operations)
+        texts = {Way.KERNELS: shares([self]), Way.ATEN: f"{count}by ATen", Way.CAPTURED: f"{count}as captured"}
+        return f"{self.name}: {texts[self.way]}{f' ({self.reason})' if self.reason else ''}"
 
 
 @dataclass
@@ -76,18 +77,23 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     parts = []
     for way in (*Way, None):
         found = [outcome for outcome in outcomes if outcome.way is way]
-        if not found:
-            continue
-        if way is Way.KERNELS:
-            details = [shares([piece for outcome in found for piece in outcome.pieces])]
-        elif way is None:
-            details = list(dict.fromkeys(f"by the backend {outcome.backend}" for outcome in found))
-        else:
-            details = []
-        reasons = dict.fromkeys(reason for outcome in found for reason in outcome.reasons)
-        said = "; ".join([*details, *reasons])
-        parts.append(f"{len(found)} {'compiled' if way is None else way.value}{f' ({said})' if said else ''}")
+        if found:
+            details = "; ".join(dict.fromkeys(_details(way, found)))
+            parts.append(f"{len(found)} {(way or Way.KERNELS).value}{f' ({details})' if details else ''}")
     return f"{counted(len(outcomes), 'graph')}: {', '.join(parts)}"
+
+
+def _details(way: Way | None, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What there is to say of graphs that run in the same way."""
+    pieces = [piece for outcome in outcomes for piece in outcome.pieces]
+    if way is Way.KERNELS:
+        yield shares(pieces)
+    if way is None:
+        yield from (f"by the backend {outcome.backend}" for outcome in outcomes)
+    for piece in pieces:
+        if piece.reason:
+            name = "" if piece.operations else f"{piece.name} "  # of some calls, or a backward
+            yield piece.reason if piece.way is way else f"{name}{piece.way.value}: {piece.reason}"
 
 
 def shares(pieces: Sequence[Piece]) -> str:
