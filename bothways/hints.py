@@ -66,11 +66,15 @@ HINTS: dict[str, str] = {
 
 DRAW = "Draw the number outside the compiled function and pass it in"
 NUMPY = "NumPy runs as plain Python: use torch's own functions, or do that part outside the compiled function."
+LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use them outside the compiled function."
 
 # Reason code, words of the reason -> what to do about that. The first row that fits counts.
 FINER: tuple[tuple[str, str, str], ...] = (
     ("call_unknown", r"^print\(\)", "Print outside the compiled function; or log, which is captured with constants."),
     ("call_unknown", r"^(a message is logged|a warning is given)", "Log and warn with constants, or do it outside."),
+    ("call_unknown", r"^logging\.", "Get loggers at module level; what they say is captured with constants."),
+    ("call_unknown", r"'torch\.equal'", "(x == y).all() says the same and stays a tensor."),
+    ("call_unknown", r"^torch\.(nested|sparse|ao)\.", LAYOUT),
     ("call_unknown", r"^random\.|^random numbers", f"{DRAW}; random(), randint() and the like are captured."),
     ("call_unknown", r"numpy\.", NUMPY),
     ("call_unknown", r"(locals|globals|vars|dir|eval|exec|compile)\(|sys\._getframe", (
@@ -82,7 +86,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
     ("call_unknown", r"^torch\.autograd\.(grad|backward)", (
         "It runs as plain Python between two graphs, whose backward is compiled all the same; or call it outside."
     )),
-    ("call_unknown", r"seed|rng_state", "Seed outside the compiled function."),
+    ("call_unknown", r"\bseed\b|manual_seed|rng_state", "Seed outside the compiled function."),
     ("call_unknown", r"^(a tensor operation cannot take|a graph cannot hold)", (
         "Give operations tensors and constants: take what is needed out of the object before."
     )),
@@ -97,25 +101,23 @@ FINER: tuple[tuple[str, str, str], ...] = (
     ("tensor_value", r"(data_ptr|storage|storage_offset|is_set_to|is_pinned|is_shared|__dlpack__) reads", (
         "Look at a tensor's memory outside the compiled function."
     )),
-    ("object_unknown", r"iterator|generator|zip|\bmap\b|enumerate", (
+    ("object_unknown", r"numpy\.", NUMPY),
+    ("object_unknown", r"iterator|a generator|\b(zip|map|filter|enumerate)\b", (
         "Keep what breaks out of the loop: its iterator is asked for each element as plain Python."
     )),
-    ("object_unknown", r"numpy\.", NUMPY),
     ("object_unknown", r"weak reference", "Make the weak reference outside the compiled function."),
     ("object_unknown", r" is made|__del__", "Make the object outside the compiled function and pass it in."),
     ("object_unknown", r"autograd refuses", "Change the tensor itself instead of one of several views of it."),
     ("object_unknown", r"Script(Module|Function)", "Compile the Python that it was scripted from."),
     ("dynamic_shape", r"no kernel|reads data", "Call it outside the compiled function."),
-    ("tensor_subclass", r"special layout", (
-        "Sparse, quantized and nested tensors run as plain Python; make and use them outside the compiled function."
-    )),
+    ("dynamic_shape", r"^allclose", "torch.isclose(x, y).all() says the same and stays a tensor."),
+    ("tensor_subclass", r"special layout", LAYOUT),
     ("too_deep", r"ran out of stack", "Call the function from a place that is nested less deeply."),
     ("generator_escapes", r"the function is a generator", (
         "Generator functions run as plain Python; compile what they call, or a function that consumes them."
     )),
     ("generator_escapes", r"cleanup", "Consume the generator to its end, or close() it outside."),
     ("mutation_unknown", r"share their memory", "Write to a copy: x.clone(), or x.contiguous() of an expanded tensor."),
-    ("escape", r"generator or a coroutine", "Compile what it calls; generators and coroutines run as plain Python."),
 )  # fmt: skip
 
 

@@ -89,7 +89,8 @@ def _name(function: Any) -> str:
     module = getattr(function, "__module__", None)
     if not isinstance(name, str):
         return repr(function)
-    return repr(name if module in (None, "builtins") or not isinstance(module, str) else f"{module}.{name}")
+    name = name.removeprefix("_VariableFunctionsClass.")  # of the module torch
+    return repr(f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name)
 
 
 def _set_field(tracer: Tracer, name: str, args: Args) -> Value:
