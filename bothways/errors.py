@@ -46,6 +46,10 @@ class Position:
 
 UNKNOWN_POSITION = Position("<unknown>", 0, "<unknown>")
 
+# Where the frames of bothways are from: its files, and what it generates.
+OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
+
+
 @dataclass(frozen=True)
 class Break:
     """Where a capture stopped: a reason code, what happened, the source position, and what to do."""
@@ -59,11 +63,18 @@ class Break:
     def hint(self) -> str:
         return hint_for(self.code, self.reason)
 
+    @property
+    def places(self) -> tuple[Position, ...]:
+        """Where it happened, and from where that was called; without what stands in bothways for code in C."""
+        found = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
+        return found or (self.where,)
+
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {self.reason}", f"  at {self.where}"]
-        if self.where.text:
-            lines.append(f"    {self.where.text}")
-        lines += [f"  called from {position}" for position in self.stack]
+        where, *stack = self.places
+        lines = [f"[{self.code}] {self.reason}", f"  at {where}"]
+        if where.text:
+            lines.append(f"    {where.text}")
+        lines += [f"  called from {position}" for position in stack]
         lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
@@ -142,10 +153,6 @@ class RecompileLimitWarning(UserWarning):
 
 class KernelWarning(UserWarning):
     """Kernels cannot be built, or not be kept on disk; what runs instead is right, and slower."""
-
-
-# Where the frames of bothways are from: its files, and what it generates.
-OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
 
 
 def level_of_user() -> int:

@@ -188,3 +188,25 @@ def test_an_explanation_can_be_called_again():
     first = explanation(X, 2, [])
     assert torch.equal(first.result, X * 2)
     assert torch.equal(first(X, 3, []).result, X * 3)
+
+
+def test_programs_of_what_goes_on_after_a_break_say_where_they_begin():
+    def breaks(x):
+        y = x + 1
+        bothways.graph_break()
+        return y * 2
+
+    text = str(bothways.explain(breaks)(X))
+    line = breaks.__code__.co_firstlineno + 2
+    assert "== Program 0 of breaks ==" in text and f"== Program 1 of breaks, from line {line} on ==" in text
+
+
+def test_a_break_inside_what_stands_for_code_in_c_is_one_of_the_line_that_calls_it():
+    def breaks(x):
+        return sorted([x[0], x[1]])
+
+    explanation = bothways.explain(breaks)(X)
+    text = str(explanation.breaks[0])
+    assert f"  at {__file__}:{breaks.__code__.co_firstlineno + 1} in {breaks.__qualname__}" in text
+    assert "return sorted([x[0], x[1]])" in text
+    assert "bothways/capture" not in text

@@ -232,3 +232,16 @@ def test_a_function_that_was_redefined():
     function.__code__ = other.__code__
     torch.testing.assert_close(compiled(X), X + 2)
     assert f"{function.__qualname__}: compiled, 1 program" in standings(compiled)
+
+
+def test_calls_that_somebody_traces():
+    def function(x):
+        return x + 1
+
+    compiled = bothways.compile(function)
+    compiled(X)
+    with pytest.warns(bothways.errors.TracedWarning):
+        torch.func.vmap(compiled)(X)
+    [standing] = standings(compiled)
+    assert standing.startswith(f"{function.__qualname__}: compiled, 1 program; other calls ran as plain Python: ")
+    assert standing.endswith("is active")

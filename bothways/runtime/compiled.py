@@ -220,6 +220,7 @@ class CompiledFunction:
             self._compile(captured, as_captured=once)
         except errors.BackendFailed as failed:
             if isinstance(failed.__cause__, RecursionError):
+                self._gave_up = "the backend ran out of stack"
                 return None
             raise
         if not self._body.holds():
@@ -260,9 +261,10 @@ class CompiledFunction:
     def _compile(self, captured: Captured, *, as_captured: bool = False) -> None:
         """Hand the graph to the backend, unless the program runs but once."""
         program = captured.program
+        program.name += title_of(self.original).removeprefix(self.original.__qualname__)
         if captured.graph is not None:
             graph = captured.graph
-            outcome = Outcome(self.original.__qualname__, self.options.backend_name, program.op_count)
+            outcome = Outcome(title_of(self.original), self.options.backend_name, program.op_count)
             outcome.texts = self.history.generated
             # Nobody's function mode is to see what a backend does to find its way.
             with torch_compat.without_function_modes(), generated.kept_in(outcome):
@@ -346,7 +348,8 @@ class CompiledFunction:
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
-        self._note_break(Break("torch_mode", f"{tracing.name} is active"))
+        self._gave_up = f"{tracing.name} is active"
+        self._note_break(Break("torch_mode", self._gave_up))
         if self._has_told or tracing.is_own or logs.capturing():
             return
         self._has_told = True

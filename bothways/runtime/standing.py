@@ -117,7 +117,8 @@ def limit_reason(count: int, reason: str) -> str:
 
 def short(found: Break) -> str:
     """A break in one line."""
-    return f"{found.reason} [{found.code}]{f' at {found.where}' if found.where.line else ''}"
+    where = found.places[0]
+    return f"{found.reason} [{found.code}]{f' at {where}' if where.line else ''}"
 
 
 def told(outcomes: Sequence[Outcome], standings: Sequence[Standing]) -> str:
