@@ -53,6 +53,10 @@ def computes_with_numpy(x):
     return x * float(numpy.empty(1)[0] * 0 + 1)
 
 
+def draws_with_numpy(x):
+    return x * (numpy.random.rand() * 0 + 1)
+
+
 def asks_for_its_names(x):
     return x * len(locals())
 
@@ -272,6 +276,15 @@ def test_the_reason_and_the_hint(function):
     first = compiled.__bothways__.history.breaks[0]
     assert (f"[{first.code}] {first.reason}", first.hint) == TOLD[function]
     assert f"hint: {first.hint}" in str(first)
+
+
+def test_an_object_whose_call_is_written_in_c_is_a_break_and_no_endless_capture():
+    compiled = bothways.compile(draws_with_numpy, backend="eager")
+    for _ in range(5):
+        torch.testing.assert_close(compiled(X), X)
+    history = compiled.__bothways__.history
+    assert "too_deep" not in [found.code for found in history.breaks]
+    assert len(history.graphs) >= 1
 
 
 # Rows for what only some versions of PyTorch, or programs of another kind, meet: an example of the reason.
