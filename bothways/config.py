@@ -29,6 +29,7 @@ LOG_TOPICS: dict[str, str] = {
     "guards": "what each program assumes, with the source line that caused it",
     "programs": "the Python source generated for each capture",
     "graphs": "the graph handed to the backend",
+    "outcomes": "how each graph runs (in kernels, by ATen, as captured), what is plain from now on, and why",
 }
 
 

@@ -14,7 +14,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bothways.hints import HINTS, hint_for
 from bothways.source_text import printable
+
+__all__ = [
+    "HINTS", "OWN_CODE", "UNKNOWN_POSITION", "BackendFailed", "BothwaysError", "Break", "BuildFailed", "InternalError",
+    "InvalidBackend", "InvalidOption", "InvalidTarget", "KernelWarning", "NoCompiler", "Position", "RecompileError",
+    "RecompileLimitWarning", "TracedWarning", "Unsupported", "level_of_user", "warn_once",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,52 +46,8 @@ class Position:
 
 UNKNOWN_POSITION = Position("<unknown>", 0, "<unknown>")
 
-# Reason code -> what the user can do about it. The codes are stable: people filter logs by them.
-HINTS: dict[str, str] = {
-    "call_unknown": (
-        "Call it outside the compiled function, or mark it with bothways.allow_in_graph if it only does tensor work."
-    ),
-    "debugger": "A person may look at the frame from here on, so the rest of it is plain Python; remove the call.",
-    "call_disabled": "The callee is marked with bothways.disable; move the call out of the compiled function.",
-    "graph_break": "Remove the bothways.graph_break() call.",
-    "tensor_branch": (
-        "Decide with torch.where, or compute the condition from shapes and Python values instead of tensor data."
-    ),
-    "tensor_value": "Keep the value a tensor; reading it as a Python number needs the data, which capture has not.",
-    "dynamic_shape": "The result's shape depends on data; use a masked operation with a fixed shape instead.",
-    "attribute_unknown": "Read the attribute outside the compiled function and pass it in.",
-    "operator_unknown": "Do this operation outside the compiled function.",
-    "opcode_unknown": "Move this statement out of the compiled function.",
-    "class_definition": "Define the class at module level.",
-    "import": "Import at module level.",
-    "generator_escapes": "Consume the generator inside the function, or return a list.",
-    "async": "Compile the synchronous parts; coroutines run as plain Python.",
-    "autograd_function": "Keep side effects out of forward, and give apply tensors and constants only.",
-    "object_in_graph": "Change the object outside the compiled function, or give apply its parts instead.",
-    "hook": "Register the hook outside the compiled function; there it runs as plain Python.",
-    "backward": "Call backward() outside the compiled function for now.",
-    "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
-    "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
-    "op_unknown": (
-        "If the operation is your own, tell PyTorch what it returns (torch.library.register_fake); or call it outside."
-    ),
-    "op_failed": "The operation raised while its shapes were worked out; run the function uncompiled to see the error.",
-    "tensor_subclass": "Pass a plain torch.Tensor or nn.Parameter.",
-    "builtin_replaced": "Put the function back before calling the compiled function, or do that part outside.",
-    "torch_mode": "Leave the mode or the transform before calling the compiled function, or do that part outside.",
-    "mutation_unknown": "Mutate the object outside the compiled function.",
-    "object_unknown": "Pass the parts of the object that are needed instead of the object.",
-    "hash_unknown": "Use keys and set elements that are numbers, strings or tuples of them.",
-    "context_manager": "Enter the context manager outside the compiled function.",
-    "too_long": "Do long loops of plain Python outside the compiled function.",
-    "too_deep": "The call chain is deeper than config.inline_depth_limit; raise it or make the recursion shallower.",
-    "exception_escapes": "The function raises; it runs as plain Python so that the exception is the user's own.",
-    "escape": "The object cannot be rebuilt after the graph ran; return its parts instead.",
-    "loop_state": "Break before or after the comprehension; or write it as a loop.",
-    "value_changes": "Make the text outside the compiled function; what is another one at each call is no constant.",
-    "unstable_guard": "What the guard reads gives another answer each time; read it outside the compiled function.",
-    "internal": "This is a bug in bothways; the function was run as plain Python.",
-}
+# Where the frames of bothways are from: its files, and what it generates.
+OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
 
 
 @dataclass(frozen=True)
@@ -98,13 +61,20 @@ class Break:
 
     @property
     def hint(self) -> str:
-        return HINTS[self.code]
+        return hint_for(self.code, self.reason)
+
+    @property
+    def places(self) -> tuple[Position, ...]:
+        """Where it happened, and from where that was called; without what stands in bothways for code in C."""
+        found = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
+        return found or (self.where,)
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {self.reason}", f"  at {self.where}"]
-        if self.where.text:
-            lines.append(f"    {self.where.text}")
-        lines += [f"  called from {position}" for position in self.stack]
+        where, *stack = self.places
+        lines = [f"[{self.code}] {self.reason}", f"  at {where}"]
+        if where.text:
+            lines.append(f"    {where.text}")
+        lines += [f"  called from {position}" for position in stack]
         lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
@@ -184,10 +154,6 @@ class RecompileLimitWarning(UserWarning):
 
 class KernelWarning(UserWarning):
     """Kernels cannot be built, or not be kept on disk; what runs instead is right, and slower."""
-
-
-# Where the frames of bothways are from: its files, and what it generates.
-OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
 
 
 def level_of_user() -> int:

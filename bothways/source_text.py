@@ -69,3 +69,14 @@ _MARKS = (("*/", "* /"), ("/*", "/ *"), ("??", "? ?"))  # the last begins a trig
 def writable(text: str) -> str:
     """A text of many lines, with escapes for what no file can hold: halves of surrogate pairs."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def with_article(name: str) -> str:
+    """``a list``, ``an Adam``."""
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def described(cls: type) -> str:
+    """An instance of a class, as people call it."""
+    module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+    return with_article(f"{module}{cls.__qualname__}")

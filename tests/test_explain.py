@@ -126,3 +126,87 @@ def test_says_when_the_function_runs_as_plain_python_from_now_on():
         explanation = bothways.explain(compiled)(torch.ones(2), 2)
     assert explanation.plain_from_now_on
     assert "run as plain Python from now on" in str(explanation)
+
+
+def test_without_arguments_it_shows_what_has_happened_and_runs_nothing():
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return x * 2
+
+    compiled = bothways.compile(counted)
+    compiled(X)
+    explanation = bothways.explain(compiled)
+    assert len(calls) == 1 and explanation.result is None and not explanation.has_run
+    assert (explanation.graph_count, explanation.op_count) == (1, 1)
+    text = str(explanation)
+    assert "This is what has happened so far; nothing was run for this explanation." in text
+    assert "== Program 0 of counted ==" in text
+
+
+def test_with_arguments_it_says_that_the_function_was_called():
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step(x):
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+
+    compiled = bothways.compile(step)
+    compiled(torch.ones(3))
+    explanation = bothways.explain(compiled)(torch.ones(3))
+    assert explanation.has_run and torch.equal(weight.detach(), torch.full((3,), -2.0))  # one more step
+    assert "The function was called once for this explanation." in str(explanation)
+    assert "one more step" in bothways.explain.__doc__
+
+
+def test_a_plain_function_that_was_not_called_is_not_compiled():
+    explanation = bothways.explain(program)
+    assert not explanation.is_compiled and explanation.graph_count == 0
+    assert str(explanation) == (
+        "program is not compiled. explain(f)(*args) compiles it for the occasion and calls it once; of a training "
+        "step, that is one more step."
+    )
+
+
+def test_a_function_that_is_disabled():
+    @bothways.disable
+    def disabled(x):
+        return x + 1
+
+    explanation = bothways.explain(disabled)(X)
+    assert torch.equal(explanation.result, X + 1)
+    assert str(explanation).endswith(
+        "is not compiled: it is marked with bothways.disable. It was called once for this explanation."
+    )
+
+
+def test_an_explanation_can_be_called_again():
+    explanation = bothways.explain(bothways.compile(program))
+    first = explanation(X, 2, [])
+    assert torch.equal(first.result, X * 2)
+    assert torch.equal(first(X, 3, []).result, X * 3)
+
+
+def test_programs_of_what_goes_on_after_a_break_say_where_they_begin():
+    def breaks(x):
+        y = x + 1
+        bothways.graph_break()
+        return y * 2
+
+    text = str(bothways.explain(breaks)(X))
+    line = breaks.__code__.co_firstlineno + 2
+    assert "== Program 0 of breaks ==" in text and f"== Program 1 of breaks, from line {line} on ==" in text
+
+
+def test_a_break_inside_what_stands_for_code_in_c_is_one_of_the_line_that_calls_it():
+    def breaks(x):
+        return sorted([x[0], x[1]])
+
+    explanation = bothways.explain(breaks)(X)
+    text = str(explanation.breaks[0])
+    assert f"  at {__file__}:{breaks.__code__.co_firstlineno + 1} in {breaks.__qualname__}" in text
+    assert "return sorted([x[0], x[1]])" in text
+    assert "bothways/capture" not in text

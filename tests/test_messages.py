@@ -68,6 +68,25 @@ def test_what_the_logger_drops_may_be_anything(messages):
         bothways.compile(function, backend="eager", fullgraph=True)(X)
 
 
+def test_a_tensor_that_is_logged_is_a_break_with_graphs_before_and_after(messages):
+    def function(x):
+        y = x * 2
+        LOG.info("now %s", y)
+        LOG.log(logging.INFO, "and %s", y.sum())
+        return y + 1
+
+    function(X)
+    expected = list(messages)
+    counter = CompileCounter()
+    compiled = bothways.compile(function, backend=counter)
+    for _ in range(2):
+        messages.clear()
+        assert same(compiled(X), X * 2 + 1)
+        assert messages == expected
+    assert counter.frame_count == 3
+    assert not compiled.__bothways__.history.plain_from_now_on
+
+
 def test_a_message_that_is_logged_once(messages, monkeypatch):
     monkeypatch.setattr(logging.Logger, "warn_once", warn_once, raising=False)
     warn_once.cache_clear()

@@ -1,4 +1,4 @@
-"""``bothways.explain(fn)(*args)``: runs one call and tells how it was compiled."""
+"""``bothways.explain(fn)``: what has become of a function so far; called with arguments, it runs one call first."""
 
 from __future__ import annotations
 
@@ -15,33 +15,46 @@ from bothways.runtime.compiled import CompiledFunction
 from bothways.runtime.dispatcher import is_compiled
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
-    """Call ``explain(fn)(*args)`` as you would ``fn(*args)``; print what it returns.
+def explain(fn: Callable[..., Any]) -> Explanation:
+    """Print ``explain(fn)`` to read what has happened to a compiled function so far, which runs nothing.
 
-    A function that is compiled already tells its whole history; a plain one is compiled for the occasion.
+    ``explain(fn)(*args)`` calls the function once, with all that it does (of a training step, that is one more step),
+    and explains with that call. A plain function is compiled for the occasion.
     """
-
-    if _state_of(fn) is None:
+    state = _state_of(fn)
+    if state is None:
         check_target(fn)
 
-    def explained(*args: Any, **kwargs: Any) -> Explanation:
+    def run(*args: Any, **kwargs: Any) -> Explanation:
         target = fn if _state_of(fn) is not None else compile(fn)
         result = target(*args, **kwargs)
         state = _state_of(target)
-        assert state is not None
-        history = state.history
-        return Explanation(
-            name=state.original.__qualname__,
-            programs=state.programs,
-            graphs=list(history.graphs),
-            breaks=list(history.breaks),
-            recompilations=list(history.recompilations),
-            generated=list(history.generated),
-            plain_from_now_on=state.dispatcher.forwards,
-            result=result,
-        )
+        return _explained(target, state, run, has_run=True, result=result)
 
-    return explained
+    return _explained(fn, state, run)
+
+
+def _explained(
+    target: Any, state: CompiledFunction | None, run: Callable[..., Explanation], **call: Any
+) -> Explanation:
+    if state is None:
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        return Explanation(name, is_compiled=False, run=run, **call)
+    state = state.acting
+    history = state.history
+    return Explanation(
+        name=state.original.__qualname__,
+        programs=state.programs,
+        graphs=list(history.graphs),
+        outcomes=list(history.outcomes),
+        standings=state.standings,
+        breaks=list(history.breaks),
+        recompilations=list(history.recompilations),
+        generated=list(history.generated),
+        plain_from_now_on=history.plain_from_now_on,
+        run=run,
+        **call,
+    )
 
 
 def _state_of(target: Any) -> CompiledFunction | None:

@@ -23,8 +23,10 @@ from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
 from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
+from bothways.torch_compat.said import said
 
 _FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
@@ -54,7 +56,7 @@ def aot(
         if not all(isinstance(value, torch.Tensor) for value in inputs):
             found = sizes_of(graph, inputs)
             if found is None:
-                return graph.forward
+                return _as_captured(graph, "it takes what is neither a tensor nor a size")
             sizes, inputs = found
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
@@ -65,21 +67,28 @@ def aot(
             return differentiate(
                 function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes, turns
             )
-        except refusals:
-            return graph.forward
+        except refusals as error:
+            return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         grad = torch.is_grad_enabled() and (
             any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
         )
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
-            return graph.forward  # what it differentiates is known only inside
+            return _as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
         if writes_through(graph.graph):
-            return graph.forward
+            return _as_captured(graph, "it writes through a view whose elements share memory")
         chain = split(graph, compile_whole, grad=grad)
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
+
+
+def _as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:
+    """The graph itself, with PyTorch's autograd, and for people why."""
+    generated.as_captured(graph, reason)
+    forward: Callable[..., Any] = graph.forward
+    return forward
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
@@ -122,5 +131,15 @@ def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> C
     return run
 
 
-aot_eager = aot(fw_compiler=run_as_is, bw_compiler=run_and_forget)
+def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
+    """A compiler that leaves operations to ATen, and says so."""
+
+    def compile(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        generated.as_aten(graph, "the backend is aot_eager", name)
+        return compiler(graph, inputs)
+
+    return compile
+
+
+aot_eager = aot(fw_compiler=_said("forward", run_as_is), bw_compiler=_said("backward", run_and_forget))
 aot_eager.__name__ = "aot_eager"

@@ -12,9 +12,12 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
+from bothways.runtime import generated
+
 
 def eager(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Run ``gm`` as it is."""
     # The generated forward itself, not the module: nn.Module.__call__ costs more than a small graph.
     forward: Callable[..., Any] = gm.forward
+    generated.as_captured(gm, "the backend is eager")
     return forward

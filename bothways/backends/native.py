@@ -17,6 +17,7 @@ from bothways.config import config
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
 from bothways.lower.memo import memo_of
+from bothways.runtime import generated
 
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
 # called, too, and where gradients are wanted, our autograd node is Python and takes as long as four of PyTorch's own.
@@ -28,22 +29,24 @@ def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
     """The graph as kernels where all its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    if all(map(_is_for_kernels, _tensors_of(graph, inputs))):
+    reason = next(filter(None, map(_why_not, _tensors_of(graph, inputs))), "")
+    if not reason:
         try:
             return compile_graph(graph, inputs, name, takes_list=takes_list)
-        except NotLowered:
-            pass  # what the graph does to its inputs is for ATen to do
+        except NotLowered as error:  # what the graph does to its inputs is for ATen to do
+            reason = str(error)
         except KernelWarning:  # somebody wants warnings to be errors
             raise
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
+            reason = f"there is no C compiler that works: {error.problem}"
         except Exception as error:
             # Whatever is wrong with our kernels, the graph itself is right and people's work goes on.
             at = traceback.extract_tb(error.__traceback__)[-1]
-            warn_once(
-                f"a graph could not be lowered and runs as ATen operations, please report it: "
-                f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"
-            )
+            reason = f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"
+            warn_once(f"a graph could not be lowered and runs as ATen operations, please report it: {reason}")
+            reason = f"it could not be lowered: {reason}"
+    generated.as_aten(graph, reason, name)
     return run_and_forget(graph, inputs) if takes_list else run_as_is(graph, inputs)
 
 
@@ -57,10 +60,13 @@ def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torc
                 yield item
 
 
-def _is_for_kernels(tensor: torch.Tensor) -> bool:
-    """Whether kernels could read its memory. Complex tensors may be views that conjugate or negate, which strides do
-    not show."""
-    return tensor.device.type == "cpu" and not tensor.dtype.is_complex and torch_compat.is_strided(tensor)
+def _why_not(tensor: torch.Tensor) -> str:
+    """Why kernels could not read its memory; nothing if they could."""
+    if tensor.device.type != "cpu":
+        return f"kernels are for the CPU, and a tensor is on {tensor.device.type}"
+    if tensor.dtype.is_complex:  # these may be views that conjugate or negate, which strides do not show
+        return "kernels do not compute with complex numbers"
+    return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
 
 
 _differentiated = aot(
@@ -74,6 +80,7 @@ _differentiated = aot(
 def native(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """Compile a captured graph to kernels; what they cannot make faster stays as it is."""
     if not config.kernels_for_small_graphs and _is_small(graph, inputs):
+        generated.as_captured(graph, "small: ATen is as fast")
         forward: Callable[..., Any] = graph.forward
         return forward
     return _differentiated(graph, inputs)

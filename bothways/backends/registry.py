@@ -22,6 +22,7 @@ from bothways.backends.eager import eager
 from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
+from bothways.runtime import generated
 from bothways.runtime.listening import listening
 
 CompiledGraph = Callable[..., Any]
@@ -109,7 +110,10 @@ def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Ten
     if not callable(compiled):
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} must return a callable, not {type(compiled).__name__}")
-    if is_ours or compiled is gm or compiled == gm.forward:
+    if is_ours:
+        return compiled
+    if compiled is gm or compiled == gm.forward:
+        generated.as_captured(gm, f"the backend {backend_name(backend)} gives it back as it is")
         return compiled
     return _checked(compiled, gm, backend_name(backend))
 

@@ -27,6 +27,7 @@ from bothways.capture.overrides import without_class
 from bothways.capture.render import kept_by, render, render_guards, render_late
 from bothways.capture.replaced import replaced_below
 from bothways.capture.sources import Attr, Local, Source
+from bothways.capture.stack_labels import labels_of
 from bothways.capture.standins import modules, sequences  # noqa: F401  # likewise
 from bothways.capture.tracer import Observed, Tracer
 from bothways.capture.values import (  # noqa: F401  # likewise
@@ -309,7 +310,10 @@ def _leaves_to_python(found: Break, tracer: Tracer) -> bool:
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:
     code = function.__code__
-    bound: dict[str, Value] = {name: tracer.wrap(obj, Local(name)) for name, obj in arguments.items()}
+    labels = labels_of(function, arguments)
+    bound: dict[str, Value] = {
+        name: tracer.wrap(obj, Local(name, labels.get(name, ""))) for name, obj in arguments.items()
+    }
     if origin_of(function).shift:
         # A continuation is given the cells themselves; a comprehension may have put one aside on the stack.
         cells = {name: arguments[name] for name in code.co_cellvars}

@@ -17,6 +17,7 @@ from bothways.config import config
 from bothways.errors import Unsupported
 from bothways.runtime.compiled import CompiledFunction, Options
 from bothways.runtime.marks import Mark, mark_of
+from bothways.runtime.standing import limit_reason
 
 
 def call_hook(hook: Any, *gradients: Any) -> Any:
@@ -47,7 +48,7 @@ class HookSite(CompiledFunction):
     def _has_room(self, reason: str) -> bool:
         if len(self.dispatcher.programs) < config.recompile_limit:
             return True
-        self.dispatcher.stop_capturing()
+        self.dispatcher.stop_capturing(limit_reason(config.recompile_limit, reason))
         return False
 
 

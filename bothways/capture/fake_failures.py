@@ -9,6 +9,7 @@ import re
 
 from bothways.capture.fakes import SpecialLayout
 from bothways.fake import NeedsData
+from bothways.torch_compat.said import known_as, said
 
 # What PyTorch's fake tensors raise, by name: the module that has the classes takes a second to load.
 NEEDS_DATA = frozenset({"DataDependentOutputException", "DynamicOutputShapeException"})
@@ -20,16 +21,15 @@ SAID_WITHOUT_DATA = re.compile(
 
 
 def meaning_of(name: str, error: Exception) -> tuple[str, str]:
-    """The code and the reason of the break that a failure is; errors of PyTorch's may go on for paragraphs."""
-    said = str(error).strip().partition("\n")[0]
-    text = f"{type(error).__name__}: {said}"
+    """The code and the reason of the break that a failure is."""
+    name, text = known_as(name), said(error)
     if isinstance(error, SpecialLayout):
         return "tensor_subclass", f"{name} gives a tensor of a special layout"
     if isinstance(error, NeedsData) or type(error).__name__ in NEEDS_DATA:
-        return "dynamic_shape", f"{name} needs the data of its arguments ({text})"
+        return "dynamic_shape", f"{name} needs the data of its arguments: {text}"
     if _is_about_fakes(error):
-        return "op_unknown", f"what {name} returns is not known without running it ({text})"
-    return "op_failed", f"{name} raised {text}"
+        return "op_unknown", f"what {name} returns is not known without running it: {text}"
+    return "op_failed", f"{name} cannot be worked out: {text}"
 
 
 def _is_about_fakes(error: Exception) -> bool:

@@ -6,7 +6,7 @@ the name people read (``L['x'].weight``). It never holds the object it leads to,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
 from bothways.source_text import is_plain_name
@@ -60,16 +60,17 @@ class Source:
 
 @path_step
 class Local(Source):
-    """A parameter of the compiled function."""
+    """A parameter of the compiled function; ``label`` is for one that people have no name for."""
 
     local: str
+    label: str = field(default="", compare=False)
 
     def code(self, base: str) -> str:
         return self.local
 
     @property
     def name(self) -> str:
-        return f"L[{self.local!r}]"
+        return self.label or f"L[{self.local!r}]"
 
 
 @path_step

@@ -152,10 +152,20 @@ class Symbols:
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
         if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
-            self._tracer.stop("tensor_value", f"a decision depends on {asked}, which is known only when the graph runs")
+            self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
         answer = _is_likely(asked, question, self.environment)
         self._check(asked, question, answer)
         return answer
+
+    def known_as(self, asked: Expression | Real) -> str:
+        """What people know a number by that nobody knows yet."""
+        return " and ".join(dict.fromkeys(self._origin(symbol) for symbol in sorted(asked.symbols())))
+
+    def _origin(self, symbol: Symbol) -> str:
+        node = self.nodes.get(symbol)
+        if node is None:
+            return self.sources[symbol].name
+        return "a size that depends on data" if node.target == "size" else "a number read from a tensor"
 
     def assume(self, difference: Expression, question: str, answer: bool) -> None:
         """Go on as if the answer were this one."""

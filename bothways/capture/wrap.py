@@ -55,6 +55,7 @@ from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
 from bothways.capture.values.weakrefs import WeakrefValue
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
+from bothways.source_text import described
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -264,7 +265,7 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
         payload = payload_of(tracer, obj, base, source)
         value = ObjectValue(cls, obj=obj, source=source, payload=payload)
     else:
-        tracer.stop("object_unknown", f"{source} is a {cls.__module__}.{cls.__qualname__}, kept by C code")
+        tracer.stop("object_unknown", f"{source} is {described(cls)}, and only C code knows what it holds")
     tracer.remember(obj, value)
     return value
 

@@ -32,11 +32,13 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
+from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
 
 
 def differentiate(
@@ -284,8 +286,10 @@ class DifferentiatedGraph:
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+            self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*inputs)
         if self._uneven_inputs and self._is_told(inputs):
+            self.tell("some calls", UNEVEN)
             return self.function(*inputs)
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
@@ -309,6 +313,10 @@ class DifferentiatedGraph:
         return any(not tensor.is_leaf or tensor._backward_hooks for tensor in uneven)
 
     # What the node calls.
+
+    def tell(self, name: str, reason: str) -> None:
+        """Say that something runs as it was captured, with PyTorch's autograd, and why."""
+        generated.tell(self._generated, name, reason)
 
     def run_backward(
         self,
@@ -402,7 +410,8 @@ class DifferentiatedGraph:
                 return backward
             with listening():
                 return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
-        except NotDifferentiable:
+        except NotDifferentiable as error:
+            self.tell("second derivative", str(error))
             return backward
 
     def _backward_function(self, strides: Strides) -> Callable[..., tuple[torch.Tensor | None, ...]]:

@@ -39,6 +39,8 @@ class Graph(Protocol):
     @property
     def is_current(self) -> bool: ...
 
+    def tell(self, name: str, reason: str) -> None: ...
+
     def run_backward(
         self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]], plain: bool
     ) -> Gradients: ...
@@ -116,8 +118,8 @@ class CompiledNode(torch.autograd.Function):
             torch_compat.release_saved_tensors(ctx)
             try:
                 return None, *graph.run_backward(values, given, inputs, plain)
-            except NotRepeatable:
-                pass  # the other way runs the whole forward again, with the same random numbers
+            except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
+                graph.tell("backward", str(error))
 
         def unchanged(read: Iterable[int]) -> None:
             for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):

@@ -62,6 +62,7 @@ class SizedPart(Part):
     def _compiled(self, values: tuple[Any, ...], numbers: tuple[Any, ...]) -> Callable[..., Any]:
         assert self._compile is not None
         if len(self._programs) >= MOST_PROGRAMS:
+            generated.tell(self._generated, self.__name__, "its sizes keep changing what it does")
             forward: Callable[..., Any] = self.module.forward
             return forward
         environment = self._sizes.environment

@@ -32,6 +32,7 @@ from bothways.grad.joint import Joint, Moment, NotDifferentiable, Output, Result
 from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.sizes import Sizes
+from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
 from bothways.symbols import Symbol, expression_of
@@ -153,8 +154,10 @@ class SizedGraph(DifferentiatedGraph):
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
         if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
+            self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*values)
         if self._uneven_inputs and self._is_told(tensors):
+            self.tell("some calls", UNEVEN)
             return self.function(*values)
         results = apply_node(self._at(numbers), *self._related(tensors))
         write_back(tensors, self.changed, results[self.result_count :])

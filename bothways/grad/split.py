@@ -19,6 +19,8 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad.parts import CompilePart, Part, sized_part
 from bothways.grad.sizes import is_size
+from bothways.grad.whys import why_captured
+from bothways.runtime import generated
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import Region, Watched
 
@@ -160,6 +162,8 @@ def _chained(
         inputs = [*symbols, *inputs]
         kind = sized_part(list(symbols)) if symbols else Part
         part = kind(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
+        if stretch.as_captured:
+            generated.as_captured(part.module, why_captured(stretch.nodes), f"part {index + 1} of {len(stretches)}")
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
         for position, node in enumerate(outputs):
             copies[node] = chain.call_function(operator.getitem, (call, position))

@@ -33,6 +33,7 @@ from bothways.lower.prims import (
 )
 from bothways.lower.shapes import reshaped_strides
 from bothways.lower.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
+from bothways.runtime.generated import operations_in
 from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
@@ -58,6 +59,7 @@ class Lowered:
     outputs: list[Buffer | None]
     sizes: SizeNames | None = None  # of the symbols that are inputs before the tensors
     symbols: tuple[str, ...] = ()
+    operations: int = 0  # of the graph
 
 
 def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
@@ -84,7 +86,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
         elif isinstance(unit, Group):
             steps.append(KernelWriter(unit, fusion, builder.buffers, lowering.sizes).write())
     return Lowered(
-        lowering.inputs, lowering.constants, steps, outputs, lowering.sizes, tuple(lowering.symbols)
+        lowering.inputs, lowering.constants, steps, outputs, lowering.sizes, tuple(lowering.symbols),
+        operations_in(graph),
     )
 
 

@@ -90,11 +90,13 @@ class Program:
             name, self.source, self.c_source,
             {name: self._arguments(number) for number, (name, *_) in self._entries.items()},
             takes_list, any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs),
+            lowered.operations, len(externs), len(lowered.steps) - len(externs),
         )  # fmt: skip
         self._names = dict(writer.namespace)
         self._text.show(self._names)
         library = build(kernels) if kernels.entries else None
         self.run = self._text.function(writer.namespace, library, first, lambda: self._keep(kernels, place))
+        self._text.tell()
         if not first:
             self._keep(kernels, place)
 

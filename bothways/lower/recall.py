@@ -27,6 +27,9 @@ KINDS: dict[str, type] = {
     "looks_at_grad_mode": bool,
     "names": dict,
     "library": str,
+    "operations": int,
+    "calls": int,
+    "kernels": int,
 }
 
 
@@ -56,6 +59,7 @@ def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any]
         cache.drop(key)
         return None
     text.show(shown)
+    text.tell()
     return run
 
 

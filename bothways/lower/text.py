@@ -15,7 +15,8 @@ from bothways.lower.call_library import entry
 from bothways.lower.dump import dump
 from bothways.lower.loading import Library
 from bothways.lower.wrapper import as_laid_out
-from bothways.runtime.generated import Generated, keep
+from bothways.runtime.generated import keep, note
+from bothways.runtime.outcomes import Generated, Piece, Way
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
 _numbers = itertools.count(1)
@@ -25,7 +26,8 @@ _numbers = itertools.count(1)
 class Text:
     """The Python and the C of one graph. ``name`` is for people.
 
-    ``functions`` are those of the library that Python calls, with a letter for each of their arguments.
+    ``functions`` are those of the library that Python calls, with a letter for each of their arguments. The last three
+    are for people: how many operations the graph has, how many of them ATen runs, and in how many kernels the others.
     """
 
     name: str
@@ -34,6 +36,17 @@ class Text:
     functions: dict[str, str]
     takes_list: bool
     looks_at_grad_mode: bool
+    operations: int = 0
+    calls: int = 0
+    kernels: int = 0
+
+    def tell(self) -> None:
+        """Say how the graph runs."""
+        if self.kernels:
+            inside = max(self.operations - self.calls, 0)
+            note(Piece(self.name, Way.KERNELS, self.operations, inside, self.kernels))
+        else:
+            note(Piece(self.name, Way.ATEN, self.operations, reason="nothing in it is for kernels"))
 
     def show(self, namespace: dict[str, Any]) -> None:
         """Let people read it who asked for it."""

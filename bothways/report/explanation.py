@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break
-from bothways.runtime.generated import Generated
+from bothways.runtime.outcomes import Generated, Outcome
 from bothways.runtime.program import Check, Program
+from bothways.runtime.standing import Standing, told
 from bothways.source_text import writable
 
 
 @dataclass
 class Explanation:
-    """How one call was compiled; print it to read it."""
+    """What has become of a function so far; print it to read it. Called with arguments, it runs the function once
+    and gives an explanation with that call."""
 
     name: str
     programs: list[Program] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)  # how each of the graphs runs
+    standings: list[Standing] = field(default_factory=list)  # of the function, of what is after its breaks, of callees
     breaks: list[Break] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list)
-    plain_from_now_on: bool = False
+    plain_from_now_on: bool = False  # whether nothing more is compiled of the function, or of one of its parts
+    is_compiled: bool = True
+    has_run: bool = False  # whether the function was called for this explanation
     result: Any = field(default=None, repr=False)
+    run: Callable[..., Explanation] | None = field(default=None, repr=False, compare=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        assert self.run is not None
+        return self.run(*args, **kwargs)
 
     @property
     def graph_count(self) -> int:
@@ -45,10 +57,11 @@ class Explanation:
         return [check for program in self.programs for check in program.checks]
 
     def __str__(self) -> str:
+        if not self.is_compiled:
+            return f"{self.name} {NOT_COMPILED_FOR_THIS if self.has_run else NOT_COMPILED}"
         counts = ((len(self.programs), "program"), (self.op_count, "operation"), (len(self.breaks), "break"))
-        lines = [f"{self.name}: {_counted(counts)}"]
-        if self.plain_from_now_on:
-            lines.append("Calls that none of these programs takes run as plain Python from now on.")
+        lines = [f"{self.name}: {_counted(counts)}", told(self.outcomes, self.standings)]
+        lines.append(HAS_RUN if self.has_run else HAS_NOT_RUN)
         for index, program in enumerate(self.programs):
             lines += ["", *_program_lines(index, program)]
         for found in self.generated:
@@ -59,6 +72,15 @@ class Explanation:
         return writable("\n".join(lines))
 
 
+HAS_RUN = "The function was called once for this explanation."
+HAS_NOT_RUN = "This is what has happened so far; nothing was run for this explanation."
+NOT_COMPILED = (
+    "is not compiled. explain(f)(*args) compiles it for the occasion and calls it once; of a training step, that is "
+    "one more step."
+)
+NOT_COMPILED_FOR_THIS = "is not compiled: it is marked with bothways.disable. It was called once for this explanation."
+
+
 def _program_lines(index: int, program: Program) -> list[str]:
     graph = program.graph_text().strip() if program.graph_text is not None else "(no tensor operations)"
     if not program.body:
@@ -66,6 +88,7 @@ def _program_lines(index: int, program: Program) -> list[str]:
     return [
         f"== Program {index} of {program.name} ==",
         *_section("Graph", [graph]),
+        *_section("Runs", [str(program.outcome)] if program.outcome is not None else []),
         *_section("Guards", [_guard_line(check) for check in program.checks]),
         *_section("Effects", list(program.effects)),
         *_section("Program", [program.source]),

@@ -15,6 +15,7 @@ from bothways.config import config
 from bothways.runtime import limits
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
+from bothways.runtime.standing import Standing, left_out
 
 # The name under which programs find ``Callees.compiled``.
 COMPILED_CALLEE = "_bothways_compiled_callee"
@@ -64,6 +65,7 @@ class Callees:
             return None
         if by_kind is None:
             if self._kinds[function.__code__] >= MOST_OF_A_KIND:
+                self.left_out.setdefault(function.__code__, left_out(function, MOST_OF_A_KIND))
                 return None
             self._kinds[function.__code__] += 1
             by_kind = self._known.setdefault(function, weakref.WeakKeyDictionary())
@@ -89,6 +91,7 @@ class Callees:
         ] = weakref.WeakKeyDictionary()
         self._kinds: Counter[types.CodeType] = Counter()
         self._renewed: Counter[types.CodeType] = Counter()
+        self.left_out: dict[types.CodeType, Standing] = {}
 
 
 def _twin(function: types.FunctionType) -> types.FunctionType:

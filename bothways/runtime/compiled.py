@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bothways import errors, torch_compat
@@ -25,13 +25,15 @@ from bothways.runtime.captured import Captured, Capturer, GraphCompiler
 from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
 from bothways.runtime.failing import describe_check, failing_check
-from bothways.runtime.generated import Generated
+from bothways.runtime.history import History
 from bothways.runtime.limits import Budget
+from bothways.runtime.outcomes import Outcome
 from bothways.runtime.program import Program
 from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
+from bothways.runtime.standing import Standing, limit_reason, limit_text, rest_of, short, standing_of, title_of
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
 
@@ -44,20 +46,6 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
-
-
-@dataclass
-class History:
-    """What happened to one compiled function so far."""
-
-    recompilations: list[str] = field(default_factory=list)
-    breaks: list[Break] = field(default_factory=list)
-    graphs: list[Any] = field(default_factory=list)
-    generated: list[Generated] = field(default_factory=list)
-    parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
-    captures: int = 0
-    # Where operations fail while their shapes are worked out, and plain Python comes through.
-    disbelieved: set[Position] = field(default_factory=set)
 
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
@@ -103,13 +91,16 @@ class CompiledFunction:
         self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
         self._callees = Callees(weakref.WeakMethod(self._part))
         self._lock = Lock()
-        self._serial = 0
+        self._serial, self._is_new = 0, True
         self._is_part = history is not None
         self.history = history or History()
         if self._is_part:
             self.history.parts.append(weakref.ref(self))
+        else:
+            self.history.root = weakref.ref(self)
         self._sizes = SizeHistory(options.dynamic)
         self._has_told = False  # that somebody else traced a call
+        self._gave_up = ""  # for people: why the last call was plain Python that was not captured
         self._breaks: Counter[tuple[str, Position]] = Counter()
         self._budget = Budget()
         self._in_vain: Break | None = None  # why the last capture came to nothing
@@ -248,7 +239,8 @@ class CompiledFunction:
             self._compile(captured, as_captured=once)
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
-                self._in_vain = Break("too_deep", "the backend ran out of stack")
+                self._gave_up = "the backend ran out of stack"
+                self._in_vain = Break("too_deep", self._gave_up)
                 return None
             raise
         if not self._body.holds():
@@ -266,6 +258,7 @@ class CompiledFunction:
         """Capture the call; what goes wrong inside is told apart from what is not supported."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
         self._serial += 1
+        self._is_new = False
         self.history.captures += 1
         counters["frames"]["total"] += 1
         with logs.capture_in_progress():
@@ -289,20 +282,27 @@ class CompiledFunction:
     def _compile(self, captured: Captured, *, as_captured: bool = False) -> None:
         """Hand the graph to the backend, unless the program runs but once."""
         program = captured.program
+        program.name += title_of(self.original).removeprefix(self.original.__qualname__)
         if captured.graph is not None:
             graph = captured.graph
+            outcome = Outcome(title_of(self.original), self.options.backend_name, program.op_count)
+            outcome.texts = self.history.generated
             # Nobody's function mode is to see what a backend does to find its way.
-            with torch_compat.without_function_modes(), generated.kept_in(self.history.generated):
+            with torch_compat.without_function_modes(), generated.kept_in(outcome):
                 run = graph.forward if as_captured else self.options.backend(graph, captured.inputs)
                 program.namespace[captured.graph_key] = run
                 program.checks += captured.late_checks()
             program.graph_text = graph_text(graph)
             if not as_captured:
                 self.history.graphs.append(graph)
+                self.history.outcomes.append(outcome)
+                program.outcome = outcome
                 counters["stats"]["unique_graphs"] += 1
                 counters["stats"]["calls_captured"] += program.op_count
         for continued in captured.continuations:
             program.namespace[continued.name] = self._continuation(continued)
+            if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
+                self.history.rests.append(rest)
         counters["frames"]["ok"] += 1
         logs.program_added(self.original, program)
 
@@ -326,6 +326,7 @@ class CompiledFunction:
     def _remember_escape(self, program: Program, found: Break, generation: int, failed: str | None) -> Program | None:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found)
+        self._gave_up = short(found)
         if failed is not None and not self._has_room(failed):
             return None
         self._in_vain = found
@@ -343,6 +344,7 @@ class CompiledFunction:
     def _give_up(self, unsupported: Unsupported) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
         self._note_break(unsupported.break_)
+        self._gave_up = short(unsupported.break_)
         if self.options.fullgraph:
             try:
                 raise unsupported
@@ -371,11 +373,12 @@ class CompiledFunction:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._breaks[found.code, found.where] += 1
         if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD:
-            self.dispatcher.stop_capturing()
+            self.dispatcher.stop_capturing(short(found))
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
-        self._note_break(Break("torch_mode", f"{tracing.name} is active"))
+        self._gave_up = f"{tracing.name} is active"
+        self._note_break(Break("torch_mode", self._gave_up))
         if self._has_told or tracing.is_own or logs.capturing():
             return
         self._has_told = True
@@ -407,27 +410,51 @@ class CompiledFunction:
         if count < config.recompile_limit:
             return True
         warnings.warn(
-            f"{self.original.__qualname__} was compiled {count} times "
-            f"(config.recompile_limit) and runs as plain Python from now on. The guard that failed last: {reason}. "
-            "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit.",
+            limit_text(title_of(self.original), count, reason),
             errors.RecompileLimitWarning,
             stacklevel=errors.level_of_user(),
         )
-        self.dispatcher.stop_capturing()
+        self.dispatcher.stop_capturing(limit_reason(count, reason))
         return False
 
     def _go_plain(self, reason: str) -> None:
-        self.dispatcher.stop_capturing()
-        limits.say(f"{self.original.__qualname__} runs as plain Python from now on: {reason}")
+        self.dispatcher.stop_capturing(reason)
+        limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
 
     # For people and for reset().
 
     @property
-    def programs(self) -> list[Program]:
-        """The programs of the function, and of what goes on after its breaks or is called there."""
+    def acting(self) -> CompiledFunction:
+        """Who takes the calls: the one with a stance's backend, where there is a stance with one."""
+        forced = self._forced.get(stances.current().backend)
+        state: CompiledFunction = self if forced is None else forced.__bothways__  # type: ignore[attr-defined]
+        return state
+
+    @property
+    def _functions(self) -> list[CompiledFunction]:
+        """The function, and what goes on after its breaks or is called there."""
         parts = () if self._is_part else [part() for part in self.history.parts]
-        functions = [self, *(part for part in parts if part is not None)]
-        return [program for function in functions for program in function.dispatcher.programs]
+        return [self, *(part for part in parts if part is not None)]
+
+    @property
+    def programs(self) -> list[Program]:
+        return [program for function in self._functions for program in function.dispatcher.programs]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """For people: which of them are compiled, which are plain Python, and why."""
+        callees = [callee for function in self._functions for callee in function._callees.left_out.values()]
+        return [*(function._standing() for function in self._functions), *callees, *self.history.rests]
+
+    def _standing(self) -> Standing:
+        return standing_of(
+            title_of(self.original) + " (redefined since)" * (self._succeeded is not None),
+            self.dispatcher.programs,
+            is_new=self._is_new,
+            stopped=self.dispatcher.stopped if self.dispatcher.forwards else None,
+            gave_up=self._gave_up,
+            stance=stances.current().name,
+        )
 
     def reset(self) -> None:
         """Forget everything. Takes no lock that a capture holds: what another thread captures now is not kept."""
@@ -435,10 +462,11 @@ class CompiledFunction:
         self._continuations = {}
         self._callees.forget()
         if not self._is_part:
-            self.history = History()
+            self.history = History(root=weakref.ref(self))
         self._sizes.clear()
         self._breaks = Counter()
         self._budget = Budget()
+        self._gave_up, self._is_new = "", True
         self._successor, self._redefinitions = None, 0
         if self._succeeded is not None:
             self.dispatcher.redirect(INSTEAD, self._succeeded)

@@ -63,6 +63,7 @@ class Dispatcher:
         self.parameters = parameters_of(function.__code__)
         self.inner = rename(self.parameters)  # the parameters' names in generated code
         self.forwards = False  # whether a miss is a plain call instead of a capture
+        self.stopped = ""  # for people: why
         self.generation = 0  # how often everything was forgotten
         self._redirected: str | None = None  # the name of what every call goes to, if not to a program
         self._original = function
@@ -152,10 +153,11 @@ class Dispatcher:
                 program.table = None
                 self._renew()
 
-    def stop_capturing(self) -> None:
+    def stop_capturing(self, reason: str = "nothing more is captured") -> None:
         """Keep the programs there are; every other call goes straight to the original from now on."""
         with self._lock:
-            self.forwards = True
+            self.forwards, self.stopped = True, reason
+            logs.outcome(self._original.__qualname__, f"plain Python from now on: {reason}")
             for number, program in list(self._programs.items()):
                 if not program.body:  # a miss does the same now
                     self._forget(number)

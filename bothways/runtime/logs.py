@@ -59,6 +59,10 @@ def broke(function: types.FunctionType, found: Break) -> None:
     _say("breaks", f"{function.__qualname__}\n{found}")
 
 
+def outcome(function: str, what: object) -> None:
+    _say("outcomes", f"{function}: {what}")
+
+
 def ran_plainly_after(failure: Exception) -> None:
     """A graph raised where plain Python then did not: user code caught the error, or a backend is at fault."""
     if isinstance(failure, BackendFailed):

@@ -90,7 +90,20 @@ def resumed(origin: Origin, point: ResumePoint) -> types.FunctionType:
     made = types.FunctionType(code, origin.globals, code.co_name, None, origin.closure)
     made.__qualname__, made.__module__ = code.co_qualname, origin.globals.get("__name__", "")
     made.__bothways_origin__ = replace(origin, shift=shift)  # type: ignore[attr-defined]
+    made.__bothways_point__ = point  # type: ignore[attr-defined]
     return made
+
+
+def point_of(function: types.FunctionType) -> ResumePoint | None:
+    """Where a continuation goes on; None for any other function."""
+    found: ResumePoint | None = getattr(function, "__bothways_point__", None)
+    return found
+
+
+def line_of(code: types.CodeType, point: ResumePoint) -> int:
+    """The line of the source where a frame goes on."""
+    lines = (line for start, end, line in code.co_lines() if start <= point.offset < end)
+    return next(lines, None) or code.co_firstlineno
 
 
 def slots_of(code: types.CodeType) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.sources import Source
+from bothways.source_text import with_article
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -60,7 +61,7 @@ class Value:
         return self
 
     def describe(self) -> str:
-        return f"a {self.python_type().__name__}"
+        return with_article(self.python_type().__name__)
 
     def overrides_functions(self) -> bool:
         """Whether PyTorch's functions, given the object, ask its ``__torch_function__``; containers ask for theirs."""
@@ -203,7 +204,7 @@ class LazyValue(Value):
         return self.realize().constant()
 
     def describe(self) -> str:
-        return f"a {type(self.obj).__name__}"
+        return with_article(type(self.obj).__name__)
 
     def rebuild(self, emitter: Emitter) -> str:
         return emitter.read(self._known_source())

@@ -309,6 +309,7 @@ def _outside(code: str, reason: str) -> Callable[..., Value]:
 
 for _function, _reason in _OUTSIDE.items():
     handles(_function)(_outside("call_unknown", f"{_reason} (builtin: {_function.__name__})"))
+handles(builtins.__build_class__)(_outside("class_definition", "a class is defined inside the function"))
 for _debugger in (breakpoint, sys.__breakpointhook__):
     handles(_debugger)(_outside("debugger", f"{_debugger.__name__}() waits for a person"))
 

@@ -83,6 +83,16 @@ def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | Non
     return inlined
 
 
+def _name(function: Any) -> str:
+    """A function in C as people call it: ``'time.perf_counter'``."""
+    name = getattr(function, "__qualname__", None)
+    module = getattr(function, "__module__", None)
+    if not isinstance(name, str):
+        return repr(function)
+    name = name.removeprefix("_VariableFunctionsClass.")  # of the module torch
+    return repr(f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name)
+
+
 def _set_field(tracer: Tracer, name: str, args: Args) -> Value:
     args[0].realize().set_attr(tracer, name, args[1])
     return ConstantValue(None)
@@ -114,7 +124,7 @@ class BuiltinValue(Value):
         return self.function
 
     def describe(self) -> str:
-        return f"the built-in {getattr(self.function, '__qualname__', None) or self.function!r}"
+        return f"the built-in {_name(self.function)}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = tracer.run_const(getattr, self.function, name)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.attention
 
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
+from bothways.source_text import with_article
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -67,7 +68,7 @@ class ConstantValue(Value):
 
     def describe(self) -> str:
         text = repr(self.content)
-        return text if len(text) <= 60 else f"a {type(self.content).__name__}"
+        return text if len(text) <= 60 else with_article(type(self.content).__name__)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if isinstance(self.content, enum.Enum):
@@ -238,7 +239,7 @@ def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
         from bothways.capture.wrap import library_value
 
         return library_value(tracer, obj)
-    raise NotConstant(f"a {kind.__name__}")
+    raise NotConstant(with_article(kind.__name__))
 
 
 def constant_arguments(tracer: Tracer, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:

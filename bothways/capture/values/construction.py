@@ -22,6 +22,7 @@ from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
 from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.objects import ObjectValue
+from bothways.source_text import described
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -133,11 +134,11 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
 
         return new_tensor(tracer, cls, args, kwargs)
     if lookup(cls, "__del__") is not MISSING:
-        tracer.stop("object_unknown", f"{cls.__name__} has a __del__, which runs when nobody holds it")
+        tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nobody holds it")
     base = builtin_base(cls)
     if base is object:
         if not _made_by_object(cls):
-            tracer.stop("object_unknown", f"instances of {cls.__name__} are kept by C code")
+            tracer.stop("object_unknown", f"{described(cls)} is made, and only C code knows what it holds")
         tracer.run_const(object.__new__, cls)  # complains about abstract classes; has no other effect
         if issubclass(cls, torch.nn.Module):
             from bothways.capture.values.modules import ModuleValue
@@ -157,7 +158,7 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
         if len(items) == cls.n_sequence_fields:  # type: ignore[attr-defined]
             return TupleValue(items, cls)
     if base not in PAYLOADS:
-        tracer.stop("object_unknown", f"instances of {cls.__name__} are kept by C code ({base.__name__})")
+        tracer.stop("object_unknown", f"{described(cls)} is made, and only C code knows what it holds")
     if base in IMMUTABLE_PAYLOADS:
         payload = builtins.HANDLERS[base](tracer, args, kwargs)
     else:

@@ -19,6 +19,7 @@ from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.methods import is_none
 from bothways.capture.values.objects import ObjectValue
 from bothways.runtime.continuations import made_traceback
+from bothways.source_text import with_article
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -162,7 +163,7 @@ class ExceptionValue(ObjectValue):
             tracer.throw(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
         for kind, count in _LOOKS_AT_ARGUMENTS.items():
             if issubclass(self.cls, kind) and len(args) >= count:
-                tracer.stop("call_unknown", f"a {self.cls.__name__} is made of {len(args)} arguments")
+                tracer.stop("call_unknown", f"{with_article(self.cls.__name__)} is made of {len(args)} arguments")
         self.args = list(args)
         return ConstantValue(None)
 

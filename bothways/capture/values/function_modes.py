@@ -17,6 +17,7 @@ from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.torch_functions import HANDLERS, Handler, handles
+from bothways.source_text import with_article
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -51,7 +52,7 @@ class SwitchValue(Value):
             overrides.state = self._before.pop()
             tracer.open_contexts.remove(self)
         else:
-            tracer.stop("context_manager", f"a {self._cls.__name__} that was entered outside is left")
+            tracer.stop("context_manager", f"{with_article(self._cls.__name__)} that was entered outside is left")
         return ConstantValue(None)
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.sources import Source
@@ -87,6 +87,15 @@ class LoggerMethod(Value):
 
     def _method(self) -> Any:
         return getattr(self.owner.obj, self.name)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def name_hint(self) -> str:
+        return self.name
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.rebuild(self.owner)}.{self.name}"
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         logger = self.owner.obj

@@ -135,10 +135,11 @@ class OpenTruth(Value):
         return bool
 
     def describe(self) -> str:
-        return f"the comparison {self.content}"
+        return "the comparison of a number that is known only when the graph runs"
 
     def truth(self, tracer: Tracer) -> bool:
-        tracer.stop("tensor_branch", f"a decision depends on {self.describe()}, which is made when the graph runs")
+        number = tracer.symbols.known_as(self.content.node.comparison[0])
+        tracer.stop("tensor_branch", f"a decision depends on {number}, known only when it runs")
 
     def assume(self, tracer: Tracer) -> None:
         """Go on as if it were true."""

@@ -30,7 +30,7 @@ from bothways.capture.values.attributes import (
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.constants import ConstantValue, constant_value
-from bothways.source_text import is_plain_name
+from bothways.source_text import described, is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -270,6 +270,8 @@ class ObjectValue(Value):
         method = type_attribute(tracer, self, "__call__")
         if method is None:
             tracer.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
+        if isinstance(lookup(self.cls, "__call__"), C_METHODS):
+            tracer.stop("call_unknown", f"cannot call {described(self.cls)}, which is written in C")
         return protocols.call(tracer, method, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:

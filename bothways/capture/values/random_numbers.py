@@ -42,6 +42,10 @@ class Drawn(Source):
     def code(self, base: str) -> str:
         return f"drawn_{self.index}"
 
+    @property
+    def name(self) -> str:
+        return "a random number"
+
 
 @dataclass(frozen=True)
 class Draw:

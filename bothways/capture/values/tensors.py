@@ -81,10 +81,13 @@ METADATA_METHODS: dict[str, Callable[..., object]] = {
 # Attributes that are tensors computed from this one.
 TENSOR_PROPERTIES = frozenset("T mT H mH real imag".split())
 
+# Methods that people know by the function that calls them.
+BEHIND = {f"__{name}__": f"{name}()" for name in ("bool", "int", "float", "complex")}
+
 # Methods that need data, change autograd's own state, or hand out what capture cannot follow.
 STOPS: dict[str, tuple[str, str]] = {
     **{
-        name: ("tensor_value", f"Tensor.{name} reads the tensor's data")
+        name: ("tensor_value", f"{BEHIND.get(name, f'Tensor.{name}')} reads the tensor's data")
         for name in (
             "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__ data_ptr is_nonzero equal "
             "allclose storage untyped_storage storage_offset is_set_to __dlpack__ is_pinned is_shared __contains__"

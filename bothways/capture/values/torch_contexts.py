@@ -33,6 +33,7 @@ from bothways.capture.values import (  # noqa: F401  they fill the table of hand
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import handles
+from bothways.source_text import with_article
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -71,7 +72,8 @@ class ContextValue(Value):
             tracer.open_contexts.append(self)
             return self
         if not self._entered:
-            tracer.stop("context_manager", f"a {self.context.cls.__name__} that was entered outside is left")
+            kind = with_article(self.context.cls.__name__)
+            tracer.stop("context_manager", f"{kind} that was entered outside is left")
         node, entered = self._entered.pop()
         tracer.open_contexts.remove(self)
         self.context.leave(entered)

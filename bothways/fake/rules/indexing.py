@@ -154,7 +154,7 @@ def _embedding_backward(grad: ThinTensor, indices: ThinTensor, rows: int, *param
 
 
 def _needs_data(*args: Any, **options: Any) -> Spec:
-    raise NeedsData("the elements are asked for, or how many of a kind there are")
+    raise NeedsData("what it gives depends on the elements")
 
 
 RULES = {

@@ -1,0 +1,126 @@
+"""Where one function stands, for people: compiled, compiled in part, or plain Python, and why.
+
+The same for a function, for what goes on after one of its breaks, and for what is called at one: each has programs of
+its own, and each may be plain Python while the others are compiled.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bothways.errors import Break
+from bothways.runtime.outcomes import Outcome, counted, summary
+from bothways.runtime.program import Program
+from bothways.runtime.resume import Continuation, entry_point, line_of, origin_of, point_of
+
+
+class State(enum.Enum):
+    """What becomes of the calls of a function. The values are what people read."""
+
+    WAITING = "not called yet"
+    COMPILED = "compiled"
+    PARTLY = "compiled in part"
+    PLAIN = "plain Python"
+
+
+FOR_GOOD, SO_FAR = "from now on", "so far"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One function, ``why`` some of its calls or all of them run as plain Python, and from when to when."""
+
+    name: str
+    state: State
+    programs: int = 0
+    operations: int = 0
+    why: str = ""
+    when: str = ""
+
+    @property
+    def for_good(self) -> bool:
+        """Whether nothing more of it is compiled."""
+        return self.when == FOR_GOOD
+
+    def __str__(self) -> str:
+        made = f"compiled, {counted(self.programs, 'program')}{' without tensor operations' * (not self.operations)}"
+        others = "calls that none of them takes run" if self.for_good else "other calls ran"
+        texts = {
+            State.WAITING: "not called yet",
+            State.COMPILED: made,
+            State.PARTLY: f"{made}; {others} as plain Python{' from now on' * self.for_good}: {self.why}",
+            State.PLAIN: f"plain Python{self.when and ' '}{self.when}: {self.why}",
+        }
+        return f"{self.name}: {texts[self.state]}"
+
+
+def standing_of(
+    name: str, programs: Sequence[Program], *, is_new: bool, stopped: str | None, gave_up: str, stance: str
+) -> Standing:
+    """The standing of a function with these programs. ``stopped`` says why nothing more is captured, ``gave_up`` why
+    the last call that was not captured was not."""
+    made = [program for program in programs if program.body]
+    operations = sum(program.op_count for program in made)
+    if stance == "force_eager" or (stance == "eager_on_recompile" and not made):
+        return Standing(name, State.PLAIN, why=f"the stance is {stance!r}")
+    why, when = (gave_up, SO_FAR) if stopped is None else (stopped, FOR_GOOD)
+    if why and not made:
+        return Standing(name, State.PLAIN, why=why, when=when)
+    if is_new:
+        return Standing(name, State.WAITING)
+    if not why:
+        return Standing(name, State.COMPILED, len(made), operations)
+    return Standing(name, State.PARTLY, len(made), operations, why, when)
+
+
+def rest_of(continued: Continuation, found: Break | None) -> Standing:
+    """The standing of what goes on after a break and is not compiled."""
+    name = _from_line(continued.origin.code.co_qualname, line_of(continued.origin.code, continued.point))
+    why = "the frame itself goes on there" if found is None else short(found)
+    return Standing(name, State.PLAIN, why=why, when=FOR_GOOD)
+
+
+def left_out(function: types.FunctionType, most: int) -> Standing:
+    """The standing of functions that are called at a break and are made anew so often that no more are compiled."""
+    why = f"more than {most} functions were made from this code, and each would be compiled for itself"
+    return Standing(function.__qualname__, State.PLAIN, why=why, when=FOR_GOOD)
+
+
+def title_of(function: types.FunctionType) -> str:
+    """What people call a function, or a continuation of one."""
+    point, origin = point_of(function), origin_of(function)
+    if point is None or (origin.closure_is_given and point == entry_point(origin.code)):
+        return function.__qualname__
+    return _from_line(function.__qualname__, line_of(origin.code, point))
+
+
+def _from_line(name: str, line: int) -> str:
+    return f"{name}, from line {line} on"
+
+
+def limit_text(title: str, count: int, reason: str) -> str:
+    """What is said when a function has as many programs as it may have."""
+    return (
+        f"{title} was compiled {counted(count, 'time')} (config.recompile_limit), and calls that none of these "
+        f"programs takes run as plain Python from now on. The guard that failed last: {reason}. "
+        "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit."
+    )
+
+
+def limit_reason(count: int, reason: str) -> str:
+    """Why nothing more is captured then."""
+    return f"it was compiled {counted(count, 'time')} (config.recompile_limit); the guard that failed last: {reason}"
+
+
+def short(found: Break) -> str:
+    """A break in one line."""
+    where = found.places[0]
+    return f"{found.reason} [{found.code}]{f' at {where}' if where.line else ''}"
+
+
+def told(outcomes: Sequence[Outcome], standings: Sequence[Standing]) -> str:
+    """How all graphs run, in one line, and under it a line for each function."""
+    return "\n".join([f"{summary(outcomes)}.", *dict.fromkeys(f"    {standing}" for standing in standings)])
