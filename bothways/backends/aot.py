@@ -59,20 +59,24 @@ def aot(
             function = noting_origins(graph)
             return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
         except refusals:
-            return graph.forward
+            chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=True)
+            return graph.forward if chain is None else chain.forward
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        grad = torch.is_grad_enabled() and (
-            any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
-        )
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
             return graph.forward  # what it differentiates is known only inside
         if writes_through(graph.graph):
             return graph.forward
-        chain = split(graph, compile_whole, grad=grad)
+        chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs))
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
+
+
+def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+    return torch.is_grad_enabled() and (
+        any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
+    )
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:

@@ -184,7 +184,7 @@ def _inference(
             results = run(*values)
         if only_results:
             return results
-        write_back(values, changed, results[count:])
+        write_back(values, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, values, results)
 
     call.read_inputs = facts.read_inputs  # type: ignore[attr-defined]
@@ -212,15 +212,18 @@ def share_memory(inputs: Sequence[torch.Tensor], changed: Sequence[int]) -> bool
     return any(shared[memory[index]] > 1 for index in changed)
 
 
-def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor]) -> None:
-    """Give the inputs that were mutated their new values."""
+def write_back(
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+) -> None:
+    """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
     written = []
     for index, value in zip(changed, values, strict=True):
-        if value is inputs[index]:
-            written.append(value)
-        else:
+        target = inputs[index]
+        if value is not target:
             with torch.no_grad():
-                inputs[index].copy_(value)
+                (target.data if index in uncounted else target).copy_(value)
+        elif index not in uncounted:
+            written.append(target)
     torch.autograd.graph.increment_version(written)
 
 
@@ -247,7 +250,7 @@ class DifferentiatedGraph:
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
-        self.changed = facts.changed
+        self.changed, self.uncounted = facts.changed, facts.uncounted
         self.is_random = facts.is_random
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
@@ -282,7 +285,7 @@ class DifferentiatedGraph:
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
             return results
-        write_back(inputs, self.changed, results[self.result_count :])
+        write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, inputs, results)
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -78,7 +78,7 @@ def _inference(
                 results = run(*values)
         else:
             results = run(*values)
-        write_back(tensors, changed, results[count:])
+        write_back(tensors, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, tensors, results, sizes.values(values[:skipped]))
 
     call.writes_at_end = True  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ class SizedGraph(DifferentiatedGraph):
         if self._uneven_inputs and self._is_told(tensors):
             return self.function(*values)
         results = apply_node(self._at(numbers), *self._related(tensors))
-        write_back(tensors, self.changed, results[self.result_count :])
+        write_back(tensors, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
 
     def _at(self, numbers: tuple[int, ...]) -> SizedGraph:
