@@ -15,6 +15,8 @@ READS: dict[str, str] = {
     "FIELD": "made = field(plain ? slots[row->data] : 0, value, row->object);",
     "DICTIONARY": "made = plain ? PyObject_GenericGetDict(value, 0) : PyObject_GetAttr(value, row->object);",
     "ITEM": "made = item(value, row->object);",
+    # What dict.get gives, by a key that is in a slot or a constant.
+    "ENTRY": "made = entry(value, row->flag ? slots[row->data] : row->object);",
     "ITEM_OF_BASE": "made = PyObject_CallFunctionObjArgs(row->other, value, row->object, (PyObject *)0);",
 }
 
@@ -29,6 +31,7 @@ ASKS: dict[str, str] = {
     "EQUAL": "holds = PyObject_RichCompareBool(value, row->object, 2);",
     "LENGTH": "int64_t length = PyObject_Size(value); holds = length < 0 ? -1 : length == row->data;",
     "KEYS": "holds = has_keys(value, row->object, row->data);",
+    "IDENTITIES": "holds = are_in_order(value, (const int64_t *)((const char *)table + row->data));",
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
     "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
@@ -66,6 +69,14 @@ static PyObject *item(PyObject *owner, PyObject *key) {
     return found;
 }
 
+static PyObject *entry(PyObject *owner, PyObject *key) {
+    PyObject *found = PyDict_GetItemWithError(owner, key);
+    if (!found && PyErr_Occurred()) return 0;
+    if (!found) found = none;
+    Py_IncRef(found);
+    return found;
+}
+
 static int is_true(PyObject *value) {
     if (value == yes || value == no) return value == yes;
     return value->type == dictionary ? PyDict_Size(value) != 0 : PyObject_IsTrue(value);
@@ -92,6 +103,16 @@ static int has_keys(PyObject *value, PyObject *keys, int64_t count) {
     int holds = PyObject_RichCompareBool(found, keys, 2);
     Py_DecRef(found);
     return holds;
+}
+
+// Whether something gives these objects, known by their addresses, and no others.
+static int are_in_order(PyObject *value, const int64_t *listed) {
+    PyObject *found = PySequence_Tuple(value);
+    if (!found) return -1;
+    int64_t same = 0, count = PyObject_Size(found);
+    if (count == listed[0]) while (same < count && PyTuple_GetItem(found, same) == (PyObject *)listed[same + 1]) ++same;
+    Py_DecRef(found);
+    return count == listed[0] && same == count;
 }
 
 // Asked of a tensor that is strided: what is batched has no storage, and says so by an error.
