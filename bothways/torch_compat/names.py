@@ -18,6 +18,8 @@ import torch.overrides
 import torch.utils._contextlib
 import torch.utils._device
 import torch.utils._pytree as pytree
+from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
+from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
@@ -86,6 +88,15 @@ ADAFACTOR_UPDATES: tuple[Any, ...] = (
     torch.optim._adafactor._single_tensor_adafactor,
     torch.optim._adafactor._multi_tensor_adafactor,
 )
+# The same of RAdam, and of ASGD, which differ in their roundings.
+RADAM_UPDATES: tuple[Any, ...] = (_single_tensor_radam, _multi_tensor_radam)
+ASGD_UPDATES: tuple[Any, ...] = (_single_tensor_asgd, _multi_tensor_asgd)
+# The updates that are one operation: Adam's, AdamW's, SGD's and Adagrad's.
+FUSED_UPDATES: tuple[Any, ...] = (
+    torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_, torch._fused_adagrad_,
+)  # fmt: skip
+# Optimizers stack numbers for PyTorch's compiler; eager leaves them in their list.
+stack_if_compiling: Callable[[Any], Any] | None = getattr(optimizer_internals, "_stack_if_compiling", None)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
