@@ -80,7 +80,10 @@ def _sgd(
             else:
                 buffer.mul_(momentum).add_(grad, alpha=1 - dampening)
             grad = grad.add(buffer, alpha=momentum) if nesterov else buffer
-        param.sub_(grad * _double(lr))
+        if isinstance(lr, torch.Tensor):
+            param.sub_(grad * _double(lr))
+        else:
+            param.add_(grad, alpha=-lr)
 
 
 def _adagrad(
