@@ -8,6 +8,7 @@ differentiable itself is differentiated by the same road.
 from __future__ import annotations
 
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
+from bothways.lower.call_library import apart
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
@@ -173,11 +175,12 @@ def _inference(
 ) -> Callable[..., Any]:
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
+    share = sharing(changed, len(inputs))
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     def call(*values: torch.Tensor) -> Any:
-        if torch_compat.in_forward_mode() or (changed and share_memory(values, changed)):
+        if torch_compat.in_forward_mode() or (changed and share(values)):
             return function(*values)
         if unwatched:  # the results need no gradient, whatever the inputs do
             with torch_compat.below_autograd():
@@ -205,28 +208,50 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
     return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
 
 
-def share_memory(inputs: Sequence[torch.Tensor], changed: Sequence[int]) -> bool:
-    """Whether an input that is mutated shares its memory with another one, which would have to see the change."""
-    memory = list(map(torch_compat.storage_of, inputs))
-    if len(set(memory)) == len(memory):
-        return False
-    shared = Counter(memory)
-    return any(shared[memory[index]] > 1 for index in changed)
+def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change."""
+    if not changed:
+        return lambda inputs: False
+    are_apart = apart(count)
+
+    def share(inputs: Sequence[torch.Tensor]) -> bool:
+        if are_apart is not None and are_apart(*inputs):
+            return False
+        memory = list(map(torch_compat.storage_of, inputs))
+        if len(set(memory)) == len(memory):
+            return False
+        shared = Counter(memory)
+        return any(shared[memory[index]] > 1 for index in changed)
+
+    return share
 
 
 def write_back(
     inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
 ) -> None:
     """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
-    written = []
+    targets = [inputs[index] for index in changed]
+    if uncounted or not all(map(operator.is_, targets, values)):
+        targets = _copied(inputs, changed, values, uncounted)
+    torch.autograd.graph.increment_version(targets)
+
+
+def _copied(
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+) -> list[torch.Tensor]:
+    """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
+    written, targets, sources = [], [], []
     for index, value in zip(changed, values, strict=True):
         target = inputs[index]
         if value is not target:
-            with torch.no_grad():
-                (target.data if index in uncounted else target).copy_(value)
+            targets.append(target.data if index in uncounted else target)
+            sources.append(value)
         elif index not in uncounted:
             written.append(target)
-    torch.autograd.graph.increment_version(written)
+    if targets:
+        with torch.no_grad():
+            torch_compat.foreach_copy_(targets, sources)
+    return written
 
 
 class DifferentiatedGraph:
@@ -253,6 +278,7 @@ class DifferentiatedGraph:
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
         self.changed, self.uncounted = facts.changed, facts.uncounted
+        self.share = sharing(facts.changed, len(inputs))
         self.is_random = facts.is_random
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
@@ -280,7 +306,7 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+        if autograd_is_watched() or (self.changed and self.share(inputs)):
             return self.function(*inputs)
         if self._uneven_inputs and self._is_told(inputs):
             return self.function(*inputs)

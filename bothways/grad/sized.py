@@ -21,7 +21,7 @@ from bothways.grad.differentiate import (
     How,
     as_traced,
     autograd_is_watched,
-    share_memory,
+    sharing,
     strides_of,
     takes_list,
     with_arguments,
@@ -67,11 +67,12 @@ def _inference(
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     skipped = len(sizes.symbols)
+    share = sharing(changed, len(inputs))
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     def call(*values: Any) -> Any:
         tensors = values[skipped:]
-        if torch_compat.in_forward_mode() or (changed and share_memory(tensors, changed)):
+        if torch_compat.in_forward_mode() or (changed and share(tensors)):
             return function(*values)
         if watched:
             with torch_compat.below_autograd():
@@ -152,7 +153,7 @@ class SizedGraph(DifferentiatedGraph):
     def __call__(self, *values: Any) -> Any:
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
-        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
+        if autograd_is_watched() or (self.changed and self.share(tensors)):
             return self.function(*values)
         if self._uneven_inputs and self._is_told(tensors):
             return self.function(*values)

@@ -39,6 +39,7 @@ ASKS: dict[str, str] = {
     "NAMES": "holds = are_names_unchanged((Names *)row->data);",
     "HOLDS": "holds = is_said_to_hold(row->other);",
     "BODIES": "holds = are_bodies_unchanged((const int64_t *)row->data);",
+    "APART": "holds = are_apart(slots, (const int64_t *)((const char *)table + row->data));",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
 
@@ -196,22 +197,49 @@ static int are_bodies_unchanged(const int64_t *listed) {
     return 1;
 }
 
-static int are_distinct(PyObject **slots, const int64_t *listed) {
-    int64_t count = listed[0], size = 16;
+static int are_all_different(void **values, int64_t count) {
+    int64_t size = 16, different = 1;
     while (size < 2 * count) size *= 2;
-    PyObject **seen = PyMem_Malloc(size * sizeof(PyObject *));
+    void **seen = PyMem_Malloc(size * sizeof(void *));
     if (!seen) return 0;
     for (int64_t i = 0; i < size; ++i) seen[i] = 0;
-    int distinct = 1;
-    for (int64_t i = 1; distinct && i <= count; ++i) {
-        PyObject *value = slots[listed[i]];
+    for (int64_t i = 0; different && i < count; ++i) {
+        void *value = values[i];
+        if (!value) continue;
         uint64_t place = (uint64_t)value * 0x9E3779B97F4A7C15u >> 20 & (uint64_t)(size - 1);
         while (seen[place] && seen[place] != value) place = place + 1 & (uint64_t)(size - 1);
-        distinct = seen[place] != value;
+        different = seen[place] != value;
         seen[place] = value;
     }
     PyMem_Free(seen);
+    return (int)different;
+}
+
+static int are_distinct(PyObject **slots, const int64_t *listed) {
+    int64_t count = listed[0];
+    void **values = PyMem_Malloc((count + 1) * sizeof(void *));
+    if (!values) return 0;
+    for (int64_t i = 0; i < count; ++i) values[i] = slots[listed[i + 1]];
+    int distinct = are_all_different(values, count);
+    PyMem_Free(values);
     return distinct;
+}
+
+// Whether tensors have memories of their own, as far as that is easily seen: each begins where its memory does.
+static int are_apart(PyObject **slots, const int64_t *listed) {
+    int64_t count = listed[0], offset, plain = 1;
+    void **values = PyMem_Malloc((count + 1) * sizeof(void *));
+    if (!values) return 0;
+    for (int64_t i = 0; plain && i < count; ++i) {
+        PyObject *value = slots[listed[i + 1]];
+        void *tensor = (char *)value + tensor_offset;
+        plain = (value->type == tensor_class || value->type == parameter_class)
+            && !aoti_torch_get_storage_offset(tensor, &offset) && !offset
+            && !aoti_torch_get_data_ptr(tensor, values + i);
+    }
+    int apart = plain && are_all_different(values, count);
+    PyMem_Free(values);
+    return apart;
 }
 """
 

@@ -106,6 +106,7 @@ is_fx_tracing: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
 unwrap_optional: Callable[[Any], Any] = torch.jit._unwrap_optional
 foreach_pow: Callable[..., Any] = torch._foreach_pow
 foreach_lerp_: Callable[..., Any] = torch._foreach_lerp_
+foreach_copy_: Callable[..., Any] = torch._foreach_copy_
 get_cublas_allow_tf32: Callable[[], bool] = _C._get_cublas_allow_tf32
 
 # Which implementations of attention may be used: what sets each switch, and what reads it.
