@@ -36,7 +36,7 @@ class Function:
     body: str
 
     def __str__(self) -> str:
-        return f"{self.comment}static {self.definition}"
+        return f"{self.comment}static __attribute__((noinline)) {self.definition}"
 
     @property
     def definition(self) -> str:
