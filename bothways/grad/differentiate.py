@@ -8,8 +8,6 @@ differentiable itself is differentiated by the same road.
 from __future__ import annotations
 
 import functools
-import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.changed import sharing, write_back
 from bothways.grad.facts import Facts, Memo, facts_of
 from bothways.grad.joint import (
     IndependentResults,
@@ -33,7 +32,6 @@ from bothways.grad.node import Unchanged, apply_node
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
-from bothways.lower.call_library import apart
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
@@ -206,52 +204,6 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
     if output is None:
         return None
     return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
-
-
-def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change."""
-    if not changed:
-        return lambda inputs: False
-    are_apart = apart(count)
-
-    def share(inputs: Sequence[torch.Tensor]) -> bool:
-        if are_apart is not None and are_apart(*inputs):
-            return False
-        memory = list(map(torch_compat.storage_of, inputs))
-        if len(set(memory)) == len(memory):
-            return False
-        shared = Counter(memory)
-        return any(shared[memory[index]] > 1 for index in changed)
-
-    return share
-
-
-def write_back(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
-) -> None:
-    """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
-    targets = [inputs[index] for index in changed]
-    if uncounted or not all(map(operator.is_, targets, values)):
-        targets = _copied(inputs, changed, values, uncounted)
-    torch.autograd.graph.increment_version(targets)
-
-
-def _copied(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
-) -> list[torch.Tensor]:
-    """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
-    written, targets, sources = [], [], []
-    for index, value in zip(changed, values, strict=True):
-        target = inputs[index]
-        if value is not target:
-            targets.append(target.data if index in uncounted else target)
-            sources.append(value)
-        elif index not in uncounted:
-            written.append(target)
-    if targets:
-        with torch.no_grad():
-            torch_compat.foreach_copy_(targets, sources)
-    return written
 
 
 class DifferentiatedGraph:

@@ -16,16 +16,15 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.changed import sharing, write_back
 from bothways.grad.differentiate import (
     DifferentiatedGraph,
     How,
     as_traced,
     autograd_is_watched,
-    sharing,
     strides_of,
     takes_list,
     with_arguments,
-    write_back,
 )
 from bothways.grad.facts import Facts
 from bothways.grad.joint import Joint, Moment, NotDifferentiable, Output, Result, Strides, trace_joint

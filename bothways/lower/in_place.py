@@ -82,9 +82,12 @@ def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) 
 
 
 def _reads_alone(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
-    """Whether nothing else in a kernel of several loops reads the memory: that might be in another of them."""
+    """Whether nothing else in a kernel of several loops reads the memory, which might be in another of them.
+
+    Nor may anything read the value itself: a later loop computes it again.
+    """
     others = (leaf for member in group.members if member is not node for leaf in fusion.leaves(member))
-    if any(isinstance(leaf, Buffer) and leaf.memory is target for leaf in others):
+    if any(leaf is node or (isinstance(leaf, Buffer) and leaf.memory is target) for leaf in others):
         return False
     own = {loop for loops in group.domain.settled(group.mapping[node]) for loop in loops or ()}
     return own == set(group.domain.loops)
