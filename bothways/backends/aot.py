@@ -68,17 +68,17 @@ def aot(
                 function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes, turns
             )
         except refusals as error:
+            chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=True)
+            if chain is not None:
+                return chain.forward
             return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        grad = torch.is_grad_enabled() and (
-            any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
-        )
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
             return _as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
         if writes_through(graph.graph):
             return _as_captured(graph, "it writes through a view whose elements share memory")
-        chain = split(graph, compile_whole, grad=grad)
+        chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs))
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
@@ -89,6 +89,12 @@ def _as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]
     generated.as_captured(graph, reason)
     forward: Callable[..., Any] = graph.forward
     return forward
+
+
+def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+    return torch.is_grad_enabled() and (
+        any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
+    )
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:

@@ -88,8 +88,15 @@ def native(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]
 
 def _is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    operations = sum(node.op.startswith("call") for node in graph.graph.nodes)
+    operations = sum(map(_operations, graph.graph.nodes))
     elements = max((tensor.numel() for tensor in tensors), default=0)
     gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     limits = SMALL_WITH_GRADIENTS if gradients else SMALL
     return any(elements <= most and operations <= count for most, count in limits)
+
+
+def _operations(node: torch.fx.Node) -> int:
+    """How many a node is: one, or one for each tensor of a list."""
+    if not node.op.startswith("call"):
+        return 0
+    return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1

@@ -111,9 +111,22 @@ def root_of(node: torch.fx.Node) -> torch.fx.Node:
     return root
 
 
+# What always gives memory of its own.
+FRESH = frozenset(
+    "add sub mul truediv div rsub neg abs pow sqrt rsqrt reciprocal square exp log sign maximum minimum addcmul "
+    "addcdiv lerp clone eq ne lt le gt ge where zeros_like ones_like empty_like full_like".split()
+)
+
+
+def _is_fresh(node: torch.fx.Node) -> bool:
+    known = isinstance(node.target, str) or getattr(node.target, "__module__", None) in (None, "torch", "_operator")
+    return known and _name(node) in FRESH and "out" not in node.kwargs
+
+
 def _path(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node and what it may be a view of, the first of all last."""
     yield node
-    while node.args and isinstance(node.args[0], torch.fx.Node):
+    while not _is_fresh(node) and node.args and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
         yield node
 

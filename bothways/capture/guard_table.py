@@ -24,6 +24,7 @@ from bothways.capture.sources import (
     BaseItem,
     Cell,
     Expression,
+    Got,
     Injected,
     InjectedItem,
     Item,
@@ -45,6 +46,7 @@ ASKS: dict[str, tuple[str, bool]] = {
     "{s0} == {c0}": ("EQUAL", True),
     "len({s0}) == {c0}": ("LENGTH", True),
     "tuple({s0}) == {c0}": ("KEYS", True),
+    "tuple(map(id, tuple({s0}))) == {c0}": ("IDENTITIES", True),
     "{c0} in {s0}": ("CONTAINS", True),
     "{c0} not in {s0}": ("CONTAINS", False),
 }
@@ -128,7 +130,7 @@ class TableWriter:
     def _ask(self, operation: str, flag: bool, guard: Guard) -> bool:
         (source,), constants = guard.sources, guard.constants
         constant: Any = constants[0] if constants else None
-        data = 0
+        data: Any = 0
         if operation == "IS" and isinstance(constant, WeakIdentity):
             operation, constant = "IS_WEAKLY", weakref.ref(constant.obj)
         elif operation == "EQUAL" and not _is_reflexive(constant):
@@ -137,6 +139,8 @@ class TableWriter:
             data = constant
         elif operation == "KEYS":
             data = len(constant)
+        elif operation == "IDENTITIES":
+            data = [len(constant), *constant]
         self._rows.append(Row(operation, self._slot(source), flag=flag, object=constant, data=data))
         if operation == "TYPE":
             self._types.setdefault(source, constant)
@@ -173,7 +177,7 @@ class TableWriter:
 
     def _is_readable(self, source: Source) -> bool:
         if source not in self._readable:
-            step = isinstance(source, (Local, Injected, Attr, Item, Cell))
+            step = isinstance(source, (Local, Injected, Attr, Item, Got, Cell))
             step |= isinstance(source, InjectedItem) and not isinstance(source.key, WeakInjected)
             step |= isinstance(source, BaseItem) and isinstance(vars(builtins).get(source.builtin), type)
             step |= isinstance(source, Expression) and source.template == "{}()" and type(source.origin) is Injected
@@ -200,6 +204,10 @@ class TableWriter:
                 return self._new(Row("ITEM", self._slot(base), object=key))
             case InjectedItem(base, injected):
                 return self._new(Row("ITEM", self._slot(base), object=self._namespace[injected.key]))
+            case Got(base, Injected() as key):
+                return self._new(Row("ENTRY", self._slot(base), data=self._slot(key)))
+            case Got(base, key):
+                return self._new(Row("ENTRY", self._slot(base), flag=False, object=key))
             case BaseItem(base, builtin, key):
                 method = vars(builtins)[builtin].__getitem__
                 return self._new(Row("ITEM_OF_BASE", self._slot(base), object=key, other=method))

@@ -39,7 +39,9 @@ SAFE = frozenset(
 # The same of numbers with a fraction; some kernels have no other dtypes, and shapes do not tell.
 SAFE_OF_FLOATS = frozenset(
     (
-        "matmul mm bmm addmm baddbmm einsum outer dot mv lerp addcmul addcdiv norm "
+        "matmul mm bmm addmm baddbmm einsum outer dot mv lerp addcmul addcdiv norm copy "
+        # optimizers' updates
+        "_fused_adam _fused_adamw _fused_sgd _fused_adagrad "
         # activations, normalisation, layers
         "relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus softsign "
         "logsigmoid tanhshrink softmax log_softmax softmin linear conv1d conv2d conv3d conv_transpose1d "
@@ -64,10 +66,24 @@ def may_fail(node: torch.fx.Node) -> bool:
         return True  # where warnings are errors
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
+    if node.target is operator.setitem and _fills_mask(node):
+        return may_fail_in_place(node)
     name = _name(node).removeprefix("_foreach_")
     if name in IN_PLACE or (name.endswith("_") and _takes_any_data(node, name[:-1])):
         return may_fail_in_place(node)
     return not _takes_any_data(node, name)
+
+
+def _fills_mask(node: torch.fx.Node) -> bool:
+    """Whether it is ``x[mask] = number`` with a mask for each element."""
+    target, mask = (
+        place.meta.get("example_value") if isinstance(place, torch.fx.Node) else None for place in node.args[:2]
+    )
+    if not isinstance(target, torch.Tensor) or not isinstance(mask, torch.Tensor):
+        return False
+    number: Any = node.args[2]
+    is_number = type(number) in (int, float) and holds(target.dtype, number)
+    return is_number and mask.dtype is torch.bool and tuple(mask.shape) == tuple(target.shape)
 
 
 def _takes_any_data(node: torch.fx.Node, name: str) -> bool:

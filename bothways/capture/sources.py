@@ -170,6 +170,21 @@ class BaseItem(Step):
 
 
 @path_step
+class Got(Step):
+    """``dict.get(base, key)``: an entry where subscripting would make it, or run somebody's code."""
+
+    key: object  # an ``Injected``, or what is its own literal
+
+    def code(self, base: str) -> str:
+        text = self.key.code("") if isinstance(self.key, Injected) else repr(self.key)
+        return f"dict.get({base}, {text})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.origin.name}[{self.key.label if isinstance(self.key, Injected) else repr(self.key)}]"
+
+
+@path_step
 class Expression(Step):
     """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""
 

@@ -8,7 +8,6 @@ differentiable itself is differentiated by the same road.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.changed import sharing, write_back
 from bothways.grad.facts import Facts, Memo, facts_of
 from bothways.grad.joint import (
     IndependentResults,
@@ -84,6 +84,8 @@ def differentiate(
         graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
     facts = facts_of(joint, graph, saved, has_backward)
     compiled = fw_compiler(graph, [*numbers, *inputs])
+    if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
+        return function  # what is changed in place, and by no kernel, is changed fastest as captured
     _note(memo, facts.to_data(), compiled)
     return _joined(function, facts, inputs, compiled, how, joint)
 
@@ -177,11 +179,12 @@ def _inference(
 ) -> Callable[..., Any]:
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
+    share = sharing(changed, len(inputs))
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     def call(*values: torch.Tensor) -> Any:
-        if torch_compat.in_forward_mode() or (changed and share_memory(values, changed)):
+        if torch_compat.in_forward_mode() or (changed and share(values)):
             return function(*values)
         if unwatched:  # the results need no gradient, whatever the inputs do
             with torch_compat.below_autograd():
@@ -190,7 +193,7 @@ def _inference(
             results = run(*values)
         if only_results:
             return results
-        write_back(values, changed, results[count:])
+        write_back(values, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, values, results)
 
     call.read_inputs = facts.read_inputs  # type: ignore[attr-defined]
@@ -208,26 +211,6 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
         return None
     return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
 
-
-def share_memory(inputs: Sequence[torch.Tensor], changed: Sequence[int]) -> bool:
-    """Whether an input that is mutated shares its memory with another one, which would have to see the change."""
-    memory = list(map(torch_compat.storage_of, inputs))
-    if len(set(memory)) == len(memory):
-        return False
-    shared = Counter(memory)
-    return any(shared[memory[index]] > 1 for index in changed)
-
-
-def write_back(inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor]) -> None:
-    """Give the inputs that were mutated their new values."""
-    written = []
-    for index, value in zip(changed, values, strict=True):
-        if value is inputs[index]:
-            written.append(value)
-        else:
-            with torch.no_grad():
-                inputs[index].copy_(value)
-    torch.autograd.graph.increment_version(written)
 
 # So many backwards are compiled for one graph; gradients of other layouts go back through plain autograd.
 MOST_LAYOUTS = 8
@@ -256,7 +239,8 @@ class DifferentiatedGraph:
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
-        self.changed = facts.changed
+        self.changed, self.uncounted = facts.changed, facts.uncounted
+        self.share = sharing(facts.changed, len(inputs))
         self.is_random = facts.is_random
         self._expected = how.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
@@ -285,7 +269,7 @@ class DifferentiatedGraph:
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if autograd_is_watched() or (self.changed and share_memory(inputs, self.changed)):
+        if autograd_is_watched() or (self.changed and self.share(inputs)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*inputs)
         if self._uneven_inputs and self._is_told(inputs):
@@ -294,7 +278,7 @@ class DifferentiatedGraph:
         results = apply_node(self, *self._related(inputs))
         if self._returns_results:
             return results
-        write_back(inputs, self.changed, results[self.result_count :])
+        write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, inputs, results)
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

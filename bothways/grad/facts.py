@@ -27,8 +27,9 @@ class Facts:
     """How outputs come from results, and what the backward, if there is one, needs.
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
-    forward, operation by operation. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no
-    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only. A trace
+    forward, operation by operation. Of the inputs that are ``changed``, the ``uncounted`` keep their versions: that is
+    done to their ``.data``. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
+    comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only. A trace
     ``is_turned`` when images lie in it as convolutions like them best; all traces of the function then are.
     """
 
@@ -37,6 +38,7 @@ class Facts:
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
     changed: tuple[int, ...]
+    uncounted: tuple[int, ...]
     is_random: bool
     needed_inputs: tuple[int, ...]
     saved_positions: tuple[int, ...]
@@ -68,7 +70,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     reached = [found for found, moves in zip(joint.reached, joint.differentiable, strict=True) if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     return Facts(
-        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), bool(joint.random_nodes),
+        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
+        bool(joint.random_nodes),
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),

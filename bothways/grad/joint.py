@@ -91,7 +91,8 @@ class Joint:
 
     A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
     of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
-    finds behind each result: in eager a backward through the others does not come near them.
+    finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
+    that were changed as their ``.data``, which leaves their versions as they are.
     """
 
     recorder: Recorder
@@ -99,6 +100,7 @@ class Joint:
     results: list[torch.fx.Node]
     outputs: list[Output]
     updates: dict[int, torch.fx.Node]
+    uncounted: tuple[int, ...]
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
     reached: tuple[frozenset[int], ...]
@@ -246,15 +248,19 @@ def _trace_joint(
         if grad:
             for value, original in zip(wrapped, inputs, strict=True):
                 value.requires_grad_(original.requires_grad)
+        versions = list(map(torch_compat.version_of, wrapped))
         outputs = _run_keeping_state(function, wrapped)
         if recorder.layouts is not None:
             outputs = recorder.layouts.restored(outputs)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
         behind = [_nodes_behind(value) for value in results.values]
+        differentiable = tuple(value.requires_grad for value in results.values)
+        updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
-            recorder, primals, results.nodes, described, _updates(recorder, fakes, wrapped, inputs),
-            tuple(value.requires_grad for value in results.values), _parts(behind), _reached(behind, wrapped),
+            recorder, primals, results.nodes, described, updates,
+            tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
+            differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes),
         )  # fmt: skip
         if grad:
@@ -410,15 +416,21 @@ def _taken_without_grad(view: torch.Tensor) -> bool:
 
 
 def _updates(
-    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], moves: bool
 ) -> dict[int, torch.fx.Node]:
-    """The inputs that were mutated, with their new values."""
+    """The inputs that were mutated, with their new values; ``moves`` tells whether a result has a gradient.
+
+    An input that asks for a gradient may be changed where autograd does not look. Together with results that have
+    one it may not: what their backward reads depends on when it was changed.
+    """
     updates = {}
     for index, (value, fake) in enumerate(zip(wrapped, fakes, strict=True)):
         new = _unwrapped(value)
         if new is not fake:
-            if inputs[index].requires_grad or value.requires_grad or _geometry(new) != _geometry(fake):
-                raise NotDifferentiable("an input that needs a gradient is mutated, or its shape is")
+            if value.grad_fn is not None or (value.requires_grad and moves):
+                raise NotDifferentiable("an input that needs a gradient is mutated")
+            if _geometry(new) != _geometry(fake):
+                raise NotDifferentiable("the shape of an input is changed")
             updates[index] = recorder.node_of(new)
     return updates
 

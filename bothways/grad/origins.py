@@ -14,6 +14,7 @@ from typing import Any
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.fused import update_of
 from bothways.grad.overlaps import Overlaps
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
@@ -61,6 +62,10 @@ class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
         self._origins, self._overlaps = origins, Overlaps()
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        update = update_of(target, args, kwargs)
+        return super().call_function(target, args, kwargs) if update is None else update()
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways import torch_compat
+
 
 class WritesShared(RuntimeError):
     """What a traced graph cannot say; like an operation that fails, it means that the graph runs as captured."""
@@ -100,8 +102,7 @@ def _is_single(size: Any) -> bool:
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are different parts of one memory that may have elements in common."""
-    memories = [tensor._base if tensor._is_view() else tensor for tensor in (one, other)]
-    if memories[0] is not memories[1]:
+    if torch_compat.storage_of(one) != torch_compat.storage_of(other):
         return False
     places = [(tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) for tensor in (one, other)]
     if not all(type(number) is int for place in places for number in (place[0], *place[1], *place[2])):

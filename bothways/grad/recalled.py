@@ -85,7 +85,7 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
             _expect(type(value) is bool)
         elif field.name != "outputs":
             _expect(type(value) is tuple and all(type(item) in ITEMS.get(field.name, (int,)) for item in value))
-    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed"]:
+    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed", "uncounted"]:
         _expect(_are_places(getattr(facts, name), inputs))
     _expect(outputs is None or len(facts.outputs) == outputs)
     _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))

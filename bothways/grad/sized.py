@@ -16,16 +16,15 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.changed import sharing, write_back
 from bothways.grad.differentiate import (
     DifferentiatedGraph,
     How,
     as_traced,
     autograd_is_watched,
-    share_memory,
     strides_of,
     takes_list,
     with_arguments,
-    write_back,
 )
 from bothways.grad.facts import Facts
 from bothways.grad.joint import Joint, Moment, NotDifferentiable, Output, Result, Strides, trace_joint
@@ -68,18 +67,19 @@ def _inference(
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     skipped = len(sizes.symbols)
+    share = sharing(changed, len(inputs))
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     def call(*values: Any) -> Any:
         tensors = values[skipped:]
-        if torch_compat.in_forward_mode() or (changed and share_memory(tensors, changed)):
+        if torch_compat.in_forward_mode() or (changed and share(tensors)):
             return function(*values)
         if watched:
             with torch_compat.below_autograd():
                 results = run(*values)
         else:
             results = run(*values)
-        write_back(tensors, changed, results[count:])
+        write_back(tensors, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, tensors, results, sizes.values(values[:skipped]))
 
     call.writes_at_end = True  # type: ignore[attr-defined]
@@ -153,14 +153,14 @@ class SizedGraph(DifferentiatedGraph):
     def __call__(self, *values: Any) -> Any:
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
-        if autograd_is_watched() or (self.changed and share_memory(tensors, self.changed)):
+        if autograd_is_watched() or (self.changed and self.share(tensors)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*values)
         if self._uneven_inputs and self._is_told(tensors):
             self.tell("some calls", UNEVEN)
             return self.function(*values)
         results = apply_node(self._at(numbers), *self._related(tensors))
-        write_back(tensors, self.changed, results[self.result_count :])
+        write_back(tensors, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
 
     def _at(self, numbers: tuple[int, ...]) -> SizedGraph:

@@ -11,7 +11,7 @@ import itertools
 import operator
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -42,36 +42,94 @@ class Stretch:
 
 
 def split(
-    graph: torch.fx.GraphModule, compile_part: CompilePart, *, grad: bool
+    graph: torch.fx.GraphModule, compile_part: CompilePart, *, grad: bool, apart: bool = False
 ) -> torch.fx.GraphModule | None:
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
-    Without ``grad`` nobody differentiates, and only what runs the user's Python is taken apart.
+    Without ``grad`` nobody differentiates, and only what runs the user's Python is taken apart. ``apart`` is for what
+    was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
+    read as captured.
     """
-    stretches = stretches_of(graph.graph, grad)
+    stretches = stretches_of(graph.graph, grad, apart)
     if len(stretches) == 1 and not stretches[0].as_captured:
+        return None
+    if apart and all(stretch.as_captured for stretch in stretches):
         return None
     return _chained(graph, stretches, compile_part)
 
 
-def stretches_of(graph: torch.fx.Graph, grad: bool) -> list[Stretch]:
+def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Stretch]:
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)]
+    places = _places(nodes, grad, apart)
+    captured = [_goes_around_autograd(place, apart) for place in places]
+    first = _beginnings(places, captured, grad, apart)
     found: list[Stretch] = []
     boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
-    context = _Context()
     cut = True
-    for node in graph.nodes:
-        if node.op in ("placeholder", "output") or is_size(node):
-            continue
-        inside_region = context.regions > 0
-        context.meet(node)
-        as_captured = inside_region or context.regions > 0 or _goes_around_autograd(node, found)
-        if cut or found[-1].as_captured != as_captured:
+    for index, (place, around) in enumerate(zip(places, captured, strict=True)):
+        as_captured = around or _is_taken_from(place.node, found)
+        if cut or index in first or found[-1].as_captured != as_captured:
             found.append(Stretch(as_captured=as_captured))
             boundaries.append(True)
-        found[-1].nodes.append(node)
-        boundaries[-1] = context.is_plain
-        cut = grad and context.grad and _is_seen(node) and not as_captured
+        found[-1].nodes.append(place.node)
+        boundaries[-1] = place.ends_plain
+        cut = grad and place.grad and _is_seen(place.node) and not as_captured
     return _whole_contexts(found, boundaries)
+
+
+class Place(NamedTuple):
+    """A node, and the state it runs in: after it, where it changes that itself."""
+
+    node: torch.fx.Node
+    grad: bool
+    is_plain: bool  # whether neither the node nor what is around it is a context
+    ends_plain: bool  # whether no context is open behind it
+    in_region: bool
+    reads_data: bool  # where nobody differentiates in between
+    of_data: bool  # whether it reads ``.data``, or detaches, while somebody may, or works on what comes of that
+
+
+def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Place]:
+    context = _Context()
+    around = _is_detached if apart else _is_data
+    places: list[Place] = []
+    data: set[torch.fx.Node] = set()
+    for node in nodes:
+        plain, region = context.is_plain, context.regions > 0
+        context.meet(node)
+        if grad and context.grad and not context.is_inside and (around(node) or _first(node) in data):
+            data.add(node)
+        places.append(
+            Place(
+                node,
+                grad=context.grad,
+                is_plain=plain and context.is_plain,
+                ends_plain=context.is_plain,
+                in_region=region or context.regions > 0,
+                reads_data=_is_data(node) and not (grad and (context.grad or context.is_inside)),
+                of_data=node in data,
+            )
+        )
+    return places
+
+
+def _beginnings(places: list[Place], captured: list[bool], grad: bool, apart: bool) -> set[int]:
+    """Where stretches begin that are to stand alone: contexts that cannot join others, and what is done to data."""
+    found: set[int] = set()
+    start: int | None = None
+    for index, place in enumerate(places):
+        if place.of_data != (index > 0 and places[index - 1].of_data):
+            found.add(index)
+        if not place.is_plain and start is None:
+            start = index
+        if start is not None and place.ends_plain:
+            inside = range(start, index + 1)
+            without_grad = grad and any(not places[at].grad and (apart or places[at].reads_data) for at in inside)
+            watched = any(grad and places[at].grad and _is_seen(places[at].node) for at in inside[:-1])
+            if without_grad or watched or any(captured[at] for at in inside):
+                found |= {start, index + 1}
+            start = None
+    return found
 
 
 class _Context:
@@ -88,6 +146,11 @@ class _Context:
         self._depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
         region = getattr(node.target, "region", None)
         self.regions += (region is Region.BEGIN) - (region is Region.END)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a context is open other than one without gradients."""
+        return self._depth > 0
 
     @property
     def is_plain(self) -> bool:
@@ -110,20 +173,36 @@ def _whole_contexts(found: list[Stretch], plain_after: list[bool]) -> list[Stret
     return joined
 
 
-def _goes_around_autograd(node: torch.fx.Node, before: list[Stretch]) -> bool:
+def _goes_around_autograd(place: Place, apart: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
-    if node.target is operator.getitem and before and before[-1].as_captured:
-        producer = node.args[0]
-        return isinstance(producer, torch.fx.Node) and producer in before[-1].nodes and not _is_tensor(producer)
-    return (
-        node.meta.get("watched") is Watched.NODE
+    node = place.node
+    if _is_data(node):
+        return apart or not (place.reads_data or place.of_data)
+    return bool(
+        place.in_region
+        or node.meta.get("watched") is Watched.NODE
         or getattr(node.target, "opaque", False)
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
-        or (node.target is getattr and node.args[1] == "data")
         or node.meta.get("as_captured")
         or makes_leaf(node)
     )
+
+
+def _is_taken_from(node: torch.fx.Node, before: list[Stretch]) -> bool:
+    """Whether the node takes one of the results of something that runs as captured just before."""
+    if node.target is not operator.getitem or not before or not before[-1].as_captured:
+        return False
+    producer = node.args[0]
+    return isinstance(producer, torch.fx.Node) and producer in before[-1].nodes and not _is_tensor(producer)
+
+
+def _first(node: torch.fx.Node) -> torch.fx.Node | None:
+    return node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else None
+
+
+def _is_data(node: torch.fx.Node) -> bool:
+    return node.target is getattr and node.args[1] == "data"
 
 
 def makes_leaf(node: torch.fx.Node) -> bool:
@@ -133,6 +212,10 @@ def makes_leaf(node: torch.fx.Node) -> bool:
 
 def turns_grad_on(node: torch.fx.Node) -> bool:
     return node.target is torch_compat.set_grad_enabled and bool(node.args[0])
+
+
+def _is_detached(node: torch.fx.Node) -> bool:
+    return node.target in ("detach", torch.detach)
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:

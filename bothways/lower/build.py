@@ -36,7 +36,8 @@ class Function:
     body: str
 
     def __str__(self) -> str:
-        return f"{self.comment}static {self.definition}"
+        # Not to be repeated in the place of every call: an optimizer has hundreds of some kernels.
+        return f"{self.comment}__attribute__((noinline))\nstatic {self.definition}"
 
     @property
     def definition(self) -> str:

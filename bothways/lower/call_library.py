@@ -73,6 +73,7 @@ TORCH: dict[str, tuple[str, str]] = {
     "aoti_torch_get_layout": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_type": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_index": ("int32_t", "void *, int32_t *"),
+    "aoti_torch_get_storage_offset": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_storage_size": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_data_ptr": ("int32_t", "void *, void **"),
     "aoti_torch_is_contiguous": ("int32_t", "void *, _Bool *"),
@@ -153,6 +154,10 @@ class CallLibrary:
         grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
+    def apart(self, count: int) -> Callable[..., Any]:
+        """A builtin function that tells whether so many tensors have memories of their own; False if it is not sure."""
+        return self.check([Row("APART", data=[count, *range(count)])], count, count)
+
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
         made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
@@ -175,6 +180,12 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
         function(struct.pack(spelling, *given))
 
     return enter
+
+
+def apart(count: int) -> Callable[..., Any] | None:
+    """What tells, of so many tensors, whether they have memories of their own, where there is something that does."""
+    library = call_library()
+    return None if library is None else library.apart(count)
 
 
 _found: list[CallLibrary | None] = []  # what was found, as soon as that is certain

@@ -15,6 +15,8 @@ READS: dict[str, str] = {
     "FIELD": "made = field(plain ? slots[row->data] : 0, value, row->object);",
     "DICTIONARY": "made = plain ? PyObject_GenericGetDict(value, 0) : PyObject_GetAttr(value, row->object);",
     "ITEM": "made = item(value, row->object);",
+    # What dict.get gives, by a key that is in a slot or a constant.
+    "ENTRY": "made = entry(value, row->flag ? slots[row->data] : row->object);",
     "ITEM_OF_BASE": "made = PyObject_CallFunctionObjArgs(row->other, value, row->object, (PyObject *)0);",
 }
 
@@ -29,6 +31,7 @@ ASKS: dict[str, str] = {
     "EQUAL": "holds = PyObject_RichCompareBool(value, row->object, 2);",
     "LENGTH": "int64_t length = PyObject_Size(value); holds = length < 0 ? -1 : length == row->data;",
     "KEYS": "holds = has_keys(value, row->object, row->data);",
+    "IDENTITIES": "holds = are_in_order(value, (const int64_t *)((const char *)table + row->data));",
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
     "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
@@ -36,6 +39,7 @@ ASKS: dict[str, str] = {
     "NAMES": "holds = are_names_unchanged((Names *)row->data);",
     "HOLDS": "holds = is_said_to_hold(row->other);",
     "BODIES": "holds = are_bodies_unchanged((const int64_t *)row->data);",
+    "APART": "holds = are_apart(slots, (const int64_t *)((const char *)table + row->data));",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
 
@@ -66,6 +70,14 @@ static PyObject *item(PyObject *owner, PyObject *key) {
     return found;
 }
 
+static PyObject *entry(PyObject *owner, PyObject *key) {
+    PyObject *found = PyDict_GetItemWithError(owner, key);
+    if (!found && PyErr_Occurred()) return 0;
+    if (!found) found = none;
+    Py_IncRef(found);
+    return found;
+}
+
 static int is_true(PyObject *value) {
     if (value == yes || value == no) return value == yes;
     return value->type == dictionary ? PyDict_Size(value) != 0 : PyObject_IsTrue(value);
@@ -92,6 +104,16 @@ static int has_keys(PyObject *value, PyObject *keys, int64_t count) {
     int holds = PyObject_RichCompareBool(found, keys, 2);
     Py_DecRef(found);
     return holds;
+}
+
+// Whether something gives these objects, known by their addresses, and no others.
+static int are_in_order(PyObject *value, const int64_t *listed) {
+    PyObject *found = PySequence_Tuple(value);
+    if (!found) return -1;
+    int64_t same = 0, count = PyObject_Size(found);
+    if (count == listed[0]) while (same < count && PyTuple_GetItem(found, same) == (PyObject *)listed[same + 1]) ++same;
+    Py_DecRef(found);
+    return count == listed[0] && same == count;
 }
 
 // Asked of a tensor that is strided: what is batched has no storage, and says so by an error.
@@ -175,22 +197,49 @@ static int are_bodies_unchanged(const int64_t *listed) {
     return 1;
 }
 
-static int are_distinct(PyObject **slots, const int64_t *listed) {
-    int64_t count = listed[0], size = 16;
+static int are_all_different(void **values, int64_t count) {
+    int64_t size = 16, different = 1;
     while (size < 2 * count) size *= 2;
-    PyObject **seen = PyMem_Malloc(size * sizeof(PyObject *));
+    void **seen = PyMem_Malloc(size * sizeof(void *));
     if (!seen) return 0;
     for (int64_t i = 0; i < size; ++i) seen[i] = 0;
-    int distinct = 1;
-    for (int64_t i = 1; distinct && i <= count; ++i) {
-        PyObject *value = slots[listed[i]];
+    for (int64_t i = 0; different && i < count; ++i) {
+        void *value = values[i];
+        if (!value) continue;
         uint64_t place = (uint64_t)value * 0x9E3779B97F4A7C15u >> 20 & (uint64_t)(size - 1);
         while (seen[place] && seen[place] != value) place = place + 1 & (uint64_t)(size - 1);
-        distinct = seen[place] != value;
+        different = seen[place] != value;
         seen[place] = value;
     }
     PyMem_Free(seen);
+    return (int)different;
+}
+
+static int are_distinct(PyObject **slots, const int64_t *listed) {
+    int64_t count = listed[0];
+    void **values = PyMem_Malloc((count + 1) * sizeof(void *));
+    if (!values) return 0;
+    for (int64_t i = 0; i < count; ++i) values[i] = slots[listed[i + 1]];
+    int distinct = are_all_different(values, count);
+    PyMem_Free(values);
     return distinct;
+}
+
+// Whether tensors have memories of their own, as far as that is easily seen: each begins where its memory does.
+static int are_apart(PyObject **slots, const int64_t *listed) {
+    int64_t count = listed[0], offset, plain = 1;
+    void **values = PyMem_Malloc((count + 1) * sizeof(void *));
+    if (!values) return 0;
+    for (int64_t i = 0; plain && i < count; ++i) {
+        PyObject *value = slots[listed[i + 1]];
+        void *tensor = (char *)value + tensor_offset;
+        plain = (value->type == tensor_class || value->type == parameter_class)
+            && !aoti_torch_get_storage_offset(tensor, &offset) && !offset
+            && !aoti_torch_get_data_ptr(tensor, values + i);
+    }
+    int apart = plain && are_all_different(values, count);
+    PyMem_Free(values);
+    return apart;
 }
 """
 

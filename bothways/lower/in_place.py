@@ -69,7 +69,7 @@ def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusi
 
 def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
     """Whether the kernel reads the memory only at the element that it writes at the same time."""
-    if group.reduced is not None:
+    if group.reduced is not None and not _reads_alone(group, node, target, fusion):
         return False
     written = group.domain.strides(group.mapping[node], target.strides)
     try:
@@ -80,3 +80,14 @@ def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) 
         buffer.offset == 0 and group.domain.strides(mapping, buffer.strides) == written for buffer, mapping in reads
     )
 
+
+def _reads_alone(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
+    """Whether nothing else in a kernel of several loops reads the memory, which might be in another of them.
+
+    Nor may anything read the value itself: a later loop computes it again.
+    """
+    others = (leaf for member in group.members if member is not node for leaf in fusion.leaves(member))
+    if any(leaf is node or (isinstance(leaf, Buffer) and leaf.memory is target) for leaf in others):
+        return False
+    own = {loop for loops in group.domain.settled(group.mapping[node]) for loop in loops or ()}
+    return own == set(group.domain.loops)

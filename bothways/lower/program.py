@@ -140,23 +140,24 @@ class Program:
         area = self._plan.areas[number]
         memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
         entry = f"run_{number}"
-        taken = [f"void *{in_c(memory.name)} = given[{{}}].pointer;" for memory in memories]
         if self._sizes is not None:
             self._sizes.written.clear()
-        lines = [f"    void *{in_c(memory.name)} = area + {offset};" for memory, offset in area.offsets.items()]
+        # Each pointer is taken where it is first used: compilers would have to keep hundreds of them over every call.
+        pointers = {memory: f"given[{index}].pointer" for index, memory in enumerate(memories)}
+        pointers |= {memory: f"area + {offset}" for memory, offset in area.offsets.items()}
         sizes = () if self._sizes is None else tuple(self._sizes.written)
         sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
         self._entries[number] = (entry, memories, sizes)
-        if area.size:
-            taken.append("char *area = given[{}].pointer;")
+        taken = ["char *area = given[{}].pointer;"] if area.size else []
         for name in sizes:
             kind, member = ("double", "fraction") if is_double(name) else ("int64_t", "number")
             taken.append(f"{kind} {name} = given[{{}}].{member};")
-        lines[:0] = [f"    {line.format(index)}" for index, line in enumerate(taken)]
-        lines += [
-            f"    {function}({', '.join([*(in_c(memory.name) for memory in kernel.memories), *kernel.sizes])});"
-            for function, kernel in kernels
-        ]
+        lines = [f"    {line.format(index)}" for index, line in enumerate(taken, len(memories))]
+        for function, kernel in kernels:
+            given = [memory for memory in kernel.memories if memory in pointers]
+            lines += [f"    void *{in_c(memory.name)} = {pointers.pop(memory)};" for memory in given]
+            arguments = [*(in_c(memory.name) for memory in kernel.memories), *kernel.sizes]
+            lines.append(f"    {function}({', '.join(arguments)});")
         return "\n".join([f"void {entry}(const Given *given) {{", *lines, "}\n"])
 
 

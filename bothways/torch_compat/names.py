@@ -19,6 +19,8 @@ import torch.overrides
 import torch.utils._contextlib
 import torch.utils._device
 import torch.utils._pytree as pytree
+from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
+from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
@@ -87,6 +89,15 @@ ADAFACTOR_UPDATES: tuple[Any, ...] = (
     torch.optim._adafactor._single_tensor_adafactor,
     torch.optim._adafactor._multi_tensor_adafactor,
 )
+# The same of RAdam, and of ASGD, which differ in their roundings.
+RADAM_UPDATES: tuple[Any, ...] = (_single_tensor_radam, _multi_tensor_radam)
+ASGD_UPDATES: tuple[Any, ...] = (_single_tensor_asgd, _multi_tensor_asgd)
+# The updates that are one operation: Adam's, AdamW's, SGD's and Adagrad's.
+FUSED_UPDATES: tuple[Any, ...] = (
+    torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_, torch._fused_adagrad_,
+)  # fmt: skip
+# Optimizers stack numbers for PyTorch's compiler; eager leaves them in their list.
+stack_if_compiling: Callable[[Any], Any] | None = getattr(optimizer_internals, "_stack_if_compiling", None)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
@@ -96,6 +107,7 @@ is_fx_tracing: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
 unwrap_optional: Callable[[Any], Any] = torch.jit._unwrap_optional
 foreach_pow: Callable[..., Any] = torch._foreach_pow
 foreach_lerp_: Callable[..., Any] = torch._foreach_lerp_
+foreach_copy_: Callable[..., Any] = torch._foreach_copy_
 get_cublas_allow_tf32: Callable[[], bool] = _C._get_cublas_allow_tf32
 
 # Which implementations of attention may be used: what sets each switch, and what reads it.

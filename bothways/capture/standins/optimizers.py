@@ -89,6 +89,138 @@ def _mean_square(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.norm(tensor, dim=dim, keepdim=True).square() / tensor.size(dim)
 
 
+def radam(
+    params: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    exp_avg_sqs: Tensors,
+    state_steps: Tensors,
+    *,
+    beta1: float,
+    beta2: float,
+    lr: torch.Tensor | float,
+    weight_decay: float,
+    eps: float,
+    decoupled_weight_decay: bool,
+    differentiable: bool,
+    maximize: bool,
+    capturable: bool,
+    has_complex: bool,
+) -> None:
+    """RAdam's update; which of two it is depends on a counter, and is chosen when it is computed."""
+    rate = lr.reshape(()) if isinstance(lr, torch.Tensor) else lr
+    longest = 2 / (1 - beta2) - 1
+    for given, gradient, average, square, count in zip(
+        *_as_real(params, grads, exp_avgs, exp_avg_sqs), state_steps, strict=True
+    ):
+        param, grad = given, -gradient if maximize else gradient
+        count += 1
+        step = count.double()
+        if weight_decay != 0:
+            if decoupled_weight_decay:
+                param.mul_(1 - rate * weight_decay)
+            else:
+                grad = grad.add(param, alpha=weight_decay)
+        average.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        first, second = 1 - beta1**step, 1 - beta2**step
+        length = longest - 2 * step * (beta2**step) / second
+        rectified = (
+            (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+        ) ** 0.5
+        update = average / first * rate
+        adapted = update * (square.sqrt().add_(eps).reciprocal() * second**0.5) * rectified
+        param.add_(torch.where(length > 5.0, adapted, update), alpha=-1.0)
+
+
+def asgd(
+    params: Tensors,
+    grads: Tensors,
+    axs: Tensors,
+    mus: Tensors,
+    etas: Tensors,
+    state_steps: Tensors,
+    *,
+    lambd: float,
+    lr: torch.Tensor | float,
+    t0: float,
+    alpha: float,
+    weight_decay: float,
+    maximize: bool,
+    differentiable: bool,
+    capturable: bool,
+    has_complex: bool,
+) -> None:
+    """ASGD's update, one parameter after the other; it begins to average at a step that a counter tells."""
+    for given, gradient, average, mu, eta, count in zip(
+        *_as_real(params, grads, axs), mus, etas, state_steps, strict=True
+    ):
+        param, grad = given, -gradient if maximize else gradient
+        count += 1
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        factor = eta.double()
+        param.mul_(1 - lambd * factor)
+        param.sub_(grad * factor)
+        average.copy_(torch.where(mu != 1, average + (param - average) * mu, param))
+        _age(count.double(), mu, eta, lambd, lr, t0, alpha)
+
+
+def asgd_together(
+    params: Tensors,
+    grads: Tensors,
+    axs: Tensors,
+    mus: Tensors,
+    etas: Tensors,
+    state_steps: Tensors,
+    *,
+    lambd: float,
+    lr: torch.Tensor | float,
+    t0: float,
+    alpha: float,
+    weight_decay: float,
+    maximize: bool,
+    differentiable: bool,
+    capturable: bool,
+    has_complex: bool,
+) -> None:
+    """The same with the roundings of the update of all parameters at once."""
+    for param, gradient, average, mu, eta, count in zip(
+        *_as_real(params, grads, axs), mus, etas, state_steps, strict=True
+    ):
+        grad = -gradient if maximize else gradient
+        count += 1
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        param.addcmul_(grad.add(param, alpha=lambd), eta, value=-1)
+        average.addcmul_(param - average, mu)
+        _age(count, mu, eta, lambd, lr, t0, alpha)
+
+
+def _age(
+    step: torch.Tensor,
+    mu: torch.Tensor,
+    eta: torch.Tensor,
+    lambd: float,
+    lr: torch.Tensor | float,
+    t0: float,
+    alpha: float,
+) -> None:
+    rate = lr.reshape(()) if isinstance(lr, torch.Tensor) else lr
+    eta.copy_(rate / ((1 + lambd * rate * step) ** alpha))
+    mu.copy_(1 / (step.double() - t0).clamp(min=1))
+
+
+def _as_real(*lists: Tensors) -> list[Tensors]:
+    """Complex numbers as pairs of real ones."""
+    return [[torch.view_as_real(item) if torch.is_complex(item) else item for item in items] for items in lists]
+
+
+def as_list(numbers: Any) -> Any:
+    """What eager does where PyTorch's compiler stacks numbers: nothing."""
+    return numbers
+
+
 def addcdiv_by_tensors(tensors: Tensors, numerators: Tensors, denominators: Tensors, values: Tensors) -> None:
     """``torch._foreach_addcdiv_`` by factors that are tensors; PyTorch's takes numbers."""
     for tensor, numerator, denominator, value in zip(tensors, numerators, denominators, values, strict=True):
@@ -115,4 +247,5 @@ def value_of(number: Any) -> Any:
 STANDINS: dict[Any, Any] = {
     **dict.fromkeys(torch_compat.ADAFACTOR_UPDATES, adafactor),
     torch_compat.optimizer_value: value_of,
+    torch_compat.stack_if_compiling: as_list,
 }

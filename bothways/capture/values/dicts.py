@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture import protocols
-from bothways.capture.sources import Attr, Expression, InjectedItem, Item, Source
+from bothways.capture.sources import Attr, Got, InjectedItem, Item, Source
 from bothways.capture.values import keys as key_values
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
@@ -93,13 +93,11 @@ class DictValue(Value):
 
     def _item_source(self, tracer: Tracer, key: object) -> Source:
         assert self.source is not None
+        literal = key_values.is_literal(key)
         if self.base is None and self.kind is not defaultdict:
-            if key_values.is_literal(key):
-                return Item(self.source, key)
-            return InjectedItem(self.source, key_values.injected(tracer, key))
+            return Item(self.source, key) if literal else InjectedItem(self.source, key_values.injected(tracer, key))
         # Subscripting would make the entry, or run user code, when the key is missing.
-        text = key_values.key_text(tracer, key).replace("{", "{{").replace("}", "}}")
-        return Expression(self.source, f"dict.get({{}}, {text})")
+        return Got(self.source, key if literal else key_values.injected(tracer, key))
 
     # What the object is.
 

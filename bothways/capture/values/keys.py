@@ -60,11 +60,6 @@ def injected(tracer: Tracer, key: object) -> Injected:
     return tracer.inject_weakly(key, label)
 
 
-def key_text(tracer: Tracer, key: object) -> str:
-    """The key as source text: its literal, or its name in the namespace."""
-    return repr(key) if is_literal(key) else injected(tracer, key).code("")
-
-
 def exception_argument(value: Value) -> object:
     """A key as the argument of the KeyError about it."""
     try:

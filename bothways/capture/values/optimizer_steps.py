@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture import protocols
 from bothways.capture.calls import inline
-from bothways.capture.standins.optimizers import forget_gradients
+from bothways.capture.standins.optimizers import asgd, asgd_together, forget_gradients, radam
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import library_function
@@ -35,6 +36,27 @@ def _zero_grad(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(wanted, ConstantValue) and wanted.content is True:
         return tracer.inline(forget_gradients, [bound["self"]], {})
     return inline(tracer, function, args, kwargs)
+
+
+# What asks a counter which of two updates it makes -> what makes both and chooses.
+UPDATES: dict[Any, Any] = {
+    **dict.fromkeys(torch_compat.RADAM_UPDATES, radam),
+    **dict(zip(torch_compat.ASGD_UPDATES, (asgd, asgd_together), strict=True)),
+}
+
+
+def _undecided(update: types.FunctionType, chooses: types.FunctionType) -> Handler:
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        wanted = kwargs["differentiable"].realize() if "differentiable" in kwargs else None
+        if isinstance(wanted, ConstantValue) and wanted.content is False:
+            return tracer.inline(chooses, args, kwargs)
+        # The gradient of what is not chosen may be no number.
+        return inline(tracer, library_function(tracer, update), args, kwargs)
+
+    return handler
+
+
+HANDLERS.update({update: _undecided(update, chooses) for update, chooses in UPDATES.items()})
 
 
 def _first_step(method: types.FunctionType) -> Handler:

@@ -77,3 +77,15 @@ def _index(b: Builder, out: torch.Tensor, x: Node, indices: Sequence[Node | None
     [(dim, index)] = given
     safe = in_range(b, index, x.shape[dim], from_end=True, target=aten.index.Tensor, args=(x, list(indices)))
     return b.reshape(taken(b, x, dim, safe), tuple(out.shape))
+
+
+@lowers(aten.index_put.default)
+def _index_put(
+    b: Builder, out: torch.Tensor, x: Node, places: Sequence[Node | None], value: Node, accumulate: bool = False
+) -> Node:
+    """``x[mask] = number``; other places are ATen's business."""
+    mask = places[0] if len(places) == 1 else None
+    if mask is None or mask.dtype != torch.bool or accumulate or value.shape not in ((), (1,)):
+        raise NotLowered
+    mask = b.reshape(mask, (*mask.shape, *[1] * (len(x.shape) - len(mask.shape))))
+    return b.where(mask, b.reshape(value, ()), x, out.dtype)

@@ -1,0 +1,61 @@
+"""Inputs that a compiled graph changes: whether others share their memory, and how they get their new values.
+
+A graph that was traced has no memory: it gives new values, which kernels may have written where they belong.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+
+from bothways import torch_compat
+from bothways.lower.call_library import apart
+
+
+def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change."""
+    if not changed:
+        return lambda inputs: False
+    are_apart = apart(count)
+
+    def share(inputs: Sequence[torch.Tensor]) -> bool:
+        if are_apart is not None and are_apart(*inputs):
+            return False
+        memory = list(map(torch_compat.storage_of, inputs))
+        if len(set(memory)) == len(memory):
+            return False
+        shared = Counter(memory)
+        return any(shared[memory[index]] > 1 for index in changed)
+
+    return share
+
+
+def write_back(
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+) -> None:
+    """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
+    targets = [inputs[index] for index in changed]
+    if uncounted or not all(map(operator.is_, targets, values)):
+        targets = _copied(inputs, changed, values, uncounted)
+    torch.autograd.graph.increment_version(targets)
+
+
+def _copied(
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+) -> list[torch.Tensor]:
+    """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
+    written, targets, sources = [], [], []
+    for index, value in zip(changed, values, strict=True):
+        target = inputs[index]
+        if value is not target:
+            targets.append(target.data if index in uncounted else target)
+            sources.append(value)
+        elif index not in uncounted:
+            written.append(target)
+    if targets:
+        with torch.no_grad():
+            torch_compat.foreach_copy_(targets, sources)
+    return written

@@ -1,0 +1,130 @@
+"""Optimizers' updates that are one operation of ATen's, as what they do: kernels are made of that.
+
+Only on the CPU; elsewhere, and for scaled gradients, the operation stays one. Numbers that depend on a counter are
+tensors of doubles, as precise as those ATen computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+
+Tensors = Sequence[torch.Tensor]
+Number = torch.Tensor | float
+
+
+def _adam(decoupled: bool) -> Callable[..., None]:
+    def update(
+        params: Tensors,
+        grads: Tensors,
+        averages: Tensors,
+        squares: Tensors,
+        largest: Tensors,
+        steps: Tensors,
+        *,
+        lr: Number,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+    ) -> None:
+        for index, (param, given, average, square, count) in enumerate(
+            zip(params, grads, averages, squares, steps, strict=True)
+        ):
+            grad = -given if maximize else given
+            step = count.double()
+            if weight_decay != 0:
+                if decoupled:
+                    param.mul_(1 - _double(lr) * weight_decay)
+                else:
+                    grad = grad.add(param, alpha=weight_decay)
+            average.lerp_(grad, 1 - beta1)
+            square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            if amsgrad:
+                largest[index].copy_(torch.maximum(largest[index], square))
+            root = (largest[index] if amsgrad else square).sqrt() / (1 - beta2**step).sqrt()
+            size = _double(lr) / (1 - beta1**step)
+            param.addcdiv_(average * -size, root.add_(eps))
+
+    return update
+
+
+def _sgd(
+    params: Tensors,
+    grads: Tensors,
+    buffers: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Number,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+) -> None:
+    for index, (param, given) in enumerate(zip(params, grads, strict=True)):
+        grad = -given if maximize else given
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        if momentum != 0:
+            buffer = buffers[index]
+            if is_first_step:
+                buffer.copy_(grad)
+            else:
+                buffer.mul_(momentum).add_(grad, alpha=1 - dampening)
+            grad = grad.add(buffer, alpha=momentum) if nesterov else buffer
+        if isinstance(lr, torch.Tensor):
+            param.sub_(grad * _double(lr))
+        else:
+            param.add_(grad, alpha=-lr)
+
+
+def _adagrad(
+    params: Tensors,
+    grads: Tensors,
+    sums: Tensors,
+    steps: Tensors,
+    *,
+    lr: Number,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+) -> None:
+    for param, given, total, count in zip(params, grads, sums, steps, strict=True):
+        grad = -given if maximize else given
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        rate = _double(lr) / (1 + (count.double() - 1) * lr_decay)
+        total.addcmul_(grad, grad)
+        param.sub_(grad * rate / total.sqrt().add_(eps))
+
+
+def _double(number: Number) -> Number:
+    return number.double().reshape(()) if isinstance(number, torch.Tensor) else number
+
+
+UPDATES: dict[Any, Callable[..., None]] = dict(
+    zip(torch_compat.FUSED_UPDATES, (_adam(False), _adam(True), _sgd, _adagrad), strict=True)
+)
+
+
+def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[[], None] | None:
+    """What an operation does, if it is such an update; with it, nothing else is left to be done."""
+    update = UPDATES.get(target) if callable(target) else None
+    if update is None or not all(isinstance(items, (list, tuple)) for items in args):
+        return None
+    named = dict(kwargs)
+    if any(named.pop(name, None) is not None for name in ("grad_scale", "found_inf")):
+        return None
+    tensors = [item for item in chain(*args, named.values()) if isinstance(item, torch.Tensor)]
+    if not all(tensor.is_cpu and tensor.is_floating_point() for tensor in tensors):
+        return None
+    return lambda: update(*args, **named)
