@@ -7,8 +7,6 @@ does not express runs as it was captured, with PyTorch's autograd.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +21,9 @@ from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
 from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.lower.aten_calls import function_of
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
-
-_FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 # What is remembered of a captured graph, given inputs and outlines of its outputs.
@@ -83,28 +80,13 @@ def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph itself, called without the machinery of ``nn.Module``."""
-    return graph.forward
+    """The graph itself, without the machinery of ``nn.Module``."""
+    return function_of(graph, takes_list=False)
 
 
 def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph as a function of one list, which it empties, so that each input is freed when it was last read.
-
-    Nobody can let go of an argument while the function it was passed to runs, but everybody of what was in a list.
-    ``_boxed_call`` is what PyTorch's compilers, too, call such functions by.
-    """
-    method: Any = graph.forward
-    before, names, body = _FORWARD.fullmatch(graph.code).groups()  # type: ignore[union-attr]
-    given = "inputs"
-    while re.search(rf"\b{given}\b", names + body):
-        given += "_"
-    # One empty line less, one line more: the others keep their numbers, and tracebacks show the graph's own code.
-    source = f"{before[1:]}def forward(self, {given}):\n    [{names}] = {given}; {given}.clear()\n{body}"
-    scope = dict(method.__func__.__globals__)
-    exec(compile(source, method.__code__.co_filename, "exec"), scope)
-    run = functools.partial(scope["forward"], graph)
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    """The graph as a function of one list, which it empties."""
+    return function_of(graph, takes_list=True)
 
 
 aot_eager = aot(fw_compiler=run_as_is, bw_compiler=run_and_forget)

@@ -156,7 +156,7 @@ class SizedGraph(DifferentiatedGraph):
             return self.function(*values)
         if self._uneven_inputs and self._is_told(tensors):
             return self.function(*values)
-        results = apply_node(self._at(numbers), *self._related(tensors))
+        results = apply_node(self._at(numbers), *(self._related(tensors) if self._strange_inputs else tensors))
         write_back(tensors, self.changed, results[self.result_count :])
         return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
 
