@@ -19,6 +19,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.lower.entries import asks_for_grad_mode, entry
+from bothways.lower.needless_views import drop_needless_views
 
 _FORWARD = re.compile(r"(?:.*\n)??def forward\(self(?:, )?(.*?)\)(?: -> .*?)?:\n(.*)", re.DOTALL)
 _CALL = re.compile(r"^    (\w+) = torch\.ops\.\w+\.\w+\.\w+\(", re.MULTILINE)
@@ -35,6 +36,7 @@ def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..
     ``_boxed_call`` is what PyTorch's compilers, too, call such functions by. ``is_below_autograd`` says that autograd
     need not be kept away from it, ``looks_at_grad_mode`` that what it keeps for the backward may depend on that.
     """
+    drop_needless_views(graph.graph)
     code = graph.graph.python_code("self")
     found = _FORWARD.fullmatch(code.src)
     assert found is not None
@@ -88,7 +90,7 @@ class _Writer:
         function = entry(node.target, node.args, node.kwargs, _is_tensor)
         name = self._names.get(id(function))
         if name is None:
-            name = self._names[id(function)] = self.fresh("at_" + str(node.target).replace(".", "_"))
+            name = self._names[id(function)] = self.fresh(f"at_{str(node.target).split('.')[1]}")
             self._scope[name] = function
         return f"    {node.name} = {name}("
 

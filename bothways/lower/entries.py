@@ -43,28 +43,31 @@ FUNCTIONS = """
     _softmax _softmax_backward_data _trilinear _unsafe_masked_index _unsafe_masked_index_put_accumulate
     bucketize.Tensor cat celu channel_shuffle constant_pad_nd convolution embedding empty_strided fill.Scalar
     grid_sampler_2d grid_sampler_3d isin.Tensor_Tensor native_batch_norm native_dropout native_group_norm
-    native_layer_norm ones_like pixel_shuffle pixel_unshuffle pow.Scalar rsub.Scalar rsub.Tensor searchsorted.Tensor
+    native_layer_norm pixel_shuffle pixel_unshuffle pow.Scalar rsub.Scalar rsub.Tensor searchsorted.Tensor
     stack std_mean.correction threshold var_mean.correction where.self
     _scaled_dot_product_flash_attention_for_cpu
 """
 NN_FUNCTIONS = """
     _upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d avg_pool3d
     col2im elu fractional_max_pool2d fractional_max_pool3d gelu glu hardsigmoid hardswish hardtanh huber_loss im2col
-    leaky_relu max_pool2d_with_indices max_pool3d_with_indices max_unpool2d max_unpool3d mish reflection_pad1d
+    leaky_relu linear max_pool2d_with_indices max_pool3d_with_indices max_unpool2d max_unpool3d mish reflection_pad1d
     replication_pad1d replication_pad2d silu softplus softshrink upsample_bicubic2d upsample_bilinear2d
     upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_trilinear3d
 """
 # The binding is another overload that does the same: a number becomes the tensor that PyTorch makes of it anyway, and
 # what is made is said to be in ordinary memory.
 ALIKE_METHODS = "add.Scalar div.Scalar mul.Scalar sub.Scalar new_zeros"
-ALIKE_FUNCTIONS = "full full_like ones scalar_tensor zeros zeros_like"
+ALIKE_FUNCTIONS = "full full_like ones ones_like scalar_tensor zeros zeros_like"
 
 # Where a number may stand for a tensor.
 TAKES_NUMBERS = frozenset({"aten.add.Tensor", "aten.div.Tensor", "aten.mul.Tensor", "aten.sub.Tensor"})
 # Bindings know other arguments by place: these have to be two.
 TAKES_TWO = frozenset({"aten.add.Scalar", "aten.div.Scalar", "aten.sub.Scalar"})
 # Without these, bindings and overloads choose for themselves.
-NEEDS_KEYWORDS = dict.fromkeys(("aten.full", "aten.ones", "aten.scalar_tensor", "aten.zeros"), ("dtype", "device"))
+NEEDS_KEYWORDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("aten.full", "aten.ones", "aten.scalar_tensor", "aten.zeros"), ("dtype", "device")),
+    **dict.fromkeys((f"aten.{name}.correction" for name in ("std", "std_mean", "var", "var_mean")), ("correction",)),
+}
 
 
 def _full_name(row: str) -> str:
@@ -92,7 +95,7 @@ ROWS: dict[str, tuple[Any, str]] = _rows()
 GRAD_MODE_DOES_NOT_MATTER = """
     _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data _to_copy _unsafe_view bernoulli.p cat
     constant_pad_nd convolution convolution_backward embedding embedding_dense_backward empty_strided full full_like
-    gelu gelu_backward hardsigmoid hardswish hardtanh index.Tensor index_put leaky_relu max_pool2d_with_indices
+    gelu gelu_backward hardsigmoid hardswish hardtanh index.Tensor index_put leaky_relu linear max_pool2d_with_indices
     mse_loss mse_loss_backward native_layer_norm native_layer_norm_backward nll_loss_backward nll_loss_forward ones
     ones_like rsub.Scalar rsub.Tensor scalar_tensor scatter_add silu slice.Tensor stack threshold_backward where.self
     zeros zeros_like
