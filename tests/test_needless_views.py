@@ -32,7 +32,9 @@ PROGRAMS = {
     ),
     "a layer": (lambda x, w, b: (torch.addmm(b, x, w.t()),), (X, W, BIAS), ["linear"]),
     "a layer without a bias": (lambda x, w: (x @ w.t(),), (X, W), ["linear"]),
-    "a matrix as a bias": (lambda x, w, b: (torch.addmm(b[None], x, w.t()),), (X, W, BIAS), ["unsqueeze", "t", "addmm"]),
+    "a matrix as a bias": (
+        lambda x, w, b: (torch.addmm(b[None], x, w.t()),), (X, W, BIAS), ["unsqueeze", "t", "addmm"],
+    ),
     "a product with factors": (
         lambda x, w, b: (torch.addmm(b, x, w.t(), alpha=2),), (X, W, BIAS), ["t", "addmm"],
     ),

@@ -7,13 +7,14 @@ does not express runs as it was captured, with PyTorch's autograd.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.config import config
 from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
@@ -89,5 +90,33 @@ def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> C
     return function_of(graph, takes_list=True)
 
 
-aot_eager = aot(fw_compiler=run_as_is, bw_compiler=run_and_forget)
-aot_eager.__name__ = "aot_eager"
+# (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
+# calling a few operations without autograd saves.
+SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
+
+_differentiated = aot(fw_compiler=run_as_is, bw_compiler=run_and_forget)
+
+
+def aot_eager(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured."""
+    if is_small(graph, inputs, (), SMALL_WITH_GRADIENTS):
+        forward: Callable[..., Any] = graph.forward
+        return forward
+    return _differentiated(graph, inputs)
+
+
+# For graphs of at most so many elements (of the largest input): how many operations are few.
+Limits = Sequence[tuple[int, int]]
+
+
+def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, with_gradients: Limits) -> bool:
+    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
+    if config.kernels_for_small_graphs:
+        return False
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    operations = sum(node.op.startswith("call") for node in graph.graph.nodes)
+    elements = max((tensor.numel() for tensor in tensors), default=0)
+    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return any(
+        elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
+    )

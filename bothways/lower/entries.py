@@ -49,7 +49,7 @@ FUNCTIONS = """
 """
 NN_FUNCTIONS = """
     _upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d avg_pool3d
-    col2im elu fractional_max_pool2d fractional_max_pool3d gelu glu hardsigmoid hardswish hardtanh huber_loss im2col
+    col2im elu fractional_max_pool2d fractional_max_pool3d gelu glu hardsigmoid hardswish hardtanh im2col
     leaky_relu linear max_pool2d_with_indices max_pool3d_with_indices max_unpool2d max_unpool3d mish reflection_pad1d
     replication_pad1d replication_pad2d silu softplus softshrink upsample_bicubic2d upsample_bilinear2d
     upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_trilinear3d
