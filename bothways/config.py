@@ -98,7 +98,8 @@ class Config:
     a seed that PyTorch's generator gives: as random, reproducible by ``manual_seed``, faster, but others."""
 
     kernels_for_small_graphs: bool = False
-    """Build kernels also for graphs of so few operations and elements that running them as captured is faster."""
+    """Differentiate graphs and build kernels also for those of so few operations and elements that running them as
+    captured is faster."""
 
     kernel_cache: bool = True
     """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""

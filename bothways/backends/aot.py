@@ -7,15 +7,14 @@ does not express runs as it was captured, with PyTorch's autograd.
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.config import config
 from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
@@ -23,12 +22,11 @@ from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
 from bothways.grad.sizes import sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
 from bothways.torch_compat.said import said
-
-_FORWARD = re.compile(r"(\n+)def forward\(self(?:, )?(.*?)\):\n(.*)", re.DOTALL)
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 # What is remembered of a captured graph, given inputs and outlines of its outputs.
@@ -113,28 +111,13 @@ def _lays_out(graph: torch.fx.GraphModule) -> bool:
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph itself, called without the machinery of ``nn.Module``."""
-    return graph.forward
+    """The graph itself, without the machinery of ``nn.Module``."""
+    return function_of(graph, takes_list=False)
 
 
 def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph as a function of one list, which it empties, so that each input is freed when it was last read.
-
-    Nobody can let go of an argument while the function it was passed to runs, but everybody of what was in a list.
-    ``_boxed_call`` is what PyTorch's compilers, too, call such functions by.
-    """
-    method: Any = graph.forward
-    before, names, body = _FORWARD.fullmatch(graph.code).groups()  # type: ignore[union-attr]
-    given = "inputs"
-    while re.search(rf"\b{given}\b", names + body):
-        given += "_"
-    # One empty line less, one line more: the others keep their numbers, and tracebacks show the graph's own code.
-    source = f"{before[1:]}def forward(self, {given}):\n    [{names}] = {given}; {given}.clear()\n{body}"
-    scope = dict(method.__func__.__globals__)
-    exec(compile(source, method.__code__.co_filename, "exec"), scope)
-    run = functools.partial(scope["forward"], graph)
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    """The graph as a function of one list, which it empties."""
+    return function_of(graph, takes_list=True)
 
 
 def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
@@ -147,5 +130,40 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
     return compile
 
 
-aot_eager = aot(fw_compiler=_said("forward", run_as_is), bw_compiler=_said("backward", run_and_forget))
-aot_eager.__name__ = "aot_eager"
+# (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
+# calling a few operations without autograd saves.
+SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
+
+_differentiated = aot(fw_compiler=_said("forward", run_as_is), bw_compiler=_said("backward", run_and_forget))
+
+
+def aot_eager(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured."""
+    if is_small(graph, inputs, (), SMALL_WITH_GRADIENTS):
+        return _as_captured(graph, TOO_SMALL)
+    return _differentiated(graph, inputs)
+
+
+# For graphs of at most so many elements (of the largest input): how many operations are few.
+Limits = Sequence[tuple[int, int]]
+TOO_SMALL = "small: ATen is as fast"
+
+
+def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, with_gradients: Limits) -> bool:
+    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
+    if config.kernels_for_small_graphs:
+        return False
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    operations = sum(map(_operations, graph.graph.nodes))
+    elements = max((tensor.numel() for tensor in tensors), default=0)
+    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return any(
+        elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
+    )
+
+
+def _operations(node: torch.fx.Node) -> int:
+    """How many a node is: one, or one for each tensor of a list."""
+    if not node.op.startswith("call"):
+        return 0
+    return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1

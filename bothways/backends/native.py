@@ -12,17 +12,16 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.backends.aot import aot, run_and_forget, run_as_is
-from bothways.config import config
+from bothways.backends.aot import TOO_SMALL, aot, is_small, run_and_forget, run_as_is
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
 from bothways.lower.memo import memo_of
 from bothways.runtime import generated
 
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
-# called, too, and where gradients are wanted, our autograd node is Python and takes as long as four of PyTorch's own.
+# called, too, and where gradients are wanted, our autograd node is Python and takes as long as three of PyTorch's own.
 SMALL = ((1 << 16, 1),)
-SMALL_WITH_GRADIENTS = ((1 << 12, 4), (1 << 14, 3), (1 << 16, 2), (1 << 20, 1))
+SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 
 
 def compile_kernels(
@@ -79,24 +78,8 @@ _differentiated = aot(
 
 def native(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """Compile a captured graph to kernels; what they cannot make faster stays as it is."""
-    if not config.kernels_for_small_graphs and _is_small(graph, inputs):
-        generated.as_captured(graph, "small: ATen is as fast")
+    if is_small(graph, inputs, SMALL, SMALL_WITH_GRADIENTS):
+        generated.as_captured(graph, TOO_SMALL)
         forward: Callable[..., Any] = graph.forward
         return forward
     return _differentiated(graph, inputs)
-
-
-def _is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    operations = sum(map(_operations, graph.graph.nodes))
-    elements = max((tensor.numel() for tensor in tensors), default=0)
-    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    limits = SMALL_WITH_GRADIENTS if gradients else SMALL
-    return any(elements <= most and operations <= count for most, count in limits)
-
-
-def _operations(node: torch.fx.Node) -> int:
-    """How many a node is: one, or one for each tensor of a list."""
-    if not node.op.startswith("call"):
-        return 0
-    return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1

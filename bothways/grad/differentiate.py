@@ -28,10 +28,11 @@ from bothways.grad.joint import (
     Strides,
     trace_joint,
 )
-from bothways.grad.node import Unchanged, apply_node
+from bothways.grad.node import Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.sizes import Sizes
+from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
@@ -248,6 +249,7 @@ class DifferentiatedGraph:
         self.needed_inputs = facts.needed_inputs
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
+        self.pick_needed, self.pick_others = pick(self.needed_inputs), pick(self.other_inputs)
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
         self._uneven_inputs = facts.uneven_inputs
         self._saved_positions = facts.saved_positions
@@ -264,6 +266,11 @@ class DifferentiatedGraph:
         self._joints = [] if joint is None else [joint]
         self._graphs: dict[Moment, torch.fx.GraphModule] = {}
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
+        self.is_below_autograd = getattr(compiled, "is_below_autograd", False)
+        self.usual: Usual | None = None
+        self._usuals: dict[tuple[Any, Any], Usual | None] = {}
+        # Whether a backward that was right once has only its gradients and the interpreter to ask.
+        self._may_be_usual = self.saves_something and self.parts is None and not self._backward_conditions
         self.run_forward = with_arguments(compiled)
         self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
         self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
@@ -275,7 +282,7 @@ class DifferentiatedGraph:
         if self._uneven_inputs and self._is_told(inputs):
             self.tell("some calls", UNEVEN)
             return self.function(*inputs)
-        results = apply_node(self, *self._related(inputs))
+        results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
         if self._returns_results:
             return results
         write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
@@ -283,8 +290,6 @@ class DifferentiatedGraph:
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The inputs as the node may know them: autograd goes through all it leads to, and uses up what they saved."""
-        if not self._strange_inputs:
-            return inputs
         return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
 
     def _is_told(self, inputs: Sequence[torch.Tensor]) -> bool:
@@ -323,6 +328,10 @@ class DifferentiatedGraph:
             run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
         if not plain:
             run = as_traced(self._backward_graph(Moment(*moment), inputs()).forward)
+        elif takes_list(run) and self._may_be_usual:
+            if moment not in self._usuals:
+                self._usuals[moment] = usual((*tangents, *[None] * len(self.changed)), run)
+            self.usual = self._usuals[moment]
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients
 

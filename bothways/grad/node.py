@@ -7,17 +7,31 @@ the graph and only looked up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
 
 from bothways import torch_compat
 from bothways.grad.partition import NotRepeatable
+from bothways.grad.usual import Usual
 
 Gradients = Sequence[torch.Tensor | None]
 
 # Called with the inputs that are read once more; raises when one of them was changed since the forward.
 Unchanged = Callable[[Iterable[int]], None]
+
+
+# Takes some of the inputs.
+Pick = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]
+
+
+def pick(places: Sequence[int]) -> Pick:
+    """What takes the items at these places out of a tuple, without a line of Python where there are any."""
+    first, count = (places[0], len(places)) if places else (0, 0)
+    if list(places) == list(range(first, first + count)):
+        return itemgetter(slice(first, first + count))
+    return itemgetter(*places)
 
 
 class Graph(Protocol):
@@ -34,6 +48,10 @@ class Graph(Protocol):
     result_count: int
     visible_count: int
     fixed: tuple[int, ...]
+    pick_needed: Pick
+    pick_others: Pick
+    usual: Usual | None
+    is_below_autograd: bool
     run_forward: Callable[..., Sequence[Any]]
 
     @property
@@ -59,32 +77,44 @@ class CompiledNode(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, graph: Graph, *inputs: torch.Tensor) -> Any:
-        ctx.graph = graph
-        ctx.set_materialize_grads(False)
-        ctx.used, ctx.kept = frozenset(), None
-        ctx.random_states = random_states(graph.gpus) if graph.is_random else None
-        if graph.looks_at_grad_mode:
-            # Some kernels decide by the grad mode what they keep for the backward, as in eager.
-            with torch.enable_grad(), torch_compat.below_autograd():
-                results = graph.run_forward(*inputs)
-        else:
+        # What ``set_materialize_grads``, ``save_for_backward`` and ``mark_non_differentiable`` would set.
+        ctx.graph, ctx.materialize_grads = graph, False
+        if graph.is_random:
+            ctx.random_states = random_states(graph.gpus)
+        if not graph.looks_at_grad_mode:
             results = graph.run_forward(*inputs)
+        elif not graph.is_below_autograd:
+            results = _run_below_autograd(graph, inputs)
+        else:
+            results = _run_with_grad_mode(graph, inputs)
         count = graph.visible_count
         kept: Sequence[torch.Tensor] = inputs
         if graph.changed:
-            kept = [value.clone() if index in graph.changed else value for index, value in enumerate(inputs)]
-        ctx.save_for_backward(*[kept[index] for index in graph.needed_inputs], *results[count:])
-        # Changing one of these is no error until a backward has to be differentiated again.
-        ctx.others = [kept[index] for index in graph.other_inputs]
-        ctx.versions = [value._version for value in ctx.others]
-        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
-        visible = tuple([value.detach() if value._is_view() else value for value in results[:count]])
+            kept = tuple([value.clone() if index in graph.changed else value for index, value in enumerate(inputs)])
+        ctx.to_save = graph.pick_needed(kept) + tuple(results[count:])
+        if graph.other_inputs:
+            # Changing one of these is no error until a backward has to be differentiated again.
+            ctx.others = others = graph.pick_others(kept)
+            ctx.versions = [value._version for value in others]
+        visible = tuple(results[:count])
+        for value in visible:
+            if value._is_view():
+                # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+                visible = tuple([value.detach() if value._is_view() else value for value in visible])
+                break
         if graph.fixed:
-            ctx.mark_non_differentiable(*[visible[index] for index in graph.fixed])
+            ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        usual = ctx.graph.usual
+        if usual is not None and usual.holds(*tangents):
+            values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
+            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+            # they go, as eager's do.
+            ctx.maybe_clear_saved_tensors()
+            return None, *usual.run(values)
         if not torch_compat.function_mode_depth():
             return CompiledNode.run_backward(ctx, *tangents)
         with torch_compat.without_function_modes():  # eager's backward is in C++, where no mode sees it
@@ -113,9 +143,7 @@ class CompiledNode(torch.autograd.Function):
             # What is sparse is for autograd's own formulas; kernels do not know what is batched, but operations do.
             current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
         if current and not torch.is_grad_enabled():
-            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
-            # they go, as eager's do.
-            torch_compat.release_saved_tensors(ctx)
+            torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
             try:
                 return None, *graph.run_backward(values, given, inputs, plain)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
@@ -132,6 +160,33 @@ class CompiledNode(torch.autograd.Function):
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), given, unchanged)
+
+
+# What a context has unless a call says otherwise. The engine calls ``apply``, which would look for the backward.
+CONTEXT: dict[str, Any] = {
+    "apply": CompiledNode.backward,
+    "used": frozenset(),
+    "kept": None,
+    "random_states": None,
+    "others": (),
+    "versions": (),
+}
+for _name, _value in CONTEXT.items():
+    setattr(torch_compat.context_class(CompiledNode), _name, _value)
+
+
+def _run_with_grad_mode(graph: Graph, inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """Some kernels decide by the grad mode what they keep for the backward, as in eager; in a node it is off."""
+    torch_compat.set_grad_enabled(True)
+    try:
+        return graph.run_forward(*inputs)
+    finally:
+        torch_compat.set_grad_enabled(False)
+
+
+def _run_below_autograd(graph: Graph, inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+    with torch_compat.below_autograd():
+        return _run_with_grad_mode(graph, inputs)
 
 
 def _saved(ctx: Any, graph: Graph, tangents: Gradients) -> list[torch.Tensor]:

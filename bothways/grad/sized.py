@@ -159,7 +159,7 @@ class SizedGraph(DifferentiatedGraph):
         if self._uneven_inputs and self._is_told(tensors):
             self.tell("some calls", UNEVEN)
             return self.function(*values)
-        results = apply_node(self._at(numbers), *self._related(tensors))
+        results = apply_node(self._at(numbers), *(self._related(tensors) if self._strange_inputs else tensors))
         write_back(tensors, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
 

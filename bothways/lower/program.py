@@ -12,6 +12,7 @@ import torch.fx
 from bothways.lower.build import Function, Source, build, library_key, working_tools
 from bothways.lower.cache import Cache, open_cache
 from bothways.lower.emit import Kernel
+from bothways.lower.entries import asks_for_grad_mode
 from bothways.lower.entry_source import FRACTION, NUMBER, POINTER
 from bothways.lower.graph import Lowered, lower
 from bothways.lower.keys import program_key
@@ -23,7 +24,7 @@ from bothways.lower.sizes import is_double
 from bothways.lower.spelling import NotSpelled, spelled
 from bothways.lower.text import Text, store
 from bothways.lower.toolchain import Toolchain
-from bothways.lower.wrapper import GRAD_MODE_DOES_NOT_MATTER, Entry, PythonWriter
+from bothways.lower.wrapper import Entry, PythonWriter
 from bothways.source_text import in_comment
 
 
@@ -89,7 +90,7 @@ class Program:
         self._text = Text(
             name, self.source, self.c_source,
             {name: self._arguments(number) for number, (name, *_) in self._entries.items()},
-            takes_list, any(extern.target not in GRAD_MODE_DOES_NOT_MATTER for extern in externs),
+            takes_list, any(asks_for_grad_mode(extern.target) for extern in externs),
             lowered.operations, len(externs), len(lowered.steps) - len(externs),
         )  # fmt: skip
         self._names = dict(writer.namespace)

@@ -21,10 +21,13 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.lower.entries import overload_of
 
 # Where functions that say little about themselves may be found under their own name.
 HOMES: tuple[Any, ...] = (torch, torch.nn.functional, operator, builtins, torch.special, torch.linalg, torch.fft)
-HIDDEN_HOMES: dict[str, Any] = {"NN_FUNCTIONS": torch_compat.NN_FUNCTIONS}
+HIDDEN_HOMES: dict[str, Any] = {
+    name: getattr(torch_compat, name) for name in ("NN_FUNCTIONS", "TENSOR_METHODS", "VARIABLE_FUNCTIONS")
+}
 # The libraries of operations that no program adds to; what a user registers elsewhere may mean anything.
 OPERATIONS = ("aten", "prims")
 OWN_FOLDERS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
@@ -99,6 +102,8 @@ def function_name(function: Any) -> str:
     """The full name of a function of PyTorch, of the standard library or of ours, under which it is found again."""
     if isinstance(function, torch_compat.OP_TYPES):
         return _operation_name(function)
+    if (overload := overload_of(function)) is not None:
+        return f"bothways.torch_compat.function_of_overload({_operation_name(overload)})"
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         raise NotSpelled(repr(function))

@@ -7,38 +7,12 @@ from typing import Any
 
 import torch
 
+from bothways.lower.entries import entry
 from bothways.lower.graph import Lowered
 from bothways.lower.memory import Plan, Run, memories_of
 from bothways.lower.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.sizes import Fraction, Size
 from bothways.source_text import identifier
-
-aten = torch.ops.aten
-
-# ATen operations that PyTorch also has as plain functions, which cost a third to call.
-FUNCTIONS: dict[Any, Any] = {
-    aten.mm.default: torch.mm,
-    aten.addmm.default: torch.addmm,
-    aten.bmm.default: torch.bmm,
-    aten.baddbmm.default: torch.baddbmm,
-    aten.convolution.default: torch.convolution,
-    aten.embedding.default: torch.embedding,
-    aten.cat.default: torch.cat,
-    aten.cumsum.default: torch.cumsum,
-    aten.gather.default: torch.gather,
-    aten.index_select.default: torch.index_select,
-}
-# Those known not to ask whether gradients will be wanted.
-GRAD_MODE_DOES_NOT_MATTER = frozenset(FUNCTIONS) | {
-    aten.convolution_backward.default,
-    aten.embedding_dense_backward.default,
-    aten.nll_loss_forward.default,
-    aten.nll_loss_backward.default,
-    aten.index_put.default,
-    aten.scatter_add.default,
-    aten.bernoulli.p,
-}
-
 
 CPU = torch.device("cpu")
 
@@ -175,8 +149,8 @@ class PythonWriter:
     def _call(self, extern: Extern, checks_layout: bool) -> list[str]:
         args = [self._argument(arg) for arg in extern.args]
         args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
-        target = FUNCTIONS.get(extern.target, extern.target)
-        call = f"{self.constant(target)}({', '.join(args)})"
+        target = entry(extern.target, extern.args, extern.kwargs, _is_tensor)
+        call = f"{self.constant(target, str(extern.target))}({', '.join(args)})"
         if not extern.results:
             return [f"    {call}"]
         names = [memory.name if memory is not None else "_" for memory in extern.results]
@@ -208,17 +182,21 @@ class PythonWriter:
             offset = str(buffer.offset)
         return f"{memory.name}.as_strided({buffer.shape}, {buffer.strides}, {offset})"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: Any, hint: str = "") -> str:
         """A name for an object that has no literal."""
         name = self._names.get(id(value))
         if name is None:
-            hint = getattr(value, "__name__", None) or str(value)
+            hint = getattr(value, "__name__", None) or hint or str(value)
             name = f"at_{identifier(str(hint).removeprefix('torch.'))[:40]}"
             while name in self.namespace:
                 name += "_"
             self._names[id(value)] = name
             self.namespace[name] = value
         return name
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Buffer)
 
 
 def _kind(memory: Memory) -> tuple[Any, ...]:

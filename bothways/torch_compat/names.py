@@ -146,6 +146,8 @@ HookOfModule: Callable[..., Any] = module_internals._WrappedHook
 # Where C-implemented tensor functions live.
 VARIABLE_FUNCTIONS: Any = _C._VariableFunctions
 NN_FUNCTIONS: Any = _C._nn
+# The class with the methods of tensors that are written in C++.
+TENSOR_METHODS: Any = _C.TensorBase
 # The module with the methods of tensors that are written in Python.
 TENSOR_MODULE: Any = torch._tensor
 LINALG_FUNCTIONS: Any = getattr(_C, "_linalg", None)

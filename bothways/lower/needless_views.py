@@ -1,0 +1,109 @@
+"""Takes views out of a graph of ATen operations that show what is there already.
+
+Formulas of autograd are written for themselves: one transposes what the next transposes back, and each takes its own
+view of a weight. In C++ a view costs next to nothing, called from Python as much as a small product. Two views of one
+tensor with the same sizes and strides that begin where the tensor does are the same elements in the same order, so one
+will do; others are what an operation before or after them can do itself. What is returned stays an object of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+# Views that begin with the first element of what they are taken of.
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "detach.default", "expand.default", "permute.default", "squeeze.dim", "squeeze.dims", "t.default",
+        "transpose.int", "unsqueeze.default", "view.default",
+    )
+)  # fmt: skip
+
+# Of what is viewed: sizes and strides.
+Key = tuple[torch.fx.Node, tuple[int, ...], tuple[int, ...]]
+
+
+def drop_needless_views(graph: torch.fx.Graph) -> None:
+    """Change the graph: a view of what an earlier node shows is that node, and views that nobody reads are gone."""
+    roots: dict[torch.fx.Node, torch.fx.Node] = {}
+    seen: dict[Key, torch.fx.Node] = {}
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    returned = set(output.all_input_nodes)
+    for node in graph.nodes:
+        if _is_view(node):
+            viewed: Any = node.args[0]
+            roots[node] = roots.get(viewed, viewed)
+        layout = _layout(node)
+        if layout is None:
+            continue
+        known = seen.setdefault((roots.get(node, node), *layout), node)
+        # What leaves the graph must be neither an input nor something else that leaves it.
+        if known is not node and not (node in returned and (known in returned or known.op != "call_function")):
+            node.replace_all_uses_with(known)
+            if node in returned:
+                returned.add(known)
+    for node in reversed(graph.nodes):
+        if node.users and node.op == "call_function" and (leave_out := LEAVE_OUT.get(str(node.target))) is not None:
+            leave_out(node)
+        if _is_view(node) and not node.users:
+            graph.erase_node(node)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and str(node.target) in VIEWS and isinstance(node.args[0], torch.fx.Node)
+
+
+def _of_view(node: torch.fx.Node) -> None:
+    """A view of another view is one of what that is of; and a sum without the dimensions it is over needs none."""
+    given: Any = node.args[0]
+    if not isinstance(given, torch.fx.Node):
+        return
+    if str(given.target) == VIEW and isinstance(given.args[0], torch.fx.Node):
+        node.args = (given.args[0], *node.args[1:])
+        if not given.users:
+            _of_view(node)
+    elif str(given.target) == "aten.sum.dim_IntList" and len(given.users) == 1 and given.args[2:] == (True,):
+        dims: Any = given.args[1]
+        sizes, wanted = _layout(given), _layout(node)
+        if isinstance(dims, (list, tuple)) and dims and sizes is not None and wanted is not None:
+            count = len(sizes[0])
+            kept = [place for place in range(count) if place not in [dim % count for dim in dims]]
+            if wanted == (tuple(sizes[0][place] for place in kept), tuple(sizes[1][place] for place in kept)):
+                given.args = given.args[:2]
+                given.meta = {**given.meta, "val": node.meta["val"]}
+                node.replace_all_uses_with(given)
+
+
+def _of_transposed(node: torch.fx.Node) -> None:
+    """A product with a transposed matrix is what a linear layer does, which transposes it itself."""
+    args: Any = node.args
+    *bias, given, weight = args
+    if not isinstance(weight, torch.fx.Node) or str(weight.target) != "aten.t.default" or node.kwargs:
+        return
+    sizes = _layout(bias[0]) if bias and isinstance(bias[0], torch.fx.Node) else None
+    if bias and (sizes is None or len(sizes[0]) != 1):
+        return
+    if len(weight.users) == 1:
+        node.target, node.args = torch.ops.aten.linear.default, (given, weight.args[0], *bias)
+
+
+VIEW = "aten.view.default"
+# Operation -> what makes it do without a view.
+LEAVE_OUT: dict[str, Callable[[torch.fx.Node], None]] = {
+    VIEW: _of_view,
+    "aten.mm.default": _of_transposed,
+    "aten.addmm.default": _of_transposed,
+}
+
+
+def _layout(node: torch.fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Sizes and strides, where they are plain numbers of an ordinary tensor."""
+    value: Any = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    shape, stride = tuple(value.shape), value.stride()
+    return (shape, stride) if all(type(number) is int for number in (*shape, *stride)) else None
