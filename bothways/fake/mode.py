@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.fake.kernels import by_kernel
 from bothways.fake.rules import ForEach, rule_for
 from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, thin_like
 from bothways.torch_compat import DispatchMode
@@ -55,6 +56,9 @@ def _without_rule(func: Any) -> Callable[..., Any]:
                 return func.decompose(*args, **kwargs)
 
         return run_parts
+    asked = by_kernel(func)
+    if asked is not None:
+        return asked
 
     def decline(*args: Any, **kwargs: Any) -> Any:
         raise NotThin(f"{func} has no rule")

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 import torch._C as _C
+import torch._decomp as _decomp
 import torch._jit_internal
+import torch._meta_registrations as _meta_registrations
 import torch.autograd.forward_ad as forward_ad
 import torch.fx._symbolic_trace
 import torch.nn.modules.module as module_internals
@@ -232,7 +234,33 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
 def is_composite(operation: Any) -> bool:
     """Whether an operation is, on every device, made of others."""
     has_kernel, name = _C._dispatch_has_kernel_for_dispatch_key, operation.name()
+    if not _C._dispatch_has_kernel(name):  # a question such as ``aten::size``, which C++ asks a tensor
+        return False
     return has_kernel(name, "CompositeImplicitAutograd") and not (has_kernel(name, "CPU") or has_kernel(name, "CUDA"))
+
+
+def shape_function(operation: Any) -> Callable[..., Any] | None:
+    """PyTorch's own Python for what an operation returns: a meta kernel, or the operation written in other ones."""
+    found = getattr(operation, "prim_meta_impl", None)
+    for kind in ("meta", "post_autograd", "pre_autograd"):
+        found = found or _decomp.global_decomposition_table[kind].get(operation)
+    return None if found is None or (_asks_for_device(found) and not _devices_are_told()) else found
+
+
+def _asks_for_device(function: Any) -> bool:
+    """Whether a meta kernel differs from device to device."""
+    inner = getattr(function, "__wrapped__", function)
+    return "device_hint" in getattr(getattr(inner, "__code__", None), "co_names", ())
+
+
+@functools.cache
+def _devices_are_told() -> bool:
+    """Whether meta kernels look at a tensor's device; in older versions only at that of PyTorch's own fakes."""
+    return _meta_registrations.device_hint(torch.empty(0, device="cpu")) == "cpu"
+
+
+def has_meta_kernel(operation: Any) -> bool:
+    return _C._dispatch_has_kernel(operation.name()) and _C._dispatch_has_computed_kernel_for_dispatch_key(operation.name(), "Meta")
 
 
 def with_index(device: torch.device) -> torch.device:
