@@ -18,11 +18,12 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
-from bothways.grad.joint import NotDifferentiable
+from bothways.grad.joint import NotDifferentiable, NotForAllSizes
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
-from bothways.grad.sizes import sizes_of
+from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.grad.unsized import mark_unsized
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
 
@@ -57,9 +58,27 @@ def aot(
             layouts = _layouts(graph.graph)
             memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
             function = noting_origins(graph)
-            return differentiate(function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes)
+            compilers = fw_compiler, bw_compiler or fw_compiler
+            try:
+                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes)
+            except NotForAllSizes:
+                assert sizes is not None
+                parts = around_unsized(graph, inputs, sizes)
+                if parts is not None:
+                    return parts
+                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising)
         except refusals:
             return graph.forward
+
+    def around_unsized(
+        graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
+    ) -> Callable[..., Any] | None:
+        """The graph cut where operations ask for plain sizes; None where none does by itself."""
+        grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        if not mark_unsized(graph, sizes, grad):
+            return None
+        chain = split(graph, compile_whole, grad=grad)
+        return None if chain is None else chain.forward
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         grad = torch.is_grad_enabled() and (

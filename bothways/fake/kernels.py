@@ -7,21 +7,45 @@ such as write to their arguments. What the kernels refuse raises ``NotThin``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from bothways import torch_compat
 from bothways.errors import Unsupported
-from bothways.fake.tensor import NotThin, Spec, ThinTensor, offset
+from bothways.fake.layout import contiguous, same_sizes
+from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, offset, restride
 from bothways.symbols import Undecided
 
 # Where PyTorch's kernels for shapes are wrong about what it does itself.
-MISTAKEN: frozenset[str] = frozenset()
+MISTAKEN = frozenset({
+    "aten::batch_norm_backward", "aten::_conj_physical",
+})  # fmt: skip
 
 # What goes through as it is: a number is asked for that nobody has, or what a thin tensor is asked has no answer.
 OWN_ERRORS = (NotThin, Unsupported, Undecided)
+
+
+class KernelMode(torch_compat.DispatchMode):
+    """Inside of it factories make thin tensors, and these are resized as meta kernels resize what they return."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.resize_.default:
+            return _resized(*args, **(kwargs or {}))
+        return ThinTensor.answer(func, args, kwargs or {})
+
+
+def _resized(tensor: ThinTensor, size: Sequence[int], *, memory_format: Any = None) -> ThinTensor:
+    shape = tuple(size)
+    if offset(tensor) or memory_format not in (None, torch.contiguous_format):
+        raise NotThin("a resized view")
+    if same_sizes(shape, tuple(tensor.shape)):
+        return tensor
+    spec = Spec(shape, contiguous(shape), tensor.dtype)
+    restride(tensor, fresh(spec, tensor.device))
+    tensor.memory = Memory(spec)
+    return tensor
 
 
 def by_kernel(operation: Any) -> Callable[..., Any] | None:
@@ -38,8 +62,9 @@ def by_kernel(operation: Any) -> Callable[..., Any] | None:
 def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
         try:
-            with ThinTensor.fake_mode:
-                result = function(*args, **kwargs)
+            with KernelMode():
+                # Lists of their own: some kernels put other tensors into those they are given.
+                result = function(*_map_tensors(args, _itself), **_map_tensors(kwargs, _itself))
         except OWN_ERRORS:
             raise
         except Exception as error:  # whatever it says, PyTorch's fake tensors say it better
@@ -59,6 +84,10 @@ def _in_cpp(operation: Any) -> Callable[..., Any]:
         return _map_tensors(result, _of_meta)
 
     return rule
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,10 @@ class NotDifferentiable(Exception):
     """The graph does something the differentiator does not express."""
 
 
+class NotForAllSizes(NotDifferentiable):
+    """Some formula wants to know sizes that are symbols."""
+
+
 class IndependentResults(NotDifferentiable):
     """The function is several functions side by side; ``groups`` holds the outputs of each."""
 
@@ -152,12 +156,14 @@ def trace_joint(
     """
     try:
         if sizes is not None:
-            return _trace_with_sizes(function, inputs, grad, moment, sizes)
+            return trace_with_sizes(function, inputs, grad, moment, sizes)
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
         return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
-    except NotThin:
+    except NotThin as error:
         if sizes is not None:
+            if not sizes.may_specialise:
+                raise NotForAllSizes(str(error)) from error
             function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
@@ -171,7 +177,7 @@ def trace_joint(
     return joint
 
 
-def _trace_with_sizes(
+def trace_with_sizes(
     function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment, sizes: Sizes
 ) -> Joint:
     """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""

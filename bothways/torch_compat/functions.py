@@ -259,6 +259,17 @@ def _devices_are_told() -> bool:
     return _meta_registrations.device_hint(torch.empty(0, device="cpu")) == "cpu"
 
 
+def recurrent(name: str) -> Callable[..., Any]:
+    """The function behind a recurrent layer."""
+    found: Callable[..., Any] = getattr(torch._VF, name)
+    return found
+
+
+def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
+    found: bool = tensor._has_symbolic_sizes_strides
+    return found
+
+
 def has_meta_kernel(operation: Any) -> bool:
     return _C._dispatch_has_kernel(operation.name()) and _C._dispatch_has_computed_kernel_for_dispatch_key(operation.name(), "Meta")
 
@@ -360,7 +371,7 @@ def tracing() -> Iterator[None]:
 
 def wants_numbers(error: Exception) -> bool:
     """Whether C++ stumbled over symbolic sizes where it can take plain ones only."""
-    return "with symbolic sizes/strides" in str(error)
+    return "with symbolic sizes/strides" in str(error) or "only concrete integers" in str(error)
 
 
 def fake_tensor_errors() -> tuple[type[Exception], ...]:
