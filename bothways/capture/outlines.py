@@ -59,8 +59,6 @@ def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    if len(tensors) < 3:
-        raise NotThin("a plain product")
     return functools.reduce(torch.matmul, tensors)
 
 
@@ -123,17 +121,14 @@ def _recurrent(count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
 
 # Images ----------------------------------------------------------------------------------------------------------
 
+# The operation behind each mode and number of dimensions.
 RESIZED: dict[tuple[str, int], Any] = {
-    ("nearest", 1): torch.ops.aten.upsample_nearest1d.default,
-    ("nearest", 2): torch.ops.aten.upsample_nearest2d.default,
-    ("nearest", 3): torch.ops.aten.upsample_nearest3d.default,
-    ("nearest-exact", 1): torch.ops.aten._upsample_nearest_exact1d.default,
-    ("nearest-exact", 2): torch.ops.aten._upsample_nearest_exact2d.default,
-    ("nearest-exact", 3): torch.ops.aten._upsample_nearest_exact3d.default,
-    ("linear", 1): torch.ops.aten.upsample_linear1d.default,
-    ("bilinear", 2): torch.ops.aten.upsample_bilinear2d.default,
-    ("bicubic", 2): torch.ops.aten.upsample_bicubic2d.default,
-    ("trilinear", 3): torch.ops.aten.upsample_trilinear3d.default,
+    **{("nearest", spatial): torch_compat.aten(f"upsample_nearest{spatial}d") for spatial in (1, 2, 3)},
+    **{("nearest-exact", spatial): torch_compat.aten(f"_upsample_nearest_exact{spatial}d") for spatial in (1, 2, 3)},
+    ("linear", 1): torch_compat.aten("upsample_linear1d"),
+    ("bilinear", 2): torch_compat.aten("upsample_bilinear2d"),
+    ("bicubic", 2): torch_compat.aten("upsample_bicubic2d"),
+    ("trilinear", 3): torch_compat.aten("upsample_trilinear3d"),
 }
 
 

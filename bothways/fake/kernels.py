@@ -76,6 +76,8 @@ def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., An
 
 def _in_cpp(operation: Any) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
+        if not any(map(_holds_tensor, (*args, *kwargs.values()))):
+            raise NotThin("what makes tensors from numbers would make real ones")
         with torch_compat.no_modes():
             try:
                 result = operation(*_map_tensors(args, _on_meta), **_map_tensors(kwargs, _on_meta))
@@ -84,6 +86,10 @@ def _in_cpp(operation: Any) -> Callable[..., Any]:
         return _map_tensors(result, _of_meta)
 
     return rule
+
+
+def _holds_tensor(tree: Any) -> bool:
+    return any(map(_holds_tensor, tree)) if isinstance(tree, (list, tuple)) else isinstance(tree, torch.Tensor)
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

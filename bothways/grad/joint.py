@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from bothways.grad.origins import Origins
 from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
 from bothways.runtime.torch_state import restore, torch_state
+from bothways.symbols import Frozen
 
 
 class NotDifferentiable(Exception):
@@ -160,7 +162,7 @@ def trace_joint(
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
         return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
-    except NotThin as error:
+    except (NotThin, Frozen) as error:
         if sizes is not None:
             if not sizes.may_specialise:
                 raise NotForAllSizes(str(error)) from error
@@ -186,7 +188,8 @@ def trace_with_sizes(
         mode = ThinMode()
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
-        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
+        with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
+            joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
         if sizes.environment.version == known:
             joint.sizes = sizes
             return joint

@@ -24,8 +24,8 @@ from bothways.symbols import (
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """``outlines`` are tensors without data, laid out like the inputs, with symbolic sizes. Where they ``may_specialise``,
-    what cannot be told for all sizes is told for those of this call."""
+    """``outlines`` are tensors without data, laid out like the inputs, with symbolic sizes. Where they
+    ``may_specialise``, what cannot be told for all sizes is told for those of this call."""
 
     environment: Environment
     symbols: tuple[Symbol, ...]

@@ -17,7 +17,7 @@ from bothways.fake import NotThin
 from bothways.grad.joint import USUAL, NotDifferentiable, trace_with_sizes
 from bothways.grad.sizes import Sizes, is_size, sizes_of
 from bothways.grad.split import CONTEXTS, Stretch, interface, module_of
-from bothways.symbols import Undecided
+from bothways.symbols import Frozen, Undecided
 
 
 def mark_unsized(graph: torch.fx.GraphModule, sizes: Sizes, grad: bool) -> bool:
@@ -59,7 +59,7 @@ def _refuses(stretch: Stretch, symbols: Sequence[torch.fx.Node], sizes: Sizes, g
     with sizes.environment.later():
         try:
             trace_with_sizes(module.forward, stand_ins, grad, USUAL, own[0])
-        except NotThin:
+        except (NotThin, Frozen):
             return True
         except (NotDifferentiable, Undecided, Unsupported, RuntimeError):
             return False

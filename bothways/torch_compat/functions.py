@@ -259,6 +259,11 @@ def _devices_are_told() -> bool:
     return _meta_registrations.device_hint(torch.empty(0, device="cpu")) == "cpu"
 
 
+def aten(name: str) -> Any:
+    """An operation by its name."""
+    return getattr(torch.ops.aten, name).default
+
+
 def recurrent(name: str) -> Callable[..., Any]:
     """The function behind a recurrent layer."""
     found: Callable[..., Any] = getattr(torch._VF, name)
@@ -271,7 +276,8 @@ def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
 
 
 def has_meta_kernel(operation: Any) -> bool:
-    return _C._dispatch_has_kernel(operation.name()) and _C._dispatch_has_computed_kernel_for_dispatch_key(operation.name(), "Meta")
+    name = operation.name()
+    return _C._dispatch_has_kernel(name) and _C._dispatch_has_computed_kernel_for_dispatch_key(name, "Meta")
 
 
 def with_index(device: torch.device) -> torch.device:
