@@ -175,7 +175,7 @@ def _upsample_bilinear(tensor: torch.Tensor, size: Any = None, scale_factor: Any
     return _interpolate(tensor, size, scale_factor, mode="bilinear", align_corners=True)
 
 
-# Waves -----------------------------------------------------------------------------------------------------------
+# Waves and numbers -----------------------------------------------------------------------------------------------
 
 
 def _stft(
@@ -211,6 +211,28 @@ def _linspace(
     return torch.empty((steps,), dtype=dtype or torch.get_default_dtype(), **kept)
 
 
+# Sizes that such operations take as plain numbers ------------------------------------------------------------------
+
+
+def _window(length: Any, *args: Any, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    kept = {name: options[name] for name in ("device", "requires_grad") if options.get(name) is not None}
+    if options.get("layout") not in (None, torch.strided) or options.get("pin_memory"):
+        raise NotThin("a window of another kind")
+    return torch.empty((length,), dtype=dtype or torch.get_default_dtype(), **kept)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+    if not isinstance(num_classes, torch.SymInt) or tensor.dtype is not torch.int64:
+        raise NotThin("classes that are counted")
+    return tensor.new_empty((*tensor.shape, num_classes))
+
+
+def _vander(tensor: torch.Tensor, N: Any = None, **options: Any) -> torch.Tensor:
+    if tensor.dim() < 1 or not tensor.is_floating_point():
+        raise NotThin("powers of other than floats")
+    return _made_from(tensor.new_empty((*tensor.shape, tensor.shape[-1] if N is None else N)), (tensor,))
+
+
 OUTLINES: dict[Any, Callable[..., Any]] = {
     torch.kron: _kron,
     torch.Tensor.kron: _kron,
@@ -234,4 +256,11 @@ OUTLINES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.stft: _stft,
     torch.linspace: _linspace,
     torch.logspace: _linspace,
+    torch.hann_window: _window,
+    torch.hamming_window: _window,
+    torch.blackman_window: _window,
+    torch.bartlett_window: _window,
+    F.one_hot: _one_hot,
+    torch.vander: _vander,
+    torch.linalg.vander: _vander,
 }

@@ -15,6 +15,7 @@ import torch
 from bothways import torch_compat
 from bothways.errors import Unsupported
 from bothways.fake.layout import contiguous, same_sizes
+from bothways.fake.rules import in_place, into
 from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, offset, restride
 from bothways.symbols import Undecided
 
@@ -51,12 +52,23 @@ def _resized(tensor: ThinTensor, size: Sequence[int], *, memory_format: Any = No
 def by_kernel(operation: Any) -> Callable[..., Any] | None:
     """A rule that asks PyTorch's kernels about an operation; None where they would not tell all of it."""
     schema = operation._schema
-    if schema.is_mutable or operation.name() in MISTAKEN or any(one.alias_info is not None for one in schema.returns):
+    if schema.is_mutable:
+        return _writing(operation)
+    if operation.name() in MISTAKEN or any(one.alias_info is not None for one in schema.returns):
         return None
     function = torch_compat.shape_function(operation)
     if function is not None:
         return _in_python(operation, function)
     return _in_cpp(operation) if torch_compat.has_meta_kernel(operation) else None
+
+
+def _writing(operation: Any) -> Callable[..., Any] | None:
+    """For what writes: the form that makes a new tensor says what has to fit into the one that is written."""
+    found = torch_compat.functional_form(operation)
+    asked = None if found is None else by_kernel(found[0])
+    if found is None or asked is None:
+        return None
+    return in_place(asked) if found[1] is None else into(asked, found[1])
 
 
 def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., Any]:

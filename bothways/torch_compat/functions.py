@@ -259,6 +259,29 @@ def _devices_are_told() -> bool:
     return _meta_registrations.device_hint(torch.empty(0, device="cpu")) == "cpu"
 
 
+def functional_form(operation: Any) -> tuple[Any, str | None] | None:
+    """The operation that makes a new tensor where this one writes to its first argument, or to one that is named."""
+    namespace, _, full = operation.name().partition("::")
+    name, _, overload = full.partition(".")
+    schema = operation._schema
+    written = [argument for argument in schema.arguments if argument.alias_info is not None]
+    if namespace != "aten" or len(written) != 1 or len(schema.returns) != 1:
+        return None
+    target = written[0].name if written[0].is_out else None
+    if target is not None:
+        wanted = f"{name}.{overload.removesuffix('out').rstrip('_')}"
+    elif name.endswith("_") and schema.arguments[0] is not None and schema.arguments[0].alias_info is not None:
+        wanted = f"{name[:-1]}.{overload}"
+    else:
+        return None
+    packet, _, chosen = wanted.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), chosen or "default", None)
+    if found is None or found._schema.is_mutable:
+        return None
+    kept = [argument.name for argument in schema.arguments if argument.name != target]
+    return (found, target) if kept == [argument.name for argument in found._schema.arguments] else None
+
+
 def aten(name: str) -> Any:
     """An operation by its name."""
     return getattr(torch.ops.aten, name).default

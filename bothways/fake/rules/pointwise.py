@@ -53,6 +53,12 @@ def unary(takes: frozenset[torch.dtype], result: DtypeRule = same) -> Rule:
     return rule
 
 
+def _conj_physical(operand: ThinTensor) -> Spec:
+    if operand.dtype not in COMPLEX.values() or 0 in operand.shape:
+        raise NotThin("numbers without an imaginary part")
+    return Spec(*iterated((tuple(operand.shape),), (operand.stride(),)), operand.dtype)
+
+
 def _copied(takes: frozenset[torch.dtype]) -> Rule:
     """Like ``unary`` for what writes into an empty copy, which keeps even the strides of nothing."""
 
@@ -257,6 +263,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
         "special_shifted_chebyshev_polynomial_w special_zeta",
         nary((0, 1), PRECISE, computes=to_floating, each=PRECISE),
     ),
+    ("_conj_physical", _conj_physical),
     ("igamma igammac", nary((0, 1), FLOATING & PRECISE, each=FLOATING & PRECISE)),
     ("complex polar", nary((0, 1), FLOATING & PRECISE, COMPLEX.__getitem__, one_dtype=True)),
     ("neg abs floor ceil round trunc relu", unary(NUMERIC)),
