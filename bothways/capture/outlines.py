@@ -157,6 +157,20 @@ def _interpolate(
     return found
 
 
+def _max_pool1d(
+    tensor: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> torch.Tensor:
+    if return_indices:
+        raise NotThin("which takes sizes as they are")
+    return torch.max_pool1d_with_indices(tensor, kernel_size, stride or [], padding, dilation, ceil_mode)[0]
+
+
 def scaled(size: Any, factor: Any) -> Any:
     """How long ``size`` elements are after scaling: PyTorch multiplies as floats and cuts off."""
     if not isinstance(factor, (int, float)) or factor <= 0 or not math.isfinite(factor):
@@ -248,6 +262,8 @@ OUTLINES: dict[Any, Callable[..., Any]] = {
     torch_compat.recurrent("gru"): _recurrent(1),
     torch_compat.recurrent("rnn_tanh"): _recurrent(1),
     torch_compat.recurrent("rnn_relu"): _recurrent(1),
+    F.max_pool1d: _max_pool1d,
+    torch.max_pool1d: _max_pool1d,
     F.interpolate: _interpolate,
     F.upsample: _interpolate,
     F.upsample_nearest: _upsample_nearest,
