@@ -35,6 +35,7 @@ def test_one_program_serves_sizes_that_change(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_few_operations_freeze_sizes(backend, part):

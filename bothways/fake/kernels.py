@@ -52,6 +52,8 @@ def _resized(tensor: ThinTensor, size: Sequence[int], *, memory_format: Any = No
 def by_kernel(operation: Any) -> Callable[..., Any] | None:
     """A rule that asks PyTorch's kernels about an operation; None where they would not tell all of it."""
     schema = operation._schema
+    if operation.name().startswith("aten::_foreach_"):  # whose kernels are those of each element, and say less
+        return None
     if schema.is_mutable:
         return _writing(operation)
     if operation.name() in MISTAKEN or any(one.alias_info is not None for one in schema.returns):
