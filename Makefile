@@ -72,7 +72,8 @@ faults: $(READY)
 
 conformance: $(READY)
 	rm -rf build/conformance
-	BOTHWAYS_CONFORMANCE=build/conformance $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_native_opinfo.py; \
+	BOTHWAYS_CONFORMANCE=build/conformance $(BIN)/python -m pytest -q -n $(JOBS) -m slow \
+		tests/test_native_opinfo.py tests/test_dynamic_sweep.py; \
 	status=$$?; $(BIN)/python tests/conformance_report.py build/conformance docs/conformance.md && exit $$status
 
 bench: $(READY)

@@ -1,6 +1,9 @@
-"""Writes docs/conformance.md from what the slow tests of test_native_opinfo.py found: ``make conformance``.
+"""Writes docs/conformance.md from what slow tests found: ``make conformance``.
 
     python tests/conformance_report.py FOLDER_OF_FINDINGS docs/conformance.md
+
+The findings are those of test_native_opinfo.py and, in ``sizes``, of test_dynamic_sweep.py. A part of the document
+that there are no findings for stays as it is, and so does what is written by hand.
 """
 
 import json
@@ -9,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import torch
+from size_sweeping import KINDS
 from test_native_opinfo import SKIPPED, SWEEP, UNDEFINED, name_of
 
 from bothways.lower.lowerings import LOWERINGS
@@ -98,16 +102,76 @@ def report(found):
     ])  # fmt: skip
 
 
+def load_sizes(folder):
+    """Operation -> (kind, detail), for each backend."""
+    found = defaultdict(dict)
+    for path in sorted((Path(folder) / "sizes").glob("*.json")):
+        found[path.stem.rpartition("-")[0]].update(json.loads(path.read_text()))
+    return found
+
+
+def sizes_report(found):
+    names = {(backend, kind): [] for backend in found for kind in KINDS}
+    for backend, facts in found.items():
+        for name, (kind, _) in facts.items():
+            names[backend, kind].append(name)
+
+    def share(backend):
+        served = sum(len(names[backend, kind]) for kind in ("dynamic", "decided", "specialises"))
+        return f"{100 * len(names[backend, 'specialises']) / max(served, 1):.1f}%"
+
+    def everywhere(kind):
+        return sorted({name for backend in found for name in names[backend, kind]})
+
+    backends = [backend for backend in ("eager", "aot_eager", "native") if backend in found]
+    rows = [
+        f"| {kind} | {meaning} | {' | '.join(str(len(names[backend, kind])) for backend in backends)} |"
+        for kind, meaning in KINDS.items()
+    ]
+    data = [
+        name for name in everywhere("breaks") if any("dynamic_shape" in facts[name][1] for facts in found.values())
+    ]
+    return "\n".join([
+        SIZES.strip(),
+        "",
+        "Written by `make conformance`; do not edit. A sample of each operation is called four times, each time with",
+        "two of its sizes larger, wherever these occur; results and gradients are compared with eager's.",
+        "",
+        f"| | | {' | '.join(backends)} |",
+        f"| --- | --- | {' | '.join('---' for _ in backends)} |",
+        *rows,
+        f"| share | of the first three, those that specialise | {' | '.join(map(share, backends))} |",
+        "",
+        f"**Specialising**: {listed(everywhere('specialises'))}.",
+        "",
+        f"**Decided by sizes**: {listed(everywhere('decided'))}.",
+        "",
+        f"**Depending on data**: {listed(data)}.",
+        "",
+        f"**Breaking for another reason**: {listed(set(everywhere('breaks')) - set(data))}.",
+        "",
+        f"**Without variants**: {listed(everywhere('no variants'))}.",
+        "",
+    ])  # fmt: skip
+
+
+NATIVE = "# Conformance of the native backend\n"
+SIZES = "# Operations whose sizes change\n"
 BY_HAND = "# Conformance with PyTorch's own tests of its compiler\n"
 
 
-def kept(path: Path) -> str:
-    """The part of the document that is written by hand."""
-    _, mark, text = path.read_text().partition(BY_HAND) if path.exists() else ("", "", "")
-    return f"\n{mark}{text}" if mark else ""
+def kept(text: str) -> dict[str, str]:
+    """The parts of the document as they are."""
+    places = sorted((text.index(mark), mark) for mark in (NATIVE, SIZES, BY_HAND) if mark in text)
+    ends = [place for place, _ in places[1:]] + [len(text)]
+    return {mark: text[place:end].rstrip() + "\n" for (place, mark), end in zip(places, ends, strict=True)}
 
 
 if __name__ == "__main__":
     document = Path(sys.argv[2])
-    by_hand = kept(document)
-    document.write_text(report(load(sys.argv[1])) + by_hand)
+    parts = kept(document.read_text() if document.exists() else "")
+    if native := load(sys.argv[1]):
+        parts[NATIVE] = report(native)
+    if sizes := load_sizes(sys.argv[1]):
+        parts[SIZES] = sizes_report(sizes)
+    document.write_text("\n".join(parts[mark] for mark in (NATIVE, SIZES, BY_HAND) if mark in parts))

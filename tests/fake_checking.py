@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from bothways.fake import NotThin, answer, thin_like
 from bothways.fake.mode import UNFORESEEN
+from bothways.fake.rules import rule_for
 from bothways.torch_compat import tree_flatten, tree_map_only, tree_unflatten
 
 # Errors that no rule can foresee.
@@ -110,7 +111,8 @@ class Checking(TorchDispatchMode):
         try:
             real = func(*args, **kwargs)
         except Exception as error:
-            if any(text in str(error) for text in ABOUT_DATA):
+            # PyTorch's own kernels for shapes do not look at all that is refused when the operation runs.
+            if any(text in str(error) for text in ABOUT_DATA) or rule_for(func) is None:
                 raise
             self.wrong.append((name, describe((args, kwargs)), f"raises {type(error).__name__}: {error}", "answers"))
             raise

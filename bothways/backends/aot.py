@@ -17,11 +17,12 @@ from bothways import torch_compat
 from bothways.config import config
 from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
-from bothways.grad.joint import NotDifferentiable
+from bothways.grad.joint import NotDifferentiable, NotForAllSizes
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
-from bothways.grad.sizes import sizes_of
+from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
@@ -62,14 +63,30 @@ def aot(
             layouts = _layouts(graph.graph)
             memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
             function, turns = noting_origins(graph), turns_images and not reads and not _lays_out(graph)
-            return differentiate(
-                function, inputs, fw_compiler, bw_compiler or fw_compiler, reads, layouts, memo, sizes, turns
-            )
+            compilers = fw_compiler, bw_compiler or fw_compiler
+            try:
+                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
+            except NotForAllSizes:
+                assert sizes is not None
+                parts = around_unsized(graph, inputs, sizes)
+                if parts is not None:
+                    return parts
+                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
             chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=True)
             if chain is not None:
                 return chain.forward
             return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
+
+    def around_unsized(
+        graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
+    ) -> Callable[..., Any] | None:
+        """The graph cut where operations ask for plain sizes; None where none does by itself."""
+        grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        if not mark_unsized(graph, sizes, grad):
+            return None
+        chain = split(graph, compile_whole, grad=grad)
+        return None if chain is None else chain.forward
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):

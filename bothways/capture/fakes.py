@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.capture.outlines import OUTLINES
 from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_outline
@@ -138,6 +139,16 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         return Fake(None, prediction.device, prediction)
     fakes = list(_fakes_in((args, kwargs)))
     known = {id(fake.meta): fake for fake in fakes}
+    outline = _outline_of(function)
+    if outline is not None and not autocast and (any(map(_is_symbolic, fakes)) or _has_symbols((args, kwargs))):
+        try:
+            with MODE:
+                result = outline(*_replace(args, _meta), **_replace(kwargs, _meta))
+            return AsCaptured(_map_tensors(result, _from_result))
+        except Unsupported:
+            raise
+        except Exception:  # the arguments are not as the row expects: the operation itself says what it makes of them
+            pass
     try:
         # Autocast remembers casted weights by tensor; those of fakes must not be found there later.
         with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
@@ -153,6 +164,30 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
             return _run_on_torch_fakes(function, args, kwargs, fakes)
         raise FakeFailure(error) from error
     return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_result(tensor))
+
+
+@dataclass
+class AsCaptured:
+    """The result of an operation that has to run as it was captured, when others are compiled for all sizes."""
+
+    result: Any
+
+
+def _outline_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    try:
+        return OUTLINES.get(function)
+    except TypeError:  # which has no hash
+        return None
+
+
+def _is_symbolic(fake: Fake) -> bool:
+    return _has_symbols(fake.shape)
+
+
+def _has_symbols(tree: Any) -> bool:
+    if isinstance(tree, (tuple, list)):
+        return any(map(_has_symbols, tree))
+    return any(map(_has_symbols, tree.values())) if type(tree) is dict else type(tree) is torch.SymInt
 
 
 def _meta(fake: Fake) -> torch.Tensor:

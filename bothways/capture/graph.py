@@ -20,7 +20,7 @@ from bothways import torch_compat
 from bothways.capture import fakes
 from bothways.capture.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
 from bothways.capture.fake_failures import meaning_of
-from bothways.capture.fakes import Fake, FakeFailure
+from bothways.capture.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
@@ -158,6 +158,9 @@ class GraphBuilder:
             result = fakes.run(run, *given)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
+        as_captured = isinstance(result, AsCaptured)
+        if as_captured:
+            result = result.result
         if heard() != before or kernel_warns(target, *given, result):
             kind, target = self._warning(kind, target)
         node = self.graph.create_node(
@@ -167,6 +170,8 @@ class GraphBuilder:
             {name: node for name, (node, _) in keyword_pairs.items()},
         )
         self._note_origin(node)
+        if as_captured:
+            node.meta["as_captured"] = True
         return self._result(node, result, tensors)
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:

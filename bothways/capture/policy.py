@@ -39,6 +39,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.autograd.grad_mode": Treatment.INLINE,
     "torch.autograd.graph": Treatment.INLINE,
     "torch.functional": Treatment.GRAPH,
+    "torch.masked._ops": Treatment.GRAPH,
     "torch.nn": Treatment.INLINE,
     "torch.nn.functional": Treatment.GRAPH,
     "torch.nn.parallel": Treatment.BREAK,

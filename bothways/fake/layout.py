@@ -61,10 +61,10 @@ def channels_last(shape: Shape) -> Shape:
     order = CHANNELS_LAST_ORDER.get(len(shape))
     if order is None:
         raise NotThin("channels_last needs four or five dimensions")
-    return _strides_in_order(shape, order)
+    return strides_in_order(shape, order)
 
 
-def _strides_in_order(shape: Shape, order: Sequence[int]) -> Shape:
+def strides_in_order(shape: Shape, order: Sequence[int]) -> Shape:
     """Dense strides whose innermost dimension is the first in ``order``."""
     strides, step = [0] * len(shape), 1
     for dim in order:
@@ -155,7 +155,7 @@ def dense_like(shape: Shape, stride: Shape) -> Shape:
     if len(shape) < 2:
         return (1,) * len(shape)
     order = iteration_order(shape, (stride,))
-    return _strides_in_order(tuple(size or 1 for size in shape), order)
+    return strides_in_order(tuple(size or 1 for size in shape), order)
 
 
 def copy_of_memory(tensor: ThinTensor) -> ThinTensor:
@@ -213,7 +213,7 @@ def iterated(shapes: tuple[Shape, ...], strides: tuple[Shape, ...]) -> tuple[Sha
     order = iteration_order(shape, [expanded(shape, *operand) for operand in zip(shapes, strides, strict=True)])
     if order == list(reversed(range(len(shape)))):
         return shape, contiguous(shape)
-    return shape, _strides_in_order(shape, order)
+    return shape, strides_in_order(shape, order)
 
 
 def expanded(shape: Shape, own: Shape, stride: Shape) -> Shape:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.fake.kernels import by_kernel
 from bothways.fake.rules import ForEach, rule_for
-from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, thin_like
+from bothways.fake.tensor import Memory, NeedsData, NotThin, Spec, ThinTensor, fresh, thin_like
+from bothways.symbols import SYMBOLIC
 from bothways.torch_compat import DispatchMode
 
 CPU = torch.device("cpu")
@@ -24,7 +26,7 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``func`` returns for thin arguments, and for real ones, which are constants of the program."""
     rule = _known.get(func)
     if rule is None:
-        rule = _known[func] = rule_for(func) or _without_rule(func)
+        rule = _known[func] = _found(func)
     if any(_is_real(arg) for arg in args):
         args = tuple(map(_thinned, args))
     if kwargs and any(_is_real(arg) for arg in kwargs.values()):
@@ -46,6 +48,30 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return result
 
 
+def _found(func: Any) -> Callable[..., Any]:
+    """The rule for an operation; what that leaves to PyTorch is asked of its kernels."""
+    rule, kernel = rule_for(func), by_kernel(func)
+    if rule is None:
+        return _without_rule(func)
+    return rule if kernel is None else _either(rule, kernel)
+
+
+def _either(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """For plain sizes PyTorch's fake tensors are asked instead, who look at more of what is refused."""
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except NeedsData:
+            raise
+        except (NotThin, *UNFORESEEN):
+            if any(map(_is_symbolic, _flat((*args, *kwargs.values())))):
+                return kernel(*args, **kwargs)
+            raise
+
+    return ask
+
+
 def _without_rule(func: Any) -> Callable[..., Any]:
     """What is made of other operations everywhere is run as those; inference mode does not take it apart before."""
     if torch_compat.is_composite(func):
@@ -55,11 +81,18 @@ def _without_rule(func: Any) -> Callable[..., Any]:
                 return func.decompose(*args, **kwargs)
 
         return run_parts
+    asked = by_kernel(func)
+    if asked is not None:
+        return asked
 
     def decline(*args: Any, **kwargs: Any) -> Any:
         raise NotThin(f"{func} has no rule")
 
     return decline
+
+
+def _is_symbolic(arg: Any) -> bool:
+    return torch_compat.has_symbolic_sizes(arg) if isinstance(arg, torch.Tensor) else isinstance(arg, SYMBOLIC)
 
 
 def _is_real(arg: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,10 +24,15 @@ from bothways.grad.origins import Origins
 from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
 from bothways.runtime.torch_state import restore, torch_state
+from bothways.symbols import Frozen
 
 
 class NotDifferentiable(Exception):
     """The graph does something the differentiator does not express."""
+
+
+class NotForAllSizes(NotDifferentiable):
+    """Some formula wants to know sizes that are symbols."""
 
 
 class IndependentResults(NotDifferentiable):
@@ -165,7 +171,7 @@ def trace_joint(
             return joint
         except IndependentResults:
             raise
-        except (LayoutMatters, NotThin, NotDifferentiable):
+        except (LayoutMatters, NotThin, Frozen, NotDifferentiable):
             if not layouts.is_used:
                 raise
     return _trace(function, inputs, grad, moment, sizes, None)
@@ -181,14 +187,16 @@ def _trace(
 ) -> Joint:
     try:
         if sizes is not None:
-            return _trace_with_sizes(function, inputs, grad, moment, sizes, layouts)
+            return trace_with_sizes(function, inputs, grad, moment, sizes, layouts)
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
         return _trace_joint(mode, Recorder(answer=answer, layouts=layouts), fakes, function, inputs, grad, moment)
-    except NotThin:
+    except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
         if sizes is not None:
+            if not sizes.may_specialise:
+                raise NotForAllSizes(str(error)) from error
             function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
@@ -202,13 +210,13 @@ def _trace(
     return joint
 
 
-def _trace_with_sizes(
+def trace_with_sizes(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
     sizes: Sizes,
-    layouts: Layouts | None,
+    layouts: Layouts | None = None,
 ) -> Joint:
     """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
     while True:
@@ -217,7 +225,8 @@ def _trace_with_sizes(
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
         recorder = Recorder(answer=answer, layouts=layouts)
-        joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment)
+        with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
+            joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment)
         if sizes.environment.version == known:
             joint.sizes = sizes
             return joint

@@ -226,7 +226,8 @@ class SizedGraph(DifferentiatedGraph):
             try:
                 # Of the graph itself: this one has the numbers of one call in the place of its symbols.
                 function = self.function.func  # type: ignore[attr-defined]
-                joint = trace_joint(function, given, True, Moment(symbolic, autocast), self.sizes, self._expected)
+                moment, sizes = Moment(symbolic, autocast), self.sizes.specialising
+                joint = trace_joint(function, given, True, moment, sizes, self._expected)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
         if _forward_operations(joint) != self._operations:

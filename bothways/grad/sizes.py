@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +24,17 @@ from bothways.symbols import (
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """``outlines`` are tensors without data, laid out like the inputs, with symbolic sizes."""
+    """``outlines`` are tensors without data, laid out like the inputs, with symbolic sizes. Where they
+    ``may_specialise``, what cannot be told for all sizes is told for those of this call."""
 
     environment: Environment
     symbols: tuple[Symbol, ...]
     outlines: tuple[torch.Tensor, ...]
+    may_specialise: bool = False
+
+    @property
+    def specialising(self) -> Sizes:
+        return replace(self, may_specialise=True)
 
     @property
     def numbers(self) -> list[Any]:

@@ -240,11 +240,11 @@ def _chained(
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
     for index, stretch in enumerate(stretches):
-        inputs, outputs = _interface(stretch, numbers)
+        inputs, outputs = interface(stretch, numbers)
         name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
         inputs = [*symbols, *inputs]
         kind = sized_part(list(symbols)) if symbols else Part
-        part = kind(_module(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
+        part = kind(module_of(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
         if stretch.as_captured:
             generated.as_captured(part.module, why_captured(stretch.nodes), f"part {index + 1} of {len(stretches)}")
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
@@ -256,7 +256,7 @@ def _chained(
     return torch.fx.GraphModule(torch.nn.Module(), chain)
 
 
-def _interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+def interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
     """What a stretch reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
     them."""
     own = set(stretch.nodes)
@@ -265,7 +265,7 @@ def _interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torc
     return inputs, [node for node in stretch.nodes if node in numbers or any(user not in own for user in node.users)]
 
 
-def _module(
+def module_of(
     stretch: Stretch, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bothways.symbols.environment import Condition, Environment, Undecided, spelled
+from bothways.symbols.environment import Condition, Environment, Frozen, Undecided, spelled
 from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
 from bothways.symbols.graphs import SYMBOLIC, SizeNodes
 from bothways.symbols.node import RealNode, SizeNode, size
 from bothways.symbols.reals import Real
 
 __all__ = [
-    "SYMBOLIC", "Applied", "Atom", "Condition", "Environment", "Expression", "Real", "RealNode", "SizeNode",
+    "SYMBOLIC", "Applied", "Atom", "Condition", "Environment", "Expression", "Frozen", "Real", "RealNode", "SizeNode",
     "SizeNodes", "Symbol", "Undecided", "expression_of", "hint", "size", "spelled",
 ]  # fmt: skip
 

@@ -32,6 +32,10 @@ class Undecided(Exception):
     """The answer depends on a number that nobody knows before the program runs."""
 
 
+class Frozen(Exception):
+    """A symbol would become the number of this call, where that was not wanted."""
+
+
 def refuse(asked: Expression | Real, question: str) -> bool:
     raise Undecided(f"{asked} is known only when the program runs")
 
@@ -93,6 +97,7 @@ class Environment:
         self.on_unknown: Callable[[Expression | Real, str], bool] = refuse
         self.known = Knowledge()
         self.version = 0  # changes with what is known
+        self.freezes = True  # whether symbols may become the numbers of this call
         self._lock = Lock(self._recover)
         self._put_aside: list[tuple[Any, ...]] = []  # by each ``later`` that is not over
 
@@ -121,6 +126,15 @@ class Environment:
         """Inside of it the program is finished: what is assumed, by other values maybe, goes into the list."""
         with self._lock:
             yield from self._later(values)
+
+    @contextmanager
+    def unfrozen(self) -> Iterator[None]:
+        """Inside of it whatever would make a number of a symbol raises ``Frozen``."""
+        before, self.freezes = self.freezes, False
+        try:
+            yield
+        finally:
+            self.freezes = before
 
     def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
         self._put_aside.append((self.values, self.on_condition, self.known, self.unknown))
@@ -209,6 +223,8 @@ class Environment:
         self._need_value(expression)
         value = expression.value(self.values)
         if expression.constant is None:
+            if not self.freezes:
+                raise Frozen(f"{expression} has to be a plain number")
             # Each symbol by itself: a product that must be 12 is guarded as its factors.
             for symbol in sorted(expression.symbols()):
                 own = Expression.atom(symbol)

@@ -4,5 +4,6 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 """
 
 from bothways.torch_compat.functions import *  # noqa: F403
+from bothways.torch_compat.kernels import *  # noqa: F403
 from bothways.torch_compat.names import *  # noqa: F403
 from bothways.torch_compat.tensor_memory import *  # noqa: F403

@@ -238,6 +238,8 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
 def is_composite(operation: Any) -> bool:
     """Whether an operation is, on every device, made of others."""
     has_kernel, name = _C._dispatch_has_kernel_for_dispatch_key, operation.name()
+    if not _C._dispatch_has_kernel(name):  # a question such as ``aten::size``, which C++ asks a tensor
+        return False
     return has_kernel(name, "CompositeImplicitAutograd") and not (has_kernel(name, "CPU") or has_kernel(name, "CUDA"))
 
 
@@ -338,7 +340,7 @@ def tracing() -> Iterator[None]:
 
 def wants_numbers(error: Exception) -> bool:
     """Whether C++ stumbled over symbolic sizes where it can take plain ones only."""
-    return "with symbolic sizes/strides" in str(error)
+    return "with symbolic sizes/strides" in str(error) or "only concrete integers" in str(error)
 
 
 def fake_tensor_errors() -> tuple[type[Exception], ...]:

@@ -60,7 +60,7 @@ def rule_for(operation: Any) -> Rule | None:
     outputs = [argument for argument in operation._schema.arguments if argument.is_out]
     if outputs:
         base = TABLE.get(f"{name}.{overload.removesuffix('out').rstrip('_') or 'default'}") or TABLE.get(name)
-        return None if base is None or len(outputs) > 1 else _into(base, outputs[0].name)
+        return None if base is None or len(outputs) > 1 else into(base, outputs[0].name)
     found = TABLE.get(f"{name}.{overload or 'default'}") or TABLE.get(name)
     if found is not None:
         return found
@@ -70,28 +70,28 @@ def rule_for(operation: Any) -> Rule | None:
         renamed = IN_PLACE.get(f"{name}.{overload or 'default'}", f"{name[:-1]}.{overload or 'default'}")
         base = TABLE.get(renamed) or TABLE.get(name[:-1])
         if base is not None:
-            return _in_place(base)
+            return in_place(base)
     return None
 
 
-def _in_place(base: Rule) -> Rule:
+def in_place(base: Rule) -> Rule:
     """The functional form says what would come out: a view to become, or what has to fit into the first argument."""
 
-    def in_place(target: ThinTensor, *args: Any, **kwargs: Any) -> ThinTensor:
+    def in_place_rule(target: ThinTensor, *args: Any, **kwargs: Any) -> ThinTensor:
         result = base(target, *args, **kwargs)
         if type(result) is ThinTensor and result.memory is target.memory and result.dtype is target.dtype:
             return restride(target, result)
         return check_fits(result, target)
 
-    return in_place
+    return in_place_rule
 
 
-def _into(base: Rule, name: str) -> Rule:
-    def into(*args: Any, **kwargs: Any) -> ThinTensor:
+def into(base: Rule, name: str) -> Rule:
+    def into_rule(*args: Any, **kwargs: Any) -> ThinTensor:
         target = kwargs.pop(name)
         return check_fits(base(*args, **kwargs), target)
 
-    return into
+    return into_rule
 
 
 def check_fits(result: Any, target: Any) -> ThinTensor:

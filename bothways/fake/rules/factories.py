@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.fake.layout import broadcast, contiguous, copy_of_memory, in_format
+from bothways.fake.layout import broadcast, contiguous, copy_of_memory, in_format, strides_in_order
 from bothways.fake.promotion import REAL, number_dtype
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor, fresh
 
@@ -63,6 +63,13 @@ def _integers(*args: Any) -> torch.dtype:
 
 def _of_value(size: Any, value: Any) -> torch.dtype:
     return number_dtype(value)
+
+
+def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> ThinTensor:
+    """Dimensions in the order in which they lie in memory, the outermost first."""
+    if sorted(physical_layout) != list(range(len(size))):
+        raise NotThin("an order of other dimensions")
+    return _empty_strided(size, strides_in_order(tuple(size), physical_layout[::-1]), **options)
 
 
 def _empty_strided(
@@ -197,6 +204,7 @@ RULES: dict[str, Rule] = {
     "randint.low": factory(_integers, 2),
     "randint.low_generator": factory(_integers, 2),
     "empty_strided": _empty_strided,
+    "empty_permuted": _empty_permuted,
     "scalar_tensor": _scalar_tensor,
     "arange": _arange,
     "randperm": _randperm,

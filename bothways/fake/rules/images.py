@@ -87,6 +87,39 @@ def _pixel_shuffle(tensor: ThinTensor, factor: int) -> Spec:
     return Spec(shape, contiguous(shape), tensor.dtype)
 
 
+def _pixel_unshuffle(tensor: ThinTensor, factor: int) -> Spec:
+    if tensor.dim() < 3 or factor < 1 or not tensor.is_contiguous() or 0 in tensor.shape:
+        raise NotThin("sizes that do not fit")
+    *outer, channels, height, width = tensor.shape
+    if height % factor or width % factor:
+        raise NotThin("sizes that do not fit")
+    shape = (*outer, channels * factor**2, height // factor, width // factor)
+    return Spec(shape, contiguous(shape), tensor.dtype)
+
+
+def _channel_shuffle(tensor: ThinTensor, groups: int) -> Spec:
+    if tensor.dim() < 3 or groups < 1 or tensor.shape[1] % groups or 0 in tensor.shape or not tensor.is_contiguous():
+        raise NotThin("channels that do not fit")
+    return Spec(tuple(tensor.shape), contiguous(tuple(tensor.shape)), tensor.dtype)
+
+
+def _unpooled(tensor: ThinTensor, indices: ThinTensor, size: Sequence[int]) -> Spec:
+    _check(tensor, (3, 4))
+    if indices.dtype is not torch.int64 or indices.shape != tensor.shape or len(size) != 2:
+        raise NotThin("indices that do not fit")
+    return _like(tensor, (*tensor.shape[:-2], *size))
+
+
+def _sampled(tensor: ThinTensor, grid: ThinTensor, *parameters: Any) -> Spec:
+    """Images are looked at where a grid says, into memory without any order of its own."""
+    _check(tensor, (4,))
+    _check(grid, (4,))
+    if grid.dtype is not tensor.dtype or grid.shape[-1] != 2 or grid.shape[0] != tensor.shape[0]:
+        raise NotThin("a grid that does not fit")
+    shape = (*tensor.shape[:2], *grid.shape[1:3])
+    return Spec(shape, contiguous(shape), tensor.dtype)
+
+
 NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 
 RULES: dict[str, Rule] = {
@@ -105,4 +138,8 @@ RULES: dict[str, Rule] = {
     **{f"reflection_pad{spatial}d_backward": _padded_backward for spatial in (1, 2, 3)},
     **{f"replication_pad{spatial}d_backward": _padded_backward for spatial in (1, 2, 3)},
     "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
+    "channel_shuffle": _channel_shuffle,
+    "max_unpool2d": _unpooled,
+    "grid_sampler_2d": _sampled,
 }

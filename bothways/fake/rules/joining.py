@@ -62,9 +62,10 @@ def _flip(tensor: ThinTensor, dims: Sequence[int]) -> Spec:
 
 
 def _rolled(tensor: ThinTensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Spec:
-    if len(dims) != 1 or len(shifts) != 1 or not tensor.numel() or not tensor.dim():
-        raise NotThin("a roll in several steps, or of nothing")
-    wrap_dim(dims[0], tensor.dim())
+    if not dims or len(dims) != len(shifts) or not tensor.numel() or not tensor.dim():
+        raise NotThin("a roll of all elements, or of nothing")
+    for dim in dims:
+        wrap_dim(dim, tensor.dim())
     shape = tuple(tensor.shape)
     return Spec(shape, contiguous(shape), tensor.dtype)
 

@@ -53,6 +53,12 @@ def unary(takes: frozenset[torch.dtype], result: DtypeRule = same) -> Rule:
     return rule
 
 
+def _conj_physical(operand: ThinTensor) -> Spec:
+    if operand.dtype not in COMPLEX.values() or 0 in operand.shape:
+        raise NotThin("numbers without an imaginary part")
+    return Spec(*iterated((tuple(operand.shape),), (operand.stride(),)), operand.dtype)
+
+
 def _copied(takes: frozenset[torch.dtype]) -> Rule:
     """Like ``unary`` for what writes into an empty copy, which keeps even the strides of nothing."""
 
@@ -232,6 +238,9 @@ _COMPARISON = nary((0, 1), REAL, boolean)
 _ARITHMETIC = nary((0, 1), REAL)
 _FLOATS = nary((0, 1), FLOATING)
 
+PRECISE = REAL - {torch.bfloat16, torch.float16}
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
 ROWS: tuple[tuple[str, Rule], ...] = (
     (
         "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt "
@@ -239,6 +248,24 @@ ROWS: tuple[tuple[str, Rule], ...] = (
         "i0 deg2rad rad2deg",
         unary(REAL, to_floating),
     ),
+    (
+        "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_erfcx "
+        "special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+        "special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
+        "special_spherical_bessel_j0",
+        unary(PRECISE, to_floating),
+    ),
+    (
+        "special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
+        "special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he "
+        "special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t "
+        "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v "
+        "special_shifted_chebyshev_polynomial_w special_zeta",
+        nary((0, 1), PRECISE, computes=to_floating, each=PRECISE),
+    ),
+    ("_conj_physical", _conj_physical),
+    ("igamma igammac", nary((0, 1), FLOATING & PRECISE, each=FLOATING & PRECISE)),
+    ("complex polar", nary((0, 1), FLOATING & PRECISE, COMPLEX.__getitem__, one_dtype=True)),
     ("neg abs floor ceil round trunc relu", unary(NUMERIC)),
     ("sign sgn", unary(REAL)),
     ("nan_to_num", _copied(REAL)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bothways.fake.layout import broadcast, contiguous
+import torch
+
+from bothways.fake.layout import broadcast, contiguous, strides_in_order
 from bothways.fake.promotion import FLOATING, NUMERIC
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
 
@@ -70,7 +72,24 @@ def _dot(one: ThinTensor, other: ThinTensor) -> Spec:
     return _product((), one, other)
 
 
+def _solve_triangular(
+    matrix: ThinTensor, other: ThinTensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Spec:
+    """What LAPACK leaves in memory column by column."""
+    one, two = tuple(matrix.shape), tuple(other.shape)
+    if len(one) < 2 or len(two) < 2 or one[-1] != one[-2] or two[-2 if left else -1] != one[-1]:
+        raise NotThin("matrices that do not fit")
+    if matrix.dtype is not other.dtype or matrix.dtype not in (torch.float32, torch.float64):
+        raise NotThin("numbers that LAPACK does not know")
+    shape = (*broadcast((one[:-2], two[:-2])), *two[-2:])
+    order = (len(shape) - 2, len(shape) - 1, *reversed(range(len(shape) - 2)))
+    if 0 in shape:
+        raise NotThin("nothing to solve")
+    return Spec(shape, strides_in_order(shape, order), matrix.dtype)
+
+
 RULES = {
+    "linalg_solve_triangular": _solve_triangular,
     "mm": _mm,
     "bmm": _bmm,
     "addmm": _added(2),

@@ -10,7 +10,9 @@ import torch
 
 from bothways.fake.layout import contiguous, copy_of_memory, wrap_dim
 from bothways.fake.tensor import NotThin, Shape, ThinTensor, extent, offset, view
+from bothways.symbols import hint
 
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 OPEN_END = 2**63 - 1  # what PyTorch makes of ``x[1:]``
 
 
@@ -187,7 +189,11 @@ def _split(tensor: ThinTensor, size: int, dim: int = 0) -> list[ThinTensor]:
         raise NotThin("a split of a scalar, or into nothing")
     if not total:
         return [same(tensor)]
-    return _split_with_sizes(tensor, [min(size, total - begin) for begin in range(0, total, size)], dim)
+    # How many parts there are is a fact of the program; how long they are may be symbols.
+    whole = hint((total - 1) // size)
+    if not whole * size < total or total > (whole + 1) * size:
+        raise NotThin("parts that do not add up")
+    return _split_with_sizes(tensor, [size] * whole + [total - whole * size], dim)
 
 
 def _split_with_sizes(tensor: ThinTensor, sizes: Sequence[int], dim: int = 0) -> list[ThinTensor]:
@@ -252,6 +258,33 @@ def _unfold(tensor: ThinTensor, dimension: int, size: int, step: int) -> ThinTen
     return _like(tensor, shape, stride)
 
 
+def _as_complex(tensor: ThinTensor) -> ThinTensor:
+    """Pairs of numbers that lie side by side, all at even places."""
+    shape, stride = _geometry(tensor)
+    if tensor.dtype not in COMPLEX or not shape or shape[-1] != 2 or stride[-1] != 1 or offset(tensor) % 2:
+        raise NotThin("no pairs of numbers")
+    if any(step % 2 for step in stride[:-1]):
+        raise NotThin("pairs at odd places")
+    return view(
+        tensor, tuple(shape[:-1]), tuple(step // 2 for step in stride[:-1]), offset(tensor) // 2, COMPLEX[tensor.dtype]
+    )
+
+
+def _conj(tensor: ThinTensor) -> ThinTensor:
+    """The same memory, read otherwise; a bit of the tensor says so, and only operations of PyTorch's own see these."""
+    if tensor.dtype not in COMPLEX.values():
+        raise NotThin("numbers without an imaginary part")
+    return same(tensor)
+
+
+def _as_real(tensor: ThinTensor) -> ThinTensor:
+    shape, stride = _geometry(tensor)
+    dtype = next((real for real, made in COMPLEX.items() if made is tensor.dtype), None)
+    if dtype is None:
+        raise NotThin("numbers without an imaginary part")
+    return view(tensor, (*shape, 2), (*(step * 2 for step in stride), 1), offset(tensor) * 2, dtype)
+
+
 def _written(part: Callable[..., ThinTensor]) -> Callable[..., ThinTensor]:
     """A copy of a tensor in which one part is replaced."""
 
@@ -270,6 +303,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "_reshape_alias": _as_strided,
     "alias": same,
     "detach": same,
+    "_conj": _conj,
     "lift_fresh": lambda tensor: tensor,
     "expand": _expand,
     "permute": _permute,
@@ -287,6 +321,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "unsafe_split_with_sizes": _split_with_sizes,
     "unbind.int": _unbind,
     "as_strided": _as_strided,
+    "view_as_complex": _as_complex,
+    "view_as_real": _as_real,
     "diagonal": _diagonal,
     "unfold": _unfold,
     "slice_scatter": _written(_slice),

@@ -1,0 +1,76 @@
+"""PyTorch's own kernels for shapes, and the operations by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._C as _C
+import torch._decomp as _decomp
+import torch._meta_registrations as _meta_registrations
+
+
+def shape_function(operation: Any) -> Callable[..., Any] | None:
+    """PyTorch's own Python for what an operation returns: a meta kernel, or the operation written in other ones."""
+    found = getattr(operation, "prim_meta_impl", None)
+    for kind in ("meta", "post_autograd", "pre_autograd"):
+        found = found or _decomp.global_decomposition_table[kind].get(operation)
+    return None if found is None or (_asks_for_device(found) and not _devices_are_told()) else found
+
+
+def _asks_for_device(function: Any) -> bool:
+    """Whether a meta kernel differs from device to device."""
+    inner = getattr(function, "__wrapped__", function)
+    return "device_hint" in getattr(getattr(inner, "__code__", None), "co_names", ())
+
+
+@functools.cache
+def _devices_are_told() -> bool:
+    """Whether meta kernels look at a tensor's device; in older versions only at that of PyTorch's own fakes."""
+    return _meta_registrations.device_hint(torch.empty(0, device="cpu")) == "cpu"
+
+
+def functional_form(operation: Any) -> tuple[Any, str | None] | None:
+    """The operation that makes a new tensor where this one writes to its first argument, or to one that is named."""
+    namespace, _, full = operation.name().partition("::")
+    name, _, overload = full.partition(".")
+    schema = operation._schema
+    written = [argument for argument in schema.arguments if argument.alias_info is not None]
+    if namespace != "aten" or len(written) != 1 or len(schema.returns) != 1:
+        return None
+    target = written[0].name if written[0].is_out else None
+    if target is not None:
+        wanted = f"{name}.{overload.removesuffix('out').rstrip('_')}"
+    elif name.endswith("_") and schema.arguments[0] is not None and schema.arguments[0].alias_info is not None:
+        wanted = f"{name[:-1]}.{overload}"
+    else:
+        return None
+    packet, _, chosen = wanted.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), chosen or "default", None)
+    if found is None or found._schema.is_mutable:
+        return None
+    kept = [argument.name for argument in schema.arguments if argument.name != target]
+    return (found, target) if kept == [argument.name for argument in found._schema.arguments] else None
+
+
+def aten(name: str) -> Any:
+    """An operation by its name."""
+    return getattr(torch.ops.aten, name).default
+
+
+def recurrent(name: str) -> Callable[..., Any]:
+    """The function behind a recurrent layer."""
+    found: Callable[..., Any] = getattr(torch._VF, name)
+    return found
+
+
+def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
+    found: bool = tensor._has_symbolic_sizes_strides
+    return found
+
+
+def has_meta_kernel(operation: Any) -> bool:
+    name = operation.name()
+    return _C._dispatch_has_kernel(name) and _C._dispatch_has_computed_kernel_for_dispatch_key(name, "Meta")
