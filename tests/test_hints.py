@@ -269,6 +269,7 @@ TOLD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("function", TOLD, ids=lambda function: function.__name__)
 def test_the_reason_and_the_hint(function):
     compiled = bothways.compile(function, backend="eager")
