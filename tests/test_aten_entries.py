@@ -43,6 +43,10 @@ def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
 
+def is_plain(value):
+    return not is_tensor(value) or value.layout is torch.strided
+
+
 def are_alike(one, other):
     """Whether two arguments are the same object, or the same number, or tensors that were made of the same number."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -220,7 +224,7 @@ def test_rows_do_what_the_overloads_do_on_the_samples_of_pytorch(part):
             continue
         for target, args, kwargs in recorded(info):
             name = str(target)
-            if counts.get(name, 100) < 20:
+            if counts.get(name, 100) < 20 and all(map(is_plain, tree_leaves((args, kwargs)))):
                 counts[name] += 1
                 with torch.no_grad():
                     args = tuple(value.detach() if is_tensor(value) else value for value in args)
