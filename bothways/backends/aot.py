@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad import differentiate, sized, twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
 from bothways.grad.joint import NotDifferentiable
 from bothways.grad.origins import noting_origins

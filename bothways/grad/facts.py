@@ -28,7 +28,8 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no
-    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only.
+    backward comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
+    ``statistics_inputs`` are changed by operations that do not say so.
     """
 
     outputs: list[Output]
@@ -42,6 +43,7 @@ class Facts:
     read_inputs: tuple[int, ...]
     strange_inputs: tuple[int, ...]
     uneven_inputs: tuple[int, ...]
+    statistics_inputs: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -63,15 +65,27 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
     places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    reached = [found for found, moves in zip(joint.reached, joint.differentiable, strict=True) if moves]
+    pairs = list(zip(joint.reached, joint.differentiable, strict=True))[: len(joint.results) - joint.hidden]
+    reached = [found for found, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), bool(joint.random_nodes),
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
-        tuple(sorted(anywhere - everywhere)),
+        tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
     )  # fmt: skip
+
+
+def _statistics_inputs(joint: Joint) -> tuple[int, ...]:
+    """The running statistics among the inputs: a batch norm updates them although its schema does not mention it."""
+    found: set[torch.fx.Node] = set()
+    for node in joint.forward_nodes:
+        schema = getattr(node.target, "_schema", None)
+        named = zip(() if schema is None else schema.arguments, node.args, strict=False)
+        given = [value for argument, value in named if argument.name in ("running_mean", "running_var")]
+        found.update(value for value in given if isinstance(value, torch.fx.Node))
+    return tuple(index for index, node in enumerate(joint.primals) if node in found)
 
 
 def facts_from(data: dict[str, Any]) -> Facts:

@@ -68,17 +68,20 @@ class Result:
 
 Output = View | Result | None
 Strides = tuple[tuple[int, ...] | None, ...]
+Variables = dict[torch.fx.Node, torch.Tensor]
 
 
 class Moment(NamedTuple):
     """What a backward meets when it runs, and depends on.
 
     ``strides`` are those of the gradient each result receives, None for those that receive none; by default every
-    differentiable result receives one laid out like itself. ``autocast`` is ``torch_compat.autocast_now()``.
+    differentiable result receives one laid out like itself. ``autocast`` is ``torch_compat.autocast_now()``; ``again``
+    says that the gradients are differentiated in turn, for which eager has other formulas here and there.
     """
 
     strides: Strides | None = None
     autocast: tuple[object, ...] | None = None
+    again: bool = False
 
 
 USUAL = Moment()
@@ -90,7 +93,8 @@ class Joint:
 
     A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
     of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
-    finds behind each result: in eager a backward through the others does not come near them.
+    finds behind each result: in eager a backward through the others does not come near them. The last results, as many
+    as ``hidden`` says, are no outputs: a backward that is differentiated again reads them.
     """
 
     recorder: Recorder
@@ -107,6 +111,8 @@ class Joint:
     moment: Moment = USUAL
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
     sizes: Sizes | None = None
+    hidden: int = 0
+    variables: Variables = field(default_factory=dict)
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
@@ -116,6 +122,12 @@ class Joint:
             for node in self.recorder.graph.nodes
             if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node))
         ]
+
+    def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:
+        """The gradients, None in the place of those that are not wanted."""
+        if wanted is None:
+            return self.gradients
+        return [node if want else None for node, want in zip(self.gradients, wanted, strict=True)]
 
     @property
     def random_nodes(self) -> list[torch.fx.Node]:
@@ -145,24 +157,26 @@ def trace_joint(
     grad: bool,
     moment: Moment = USUAL,
     sizes: Sizes | None = None,
+    hidden: Sequence[int] | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
-    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes.
+    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes. Where ``hidden`` is
+    given, what autograd saved is looked up, and the values at those places of the forward are results as well.
     """
     try:
         if sizes is not None:
-            return _trace_with_sizes(function, inputs, grad, moment, sizes)
+            return _trace_with_sizes(function, inputs, grad, moment, sizes, hidden)
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-        return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment)
+        return _trace_joint(mode, Recorder(answer=answer), fakes, function, inputs, grad, moment, hidden)
     except NotThin:
         if sizes is not None:
             function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
-            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(str(error)) from error
         if sizes is not None:
@@ -172,7 +186,12 @@ def trace_joint(
 
 
 def _trace_with_sizes(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], grad: bool, moment: Moment, sizes: Sizes
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    grad: bool,
+    moment: Moment,
+    sizes: Sizes,
+    hidden: Sequence[int] | None,
 ) -> Joint:
     """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
     while True:
@@ -180,7 +199,7 @@ def _trace_with_sizes(
         mode = ThinMode()
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
-        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment)
+        joint = _trace_joint(mode, Recorder(answer=answer), fakes, bound, inputs, grad, moment, hidden)
         if sizes.environment.version == known:
             joint.sizes = sizes
             return joint
@@ -198,6 +217,7 @@ def _trace_joint(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
+    hidden: Sequence[int] | None,
 ) -> Joint:
     recorder.origins = Origins()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
@@ -212,17 +232,19 @@ def _trace_joint(
         outputs = _run_keeping_state(function, wrapped)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
+        variables = {} if hidden is None else saved_variables(recorder, results.values)
+        results.add(hidden or (), variables)
         behind = [_nodes_behind(value) for value in results.values]
         joint = Joint(
             recorder, primals, results.nodes, described, _updates(recorder, fakes, wrapped, inputs),
             tuple(value.requires_grad for value in results.values), _parts(behind), _reached(behind, wrapped),
-            frozenset(recorder.graph.nodes),
+            frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
         )  # fmt: skip
         if grad:
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
-                _add_backward(joint, wrapped, results.values, inputs, moment.strides)
-            joint.moment = Moment(joint.tangent_strides, moment.autocast)
+                _add_backward(joint, wrapped, results.values, inputs, moment)
+            joint.moment = moment._replace(strides=joint.tangent_strides)
     return joint
 
 
@@ -324,6 +346,26 @@ def _nodes_behind(result: torch.Tensor) -> set[Any]:
     return seen
 
 
+def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
+    """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
+    found: Variables = {}
+    for node in set().union(*map(_nodes_behind, results)):
+        try:
+            saved = list(torch_compat.saved_tensors_of(node))
+        except RuntimeError as error:  # it was changed since
+            raise NotDifferentiable(str(error)) from error
+        for variable in saved:
+            made_by = recorder.known(_unwrapped(variable))
+            if made_by is not None and not _same_history(found.setdefault(made_by, variable), variable):
+                raise NotDifferentiable("one value is two tensors to autograd")
+    return found
+
+
+def _same_history(one: torch.Tensor, other: torch.Tensor) -> bool:
+    history = (one.requires_grad, one.grad_fn, one.output_nr)
+    return history == (other.requires_grad, other.grad_fn, other.output_nr)
+
+
 class _Results:
     """The values the forward graph has to return, and how each output is made from them."""
 
@@ -338,6 +380,15 @@ class _Results:
         self._owners: dict[int, int] = {}
         tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
         self._sharing = Counter(_memory(_unwrapped(output)) for output in tensors.values())
+
+    def add(self, places: Sequence[int], variables: Variables) -> None:
+        """Have the values at these places of the forward as results, too."""
+        order = list(self.recorder.graph.nodes) if places else []
+        for place in places:
+            if order[place] not in variables:
+                raise NotDifferentiable("what autograd saves is not what it saved before")
+            self.values.append(variables[order[place]])
+            self.nodes.append(order[place])
 
     def describe(self, output: Any) -> Output:
         if not isinstance(output, torch.Tensor):
@@ -389,9 +440,9 @@ def _add_backward(
     wrapped: list[torch.Tensor],
     results: list[torch.Tensor],
     inputs: Sequence[torch.Tensor],
-    strides: Strides | None,
+    moment: Moment,
 ) -> None:
-    joint.tangent_strides = strides or tuple(
+    joint.tangent_strides = moment.strides or tuple(
         _unwrapped(result).stride() if moves else None
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
@@ -402,11 +453,11 @@ def _add_backward(
             inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
-            tangents.append(torch_compat.to_functional(inner))
+            tangents.append(torch_compat.to_functional(inner).requires_grad_(moment.again))
             given.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
+        found = iter(torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources))
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error

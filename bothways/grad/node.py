@@ -29,6 +29,9 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
+    connected: tuple[int, ...] | None
+    is_asked: bool
+    needs_grad: tuple[bool, ...]
     needed_inputs: tuple[int, ...]
     other_inputs: tuple[int, ...]
     result_count: int
@@ -40,15 +43,29 @@ class Graph(Protocol):
     def is_current(self) -> bool: ...
 
     def run_backward(
-        self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]], plain: bool
+        self,
+        values: list[torch.Tensor],
+        tangents: Gradients,
+        inputs: Callable[[], Sequence[torch.Tensor]],
+        plain: bool,
+        wanted: tuple[bool, ...] | None,
+    ) -> Gradients: ...
+
+    def run_connected_backward(
+        self,
+        values: list[torch.Tensor],
+        tangents: Gradients,
+        inputs: Callable[[], Sequence[torch.Tensor]],
+        wanted: tuple[bool, ...],
+        plain: bool,
     ) -> Gradients: ...
 
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged, wanted: tuple[bool, ...]
     ) -> Gradients: ...
 
     def run_plain_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged, wanted: tuple[bool, ...]
     ) -> Gradients: ...
 
 
@@ -71,12 +88,17 @@ class CompiledNode(torch.autograd.Function):
         kept: Sequence[torch.Tensor] = inputs
         if graph.changed:
             kept = [value.clone() if index in graph.changed else value for index, value in enumerate(inputs)]
-        ctx.save_for_backward(*[kept[index] for index in graph.needed_inputs], *results[count:])
+        needed = [kept[index] for index in graph.needed_inputs]
+        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+        visible = tuple([value.detach() if value._is_view() else value for value in results[:count]])
+        if graph.connected is None:
+            ctx.save_for_backward(*needed, *results[count:])
+        else:
+            visible = _apart(visible, inputs)
+            ctx.save_for_backward(*needed, *[visible[index] for index in graph.connected], *results[count:])
         # Changing one of these is no error until a backward has to be differentiated again.
         ctx.others = [kept[index] for index in graph.other_inputs]
         ctx.versions = [value._version for value in ctx.others]
-        # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
-        visible = tuple([value.detach() if value._is_view() else value for value in results[:count]])
         if graph.fixed:
             ctx.mark_non_differentiable(*[visible[index] for index in graph.fixed])
         return visible
@@ -114,8 +136,11 @@ class CompiledNode(torch.autograd.Function):
             # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
             # they go, as eager's do.
             torch_compat.release_saved_tensors(ctx)
+            some = torch_compat.wanted_gradients(ctx) if graph.is_asked else None
+            if some == graph.needs_grad:
+                some = None
             try:
-                return None, *graph.run_backward(values, given, inputs, plain)
+                return None, *graph.run_backward(values, given, inputs, plain, some)
             except NotRepeatable:
                 pass  # the other way runs the whole forward again, with the same random numbers
 
@@ -124,12 +149,30 @@ class CompiledNode(torch.autograd.Function):
                 if index in read:
                     check_unchanged(tensor, version)
 
+        wanted = torch_compat.wanted_gradients(ctx)
+        if not any(wanted):
+            return None, *(None for _ in wanted)
+        if graph.connected is not None and torch.is_grad_enabled() and graph.is_current:
+            try:
+                return None, *graph.run_connected_backward(values, given, inputs, wanted, plain)
+            except NotRepeatable:
+                pass
         run = graph.run_differentiable_backward if current else graph.run_plain_backward
         if ctx.random_states is None:
-            return None, *run(inputs(), given, unchanged)
+            return None, *run(inputs(), given, unchanged, wanted)
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
-            return None, *run(inputs(), given, unchanged)
+            return None, *run(inputs(), given, unchanged, wanted)
+
+
+def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The results as tensors of their own: one tensor cannot be two results of a node, nor an input one of them."""
+    seen = set(map(id, inputs))
+    found = []
+    for value in results:
+        found.append(value.detach() if id(value) in seen else value)
+        seen.add(id(value))
+    return tuple(found)
 
 
 def _saved(ctx: Any, graph: Graph, tangents: Gradients) -> list[torch.Tensor]:
