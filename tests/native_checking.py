@@ -12,7 +12,8 @@ from itertools import islice
 import torch
 import torch.fx
 
-from bothways.grad.joint import IndependentResults, NotDifferentiable, trace_joint
+from bothways.grad.joint import trace_joint
+from bothways.grad.traced import IndependentResults, NotDifferentiable
 from bothways.lower import lowerings
 from bothways.lower.graph import lower
 from bothways.lower.prims import Extern

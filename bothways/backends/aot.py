@@ -15,13 +15,13 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad import differentiate, sized  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad import differentiate, sized, twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.facts import Memo
-from bothways.grad.joint import NotDifferentiable, NotForAllSizes
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
 from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
+from bothways.grad.traced import NotDifferentiable, NotForAllSizes
 from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated

@@ -7,8 +7,8 @@ differentiable itself is differentiated by the same road.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,28 +16,24 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.again import Again, Tangents, Wanted, backward_function, chosen, is_told_of_none, visible
 from bothways.grad.changed import sharing, write_back
 from bothways.grad.facts import Facts, Memo, facts_of
-from bothways.grad.joint import (
-    IndependentResults,
-    Joint,
-    Moment,
-    NotDifferentiable,
-    Output,
-    Result,
-    Strides,
-    trace_joint,
-)
+from bothways.grad.joint import trace_joint
+from bothways.grad.kept import Connections
 from bothways.grad.node import Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
+from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
+from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
+Inputs = Callable[[], Sequence[torch.Tensor]]
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
 
@@ -52,16 +48,18 @@ def differentiate(
     memo: Memo | None = None,
     sizes: Sizes | None = None,
     turns_images: bool = False,
+    ours: frozenset[int] = frozenset(),
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
     With ``sizes`` it takes symbols before the tensors, as does what comes back.
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
-    is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best. Raises
-    ``NotDifferentiable`` for what the differentiator does not express.
+    is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
+    inputs that a node of ours gave and nobody else sees. Raises ``NotDifferentiable`` for what the differentiator does
+    not express.
     """
-    how = How(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None)
+    how = How(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
     match recall_function(memo, len(inputs), len(expected) or None):
         case Groups(groups):
             return _side_by_side(function, inputs, groups, how, expected)
@@ -93,7 +91,8 @@ def differentiate(
 
 @dataclass(frozen=True)
 class How:
-    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols."""
+    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
+    of its inputs nobody sees."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
@@ -101,6 +100,7 @@ class How:
     memo: Memo | None
     sizes: Sizes | None
     expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
+    ours: frozenset[int] = frozenset()
 
 
 def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
@@ -148,21 +148,14 @@ def _side_by_side(
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
-
-    def only(group: list[int]) -> Callable[..., Any]:
-        def chosen(*values: torch.Tensor) -> tuple[Any, ...]:
-            outputs = function(*values)
-            return tuple(outputs[position] for position in group)
-
-        return chosen
-
     parts = []
     for group in groups:
         layouts = [expected[position] for position in group] if expected else ()
         memo = None if how.memo is None else how.memo.part("outputs", repr(group))
+        part = chosen(function, group)
         compiled = differentiate(
-            only(group), inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes,
-            how.expected is not None,
+            part, inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes,
+            how.expected is not None, how.ours,
         )  # fmt: skip
         parts.append((group, compiled))
 
@@ -230,10 +223,11 @@ class DifferentiatedGraph:
         compiled: Callable[..., Any],
         how: How,
         joint: Joint | None,
+        connected: Connections | None = None,
     ) -> None:
         self.function = function
-        self._generated = generated.current()
-        self._how = how
+        self.generated = generated.current()
+        self.how = how
         self._forward_conditions = [read.forward for read in how.reads if read.forward is not None]
         self._backward_conditions = [read.backward for read in how.reads if read.backward is not None]
         self.differentiable = facts.differentiable
@@ -251,7 +245,7 @@ class DifferentiatedGraph:
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self.pick_needed, self.pick_others = pick(self.needed_inputs), pick(self.other_inputs)
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
-        self._uneven_inputs = facts.uneven_inputs
+        self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in how.ours)
         self._saved_positions = facts.saved_positions
         self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -262,20 +256,28 @@ class DifferentiatedGraph:
             if index >= self.result_count or not self.differentiable[index]
         )
         self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
-        self._autocast = torch_compat.autocast_now()
-        self._joints = [] if joint is None else [joint]
-        self._graphs: dict[Moment, torch.fx.GraphModule] = {}
+        self.autocast = torch_compat.autocast_now()
+        self.joints = [] if joint is None else [joint]
+        self._graphs: dict[tuple[Moment, Wanted | None], torch.fx.GraphModule] = {}
         self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
         self.is_below_autograd = getattr(compiled, "is_below_autograd", False)
         self.usual: Usual | None = None
-        self._usuals: dict[tuple[Any, Any], Usual | None] = {}
+        self._usuals: dict[Any, Usual | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
         self._may_be_usual = self.saves_something and self.parts is None and not self._backward_conditions
         self.run_forward = with_arguments(compiled)
-        self._backwards: dict[tuple[Any, Any], Callable[..., Any]] = {}
-        self._differentiable_backwards: dict[tuple[Moment, bool, tuple[bool, ...]], Callable[..., Any]] = {}
+        self._backwards: dict[Any, Callable[..., Any]] = {}
+        self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
+        self.connected = None if connected is None else connected.saved
+        self.hidden = None if connected is None else connected.hidden
+        # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
+        self.is_asked = connected is not None or bool(how.ours) or any(map(_is_data, inputs))
+        self.statistics = facts.statistics_inputs
+        self.again = self.base = Again(self.hidden is not None)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self.again.twin is not None and self.again.serves(inputs):
+            return self.again.twin(*inputs)
         if autograd_is_watched() or (self.changed and self.share(inputs)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*inputs)
@@ -299,79 +301,105 @@ class DifferentiatedGraph:
         is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
         """
         uneven = [inputs[index] for index in self._uneven_inputs]
+        if self.how.ours:  # the backward of a twin, whose node is come to in any case: behind it None stays None
+            return is_told_of_none(uneven)
         return any(not tensor.is_leaf or tensor._backward_hooks for tensor in uneven)
 
     # What the node calls.
 
     def tell(self, name: str, reason: str) -> None:
         """Say that something runs as it was captured, with PyTorch's autograd, and why."""
-        generated.tell(self._generated, name, reason)
+        generated.tell(self.generated, name, reason)
 
     def run_backward(
         self,
         values: list[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
-        inputs: Callable[[], Sequence[torch.Tensor]],
+        inputs: Inputs,
         plain: bool,
+        wanted: Wanted | None = None,
     ) -> Sequence[torch.Tensor | None]:
         """The gradients from ``values``, what was saved; the list is used up, so that memory is freed early.
 
         ``inputs`` gives all inputs of the forward, for a backward that has to be traced first. Tangents that are not
-        ``plain`` memory go through the graph as it was traced.
+        ``plain`` memory go through the graph as it was traced. All gradients are ``wanted`` unless some are named.
         """
-        moment = strides_of(tangents), torch_compat.autocast_now()  # equal to the Moment, and made faster
+        moment = strides_of(tangents), torch_compat.autocast_now(), False  # equal to the Moment, and made faster
         values += [tangent for tangent in tangents if tangent is not None]
-        run = self._backwards.get(moment)
+        key = moment if wanted is None else (moment, wanted)
+        run = self._backwards.get(key)
         if run is None:
             if len(self._backwards) >= MOST_LAYOUTS:
                 raise NotRepeatable("the gradients are laid out in another way each time")
-            run = self._backwards[moment] = self._compile_backward(Moment(*moment), values, inputs())
+            run = self._backwards[key] = self._compile_backward(Moment(*moment), values, inputs(), wanted)
         if not plain:
-            run = as_traced(self._backward_graph(Moment(*moment), inputs()).forward)
-        elif takes_list(run) and self._may_be_usual:
-            if moment not in self._usuals:
-                self._usuals[moment] = usual((*tangents, *[None] * len(self.changed)), run)
-            self.usual = self._usuals[moment]
+            run = as_traced(self._backward_graph(Moment(*moment), inputs(), wanted).forward)
+        elif takes_list(run) and self._may_be_usual and wanted is None:
+            if key not in self._usuals:
+                self._usuals[key] = usual((*tangents, *[None] * len(self.changed)), run)
+            self.usual = self._usuals[key]
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients
 
+    def run_connected_backward(
+        self, values: list[torch.Tensor], tangents: Tangents, inputs: Inputs, wanted: Wanted, plain: bool
+    ) -> Sequence[torch.Tensor | None]:
+        """Of a twin: the backward as a function of what its node saved and of gradients."""
+        from bothways.grad import twins
+
+        return twins.connected_backward(self, values, tangents, inputs, wanted, plain)
+
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
-    ) -> tuple[torch.Tensor | None, ...]:
+        self, inputs: Sequence[torch.Tensor], tangents: Tangents, unchanged: Unchanged, wanted: Wanted
+    ) -> Sequence[torch.Tensor | None]:
         """The backward as a function of inputs and gradients that can be differentiated again."""
-        moment = Moment(strides_of(tangents), torch_compat.autocast_now())
-        values = [*inputs, *(tangent for tangent in tangents if tangent is not None)]
-        key = moment, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
-        run = self._differentiable_backwards.get(key)
-        if run is None:
-            run = self._differentiable_backwards[key] = self._compile_differentiable(moment, values)
-        unchanged(_read_inputs(run, len(inputs)))
-        return tuple(run(*values))
+        from bothways.grad import twins
+
+        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted)
+
+    def twin(self, inputs: Sequence[torch.Tensor]) -> DifferentiatedGraph:
+        """The same graph, whose node keeps what second derivatives go through."""
+        from bothways.grad import twins
+
+        with self.as_at_first(inputs) as examples, generated.kept_in(self.generated), listening():
+            return twins.twin_of(self, self.function, examples)
+
+    @property
+    def read_tensors(self) -> Sequence[int]:
+        """The inputs that the forward reads."""
+        return self.read_inputs
+
+    def bound(self, twin: Callable[..., Any]) -> Callable[..., Any] | None:
+        """A twin of the graph as a function of tensors; None when it is not for this call's sizes."""
+        return twin
 
     def _compile_backward(
-        self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+        self, moment: Moment, values: list[torch.Tensor], inputs: Sequence[torch.Tensor], wanted: Wanted | None
     ) -> Callable[..., Any]:
-        memo = self._memo_of_backward(moment, values)
-        with generated.kept_in(self._generated), listening():
+        memo = self._memo_of_backward(moment, values, wanted)
+        with generated.kept_in(self.generated), listening():
             run = recall_backward(memo, len(values), len(inputs))
             if run is None:
-                run = self._how.bw_compiler(self._backward_graph(moment, inputs), list(values))
+                run = self.how.bw_compiler(self._backward_graph(moment, inputs, wanted), list(values))
                 _note(memo, {}, run)
         return as_traced(run)
 
-    def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor]) -> Memo | None:
-        if self._how.memo is None:
+    def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor], wanted: Wanted | None) -> Memo | None:
+        if self.how.memo is None:
             return None
         layouts = [(value.dtype, value.shape, value.stride(), value.device) for value in values]
-        return self._how.memo.part("backward", f"{moment}", f"{layouts}", f"{torch_compat.operation_state()}")
+        state = f"{torch_compat.operation_state()}"
+        return self.how.memo.part("backward", f"{moment}", f"{layouts}", state, f"{wanted}")
 
-    def _backward_graph(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
-        if moment not in self._graphs:
-            joint = self._joint(moment, inputs)
-            self._graphs[moment] = extract(joint, self._backward_inputs(joint), joint.gradients)
-        return self._graphs[moment]
+    def _backward_graph(
+        self, moment: Moment, inputs: Sequence[torch.Tensor], wanted: Wanted | None
+    ) -> torch.fx.GraphModule:
+        if (moment, wanted) not in self._graphs:
+            joint = self.joint(moment, inputs)
+            self._graphs[moment, wanted] = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted))
+        return self._graphs[moment, wanted]
 
-    def _backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
+    def backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
         """What a backward takes: inputs, what was saved, gradients."""
         order = list(joint.recorder.graph.nodes)
         saved = [order[position + len(joint.tangents)] for position in self._saved_positions]
@@ -383,7 +411,7 @@ class DifferentiatedGraph:
         return not self._backward_conditions or all(holds() for holds in self._backward_conditions)
 
     def run_plain_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
+        self, inputs: Sequence[torch.Tensor], tangents: Tangents, unchanged: Unchanged, wanted: Wanted
     ) -> tuple[torch.Tensor | None, ...]:
         """The backward as the user's Python, after the forward was run again."""
         unchanged(range(len(inputs)))
@@ -392,116 +420,34 @@ class DifferentiatedGraph:
                 "a global that the forward and the backward of a custom autograd.Function read was changed between "
                 "them; keep what the backward needs on ctx"
             )
+        tangents = visible(self, tangents)
         given = [tangent for tangent in tangents if tangent is not None]
-        return self._backward_function(strides_of(tangents))(*inputs, *given)
+        return backward_function(self, [tangent is not None for tangent in tangents], wanted)(*inputs, *given)
 
-    def _compile_differentiable(self, moment: Moment, values: list[torch.Tensor]) -> Callable[..., Any]:
-        assert moment.strides is not None
-        backward = self._backward_function(moment.strides)
-        try:
-            if len(self._differentiable_backwards) >= MOST_LAYOUTS:
-                return backward
-            with listening():
-                return differentiate(backward, values, self._how.fw_compiler, self._how.bw_compiler, self._how.reads)
-        except NotDifferentiable as error:
-            self.tell("second derivative", str(error))
-            return backward
-
-    def _backward_function(self, strides: Strides) -> Callable[..., tuple[torch.Tensor | None, ...]]:
-        """The backward as a function of inputs and gradients, by PyTorch's autograd."""
-        count = len(self.needs_grad)
-
-        def backward(*everything: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            inputs, tangents = everything[:count], everything[count:]
-            again = torch.is_grad_enabled()
-            with torch.enable_grad(), torch_compat.autocast_as(self._autocast):
-                leaves = [
-                    _connected(value) if needed else value
-                    for value, needed in zip(inputs, self.needs_grad, strict=True)
-                ]
-                outputs = self.function(*leaves)
-            results = results_of(self.outputs, outputs)
-            roots = [result for result, stride in zip(results, strides, strict=True) if stride is not None]
-            sources = [leaf for leaf, needed in zip(leaves, self.needs_grad, strict=True) if needed]
-            found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
-            return tuple(next(found) if needed else None for needed in self.needs_grad)
-
-        return backward
-
-    def _joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
-        for known in self._joints:
+    def joint(self, moment: Moment, inputs: Sequence[torch.Tensor]) -> Joint:
+        for known in self.joints:
             if known.moment == moment:
-                self._joints.remove(known)
+                self.joints.remove(known)
                 return known
-        with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
-            examples = [
-                tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
-            ]
+        with self.as_at_first(inputs) as examples:
             try:
-                joint = trace_joint(self.function, examples, True, moment, expected=self._expected)
+                joint = trace_joint(
+                    self.function, examples, True, moment, expected=self._expected, hidden=self.hidden
+                )
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
             if joint.is_turned != (self._expected is not None):
                 raise NotRepeatable("images lie in another way")
             return joint
 
-
-def _read_inputs(run: Callable[..., Any], count: int) -> Iterable[int]:
-    """Which of the first ``count`` inputs a differentiated function reads."""
-    read: Sequence[int] = getattr(run, "read_inputs", range(count))
-    return [index for index in read if index < count]
-
-
-def takes_list(run: Callable[..., Any]) -> bool:
-    """Whether a compiled graph takes its inputs as one list that it may empty, so that memory is freed early."""
-    return bool(getattr(run, "_boxed_call", False))
+    @contextmanager
+    def as_at_first(self, inputs: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """The inputs as tensors to trace the forward with, in the modes in which it ran."""
+        with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self.autocast):
+            pairs = zip(inputs, self.needs_grad, strict=True)
+            yield [tensor.detach().requires_grad_(needed) for tensor, needed in pairs]
 
 
-def with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph as a function of its inputs."""
-    return (lambda *values: run(list(values))) if takes_list(run) else run
-
-
-def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph under the autocast of now: it holds the casts already, and is not cast again."""
-    if not torch_compat.is_any_autocast_enabled():
-        return run
-
-    @functools.wraps(run)
-    def without_autocast(*values: Any) -> Any:
-        with torch_compat.without_autocast():
-            return run(*values)
-
-    return without_autocast
-
-
-def autograd_is_watched() -> bool:
-    """Whether somebody looks at each of autograd's operations, or at what each saves: these have to be its own.
-
-    PyTorch's own saved-tensor hooks, for activation checkpointing or to move memory, do not care what is saved.
-    """
-    if torch.is_anomaly_enabled() or torch_compat.in_forward_mode():
-        return True
-    hooks = torch_compat.top_saved_tensors_hooks()
-    return hooks is not None and not (getattr(hooks[0], "__module__", None) or "").startswith("torch.")
-
-
-def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
-    """Which results received a gradient, and how each is laid out: formulas of eager look at it, so ours must."""
-    return tuple(None if tangent is None else tangent.stride() for tangent in tangents)
-
-
-def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tensor]:
-    """The graph's results found again among the outputs of the original function, or behind them."""
-    found: dict[int, torch.Tensor] = {}
-    for output, value in zip(outputs, values, strict=True):
-        if isinstance(output, Result):
-            found[output.index] = value
-        elif output is not None and not output.of_input:
-            found[output.base] = value._base
-    return [found[index] for index in range(len(found))]
-
-
-def _connected(value: torch.Tensor) -> torch.Tensor:
-    """The same value as a tensor of its own, through which gradients still reach the original."""
-    return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
+def _is_data(tensor: torch.Tensor) -> bool:
+    """Whether somebody wants the gradient of something that is no parameter."""
+    return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch.fx
 
-from bothways.grad.joint import Joint, Output, Result, View
 from bothways.grad.partition import needed_inputs
+from bothways.grad.traced import Joint, Output, Result, View
 
 
 class Memo(Protocol):
@@ -29,8 +29,9 @@ class Facts:
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. Of the inputs that are ``changed``, the ``uncounted`` keep their versions: that is
     done to their ``.data``. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
-    comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only. A trace
-    ``is_turned`` when images lie in it as convolutions like them best; all traces of the function then are.
+    comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
+    ``statistics_inputs`` are changed by operations that do not say so. A trace ``is_turned`` when images lie in it as
+    convolutions like them best; all traces of the function then are.
     """
 
     outputs: list[Output]
@@ -45,6 +46,7 @@ class Facts:
     read_inputs: tuple[int, ...]
     strange_inputs: tuple[int, ...]
     uneven_inputs: tuple[int, ...]
+    statistics_inputs: tuple[int, ...]
     is_turned: bool
 
     def to_data(self) -> dict[str, Any] | None:
@@ -67,7 +69,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
     places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    reached = [found for found, moves in zip(joint.reached, joint.differentiable, strict=True) if moves]
+    pairs = list(zip(joint.reached, joint.differentiable, strict=True))[: len(joint.results) - joint.hidden]
+    reached = [found for found, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
@@ -75,8 +78,19 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
-        tuple(sorted(anywhere - everywhere)), joint.is_turned,
+        tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint), joint.is_turned,
     )  # fmt: skip
+
+
+def _statistics_inputs(joint: Joint) -> tuple[int, ...]:
+    """The running statistics among the inputs: a batch norm updates them although its schema does not mention it."""
+    found: set[torch.fx.Node] = set()
+    for node in joint.forward_nodes:
+        schema = getattr(node.target, "_schema", None)
+        named = zip(() if schema is None else schema.arguments, node.args, strict=False)
+        given = [value for argument, value in named if argument.name in ("running_mean", "running_var")]
+        found.update(value for value in given if isinstance(value, torch.fx.Node))
+    return tuple(index for index, node in enumerate(joint.primals) if node in found)
 
 
 def facts_from(data: dict[str, Any]) -> Facts:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.fx
@@ -23,130 +22,20 @@ from bothways.grad.layouts import LayoutMatters, Layouts
 from bothways.grad.origins import Origins
 from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
+from bothways.grad.traced import (
+    USUAL,
+    IndependentResults,
+    Joint,
+    Moment,
+    NotDifferentiable,
+    NotForAllSizes,
+    Output,
+    Result,
+    Variables,
+    View,
+)
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
-
-
-class NotDifferentiable(Exception):
-    """The graph does something the differentiator does not express."""
-
-
-class NotForAllSizes(NotDifferentiable):
-    """Some formula wants to know sizes that are symbols."""
-
-
-class IndependentResults(NotDifferentiable):
-    """The function is several functions side by side; ``groups`` holds the outputs of each."""
-
-    def __init__(self, groups: list[list[int]]) -> None:
-        super().__init__("results that share no computation are differentiated apart")
-        self.groups = groups
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """An output that is a window on other memory: on an input, or on one of the graph's own results.
-
-    ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
-    stands for an input itself.
-    """
-
-    of_input: bool
-    base: int
-    window: torch.Tensor | None = None
-    no_grad: bool = False
-
-    def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> torch.Tensor:
-        base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
-        if self.window is None:
-            return base
-        if self.no_grad:
-            with torch.no_grad():
-                return torch_compat.view_again(self.window, base)
-        return torch_compat.view_again(self.window, base)
-
-
-@dataclass(frozen=True)
-class Result:
-    """An output that the graph computes: its position among the graph's results."""
-
-    index: int
-
-
-Output = View | Result | None
-Strides = tuple[tuple[int, ...] | None, ...]
-
-
-class Moment(NamedTuple):
-    """What a backward meets when it runs, and depends on.
-
-    ``strides`` are those of the gradient each result receives, None for those that receive none; by default every
-    differentiable result receives one laid out like itself. ``autocast`` is ``torch_compat.autocast_now()``.
-    """
-
-    strides: Strides | None = None
-    autocast: tuple[object, ...] | None = None
-
-
-USUAL = Moment()
-
-
-@dataclass
-class Joint:
-    """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``.
-
-    A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
-    of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
-    finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
-    that were changed as their ``.data``, which leaves their versions as they are.
-    """
-
-    recorder: Recorder
-    primals: list[torch.fx.Node]
-    results: list[torch.fx.Node]
-    outputs: list[Output]
-    updates: dict[int, torch.fx.Node]
-    uncounted: tuple[int, ...]
-    differentiable: tuple[bool, ...]
-    parts: tuple[int | None, ...]
-    reached: tuple[frozenset[int], ...]
-    forward_nodes: frozenset[torch.fx.Node]
-    tangents: list[torch.fx.Node] = field(default_factory=list)
-    tangent_strides: Strides = ()
-    moment: Moment = USUAL
-    gradients: list[torch.fx.Node | None] = field(default_factory=list)
-    sizes: Sizes | None = None
-    is_turned: bool = False  # whether images lie otherwise than the captured function's
-
-    @property
-    def kept_nodes(self) -> list[torch.fx.Node]:
-        """Forward operations that run even if nobody reads them: they draw random numbers, or check and raise."""
-        return [
-            node
-            for node in self.recorder.graph.nodes
-            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node))
-        ]
-
-    @property
-    def random_nodes(self) -> list[torch.fx.Node]:
-        return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
-
-
-def _returns_nothing(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and not schema.returns
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    """Whether the operation draws random numbers; attention without dropout does not."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name == "dropout_p":
-            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given != 0.0)
-    return True
 
 
 def trace_joint(
@@ -156,16 +45,18 @@ def trace_joint(
     moment: Moment = USUAL,
     sizes: Sizes | None = None,
     expected: Sequence[torch.Tensor | None] | None = None,
+    hidden: Sequence[int] | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
     With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes. With ``expected``,
-    tensors laid out like the outputs, images between convolutions may lie as is best for those.
+    tensors laid out like the outputs, images between convolutions may lie as is best for those. Where ``hidden`` is
+    given, what autograd saved is looked up, and the values at those places of the forward are results as well.
     """
     if expected is not None:
         layouts = Layouts(expected)
         try:
-            joint = _trace(function, inputs, grad, moment, sizes, layouts)
+            joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden)
             layouts.end()
             joint.is_turned = layouts.is_used
             return joint
@@ -174,7 +65,7 @@ def trace_joint(
         except (LayoutMatters, NotThin, Frozen, NotDifferentiable):
             if not layouts.is_used:
                 raise
-    return _trace(function, inputs, grad, moment, sizes, None)
+    return _trace(function, inputs, grad, moment, sizes, None, hidden)
 
 
 def _trace(
@@ -184,13 +75,15 @@ def _trace(
     moment: Moment,
     sizes: Sizes | None,
     layouts: Layouts | None,
+    hidden: Sequence[int] | None,
 ) -> Joint:
     try:
         if sizes is not None:
-            return trace_with_sizes(function, inputs, grad, moment, sizes, layouts)
+            return trace_with_sizes(function, inputs, grad, moment, sizes, layouts, hidden)
         mode = ThinMode()
         fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-        return _trace_joint(mode, Recorder(answer=answer, layouts=layouts), fakes, function, inputs, grad, moment)
+        recorder = Recorder(answer=answer, layouts=layouts)
+        return _trace_joint(mode, recorder, fakes, function, inputs, grad, moment, hidden)
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
@@ -201,7 +94,7 @@ def _trace(
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
-            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment)
+            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(str(error)) from error
         if sizes is not None:
@@ -217,6 +110,7 @@ def trace_with_sizes(
     moment: Moment,
     sizes: Sizes,
     layouts: Layouts | None = None,
+    hidden: Sequence[int] | None = None,
 ) -> Joint:
     """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
     while True:
@@ -226,7 +120,7 @@ def trace_with_sizes(
         bound = partial(function, *sizes.numbers)
         recorder = Recorder(answer=answer, layouts=layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
-            joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment)
+            joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment, hidden)
         if sizes.environment.version == known:
             joint.sizes = sizes
             return joint
@@ -244,6 +138,7 @@ def _trace_joint(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
+    hidden: Sequence[int] | None,
 ) -> Joint:
     recorder.origins = Origins()
     primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
@@ -263,6 +158,8 @@ def _trace_joint(
             outputs = recorder.layouts.restored(outputs)
         results = _Results(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
+        variables = {} if hidden is None else saved_variables(recorder, results.values)
+        results.add(hidden or (), variables)
         behind = [_nodes_behind(value) for value in results.values]
         differentiable = tuple(value.requires_grad for value in results.values)
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
@@ -270,13 +167,13 @@ def _trace_joint(
             recorder, primals, results.nodes, described, updates,
             tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
             differentiable, _parts(behind), _reached(behind, wrapped),
-            frozenset(recorder.graph.nodes),
+            frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
         )  # fmt: skip
         if grad:
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
-                _add_backward(joint, wrapped, results.values, inputs, moment.strides)
-            joint.moment = Moment(joint.tangent_strides, moment.autocast)
+                _add_backward(joint, wrapped, results.values, inputs, moment)
+            joint.moment = moment._replace(strides=joint.tangent_strides)
     return joint
 
 
@@ -378,6 +275,26 @@ def _nodes_behind(result: torch.Tensor) -> set[Any]:
     return seen
 
 
+def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
+    """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
+    found: Variables = {}
+    for node in set().union(*map(_nodes_behind, results)):
+        try:
+            saved = list(torch_compat.saved_tensors_of(node))
+        except RuntimeError as error:  # it was changed since
+            raise NotDifferentiable(str(error)) from error
+        for variable in saved:
+            made_by = recorder.known(_unwrapped(variable))
+            if made_by is not None and not _same_history(found.setdefault(made_by, variable), variable):
+                raise NotDifferentiable("one value is two tensors to autograd")
+    return found
+
+
+def _same_history(one: torch.Tensor, other: torch.Tensor) -> bool:
+    history = (one.requires_grad, one.grad_fn, one.output_nr)
+    return history == (other.requires_grad, other.grad_fn, other.output_nr)
+
+
 class _Results:
     """The values the forward graph has to return, and how each output is made from them."""
 
@@ -392,6 +309,15 @@ class _Results:
         self._owners: dict[int, int] = {}
         tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
         self._sharing = Counter(_memory(_unwrapped(output)) for output in tensors.values())
+
+    def add(self, places: Sequence[int], variables: Variables) -> None:
+        """Have the values at these places of the forward as results, too."""
+        order = list(self.recorder.graph.nodes) if places else []
+        for place in places:
+            if order[place] not in variables:
+                raise NotDifferentiable("what autograd saves is not what it saved before")
+            self.values.append(variables[order[place]])
+            self.nodes.append(order[place])
 
     def describe(self, output: Any) -> Output:
         if not isinstance(output, torch.Tensor):
@@ -449,9 +375,9 @@ def _add_backward(
     wrapped: list[torch.Tensor],
     results: list[torch.Tensor],
     inputs: Sequence[torch.Tensor],
-    strides: Strides | None,
+    moment: Moment,
 ) -> None:
-    joint.tangent_strides = strides or tuple(
+    joint.tangent_strides = moment.strides or tuple(
         _unwrapped(result).stride() if moves else None
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
@@ -462,11 +388,11 @@ def _add_backward(
             inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
-            tangents.append(torch_compat.to_functional(inner))
+            tangents.append(torch_compat.to_functional(inner).requires_grad_(moment.again))
             given.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        found = iter(torch_compat.gradients(roots, sources, tangents) if roots else [None] * len(sources))
+        found = iter(torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources))
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error

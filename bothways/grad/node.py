@@ -43,6 +43,9 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
+    connected: tuple[int, ...] | None
+    is_asked: bool
+    needs_grad: tuple[bool, ...]
     needed_inputs: tuple[int, ...]
     other_inputs: tuple[int, ...]
     result_count: int
@@ -60,15 +63,29 @@ class Graph(Protocol):
     def tell(self, name: str, reason: str) -> None: ...
 
     def run_backward(
-        self, values: list[torch.Tensor], tangents: Gradients, inputs: Callable[[], Sequence[torch.Tensor]], plain: bool
+        self,
+        values: list[torch.Tensor],
+        tangents: Gradients,
+        inputs: Callable[[], Sequence[torch.Tensor]],
+        plain: bool,
+        wanted: tuple[bool, ...] | None,
+    ) -> Gradients: ...
+
+    def run_connected_backward(
+        self,
+        values: list[torch.Tensor],
+        tangents: Gradients,
+        inputs: Callable[[], Sequence[torch.Tensor]],
+        wanted: tuple[bool, ...],
+        plain: bool,
     ) -> Gradients: ...
 
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged, wanted: tuple[bool, ...]
     ) -> Gradients: ...
 
     def run_plain_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged
+        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged, wanted: tuple[bool, ...]
     ) -> Gradients: ...
 
 
@@ -91,7 +108,6 @@ class CompiledNode(torch.autograd.Function):
         kept: Sequence[torch.Tensor] = inputs
         if graph.changed:
             kept = tuple([value.clone() if index in graph.changed else value for index, value in enumerate(inputs)])
-        ctx.to_save = graph.pick_needed(kept) + tuple(results[count:])
         if graph.other_inputs:
             # Changing one of these is no error until a backward has to be differentiated again.
             ctx.others = others = graph.pick_others(kept)
@@ -102,14 +118,21 @@ class CompiledNode(torch.autograd.Function):
                 # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
                 visible = tuple([value.detach() if value._is_view() else value for value in visible])
                 break
+        if graph.connected is None:
+            ctx.to_save = graph.pick_needed(kept) + tuple(results[count:])
+        else:
+            visible = _apart(visible, inputs)
+            hidden = [visible[index] for index in graph.connected]
+            ctx.to_save = (*graph.pick_needed(kept), *hidden, *results[count:])
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        usual = ctx.graph.usual
-        if usual is not None and usual.holds(*tangents):
+        graph: Graph = ctx.graph
+        usual = graph.usual
+        if usual is not None and usual.holds(*tangents) and (not graph.is_asked or _wants_all(ctx, graph)):
             values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
             # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
             # they go, as eager's do.
@@ -144,8 +167,11 @@ class CompiledNode(torch.autograd.Function):
             current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
         if current and not torch.is_grad_enabled():
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
+            some = torch_compat.wanted_gradients(ctx) if graph.is_asked else None
+            if some == graph.needs_grad:
+                some = None
             try:
-                return None, *graph.run_backward(values, given, inputs, plain)
+                return None, *graph.run_backward(values, given, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
                 graph.tell("backward", str(error))
 
@@ -154,12 +180,34 @@ class CompiledNode(torch.autograd.Function):
                 if index in read:
                     check_unchanged(tensor, version)
 
+        wanted = torch_compat.wanted_gradients(ctx)
+        if not any(wanted):
+            return None, *(None for _ in wanted)
+        if graph.connected is not None and torch.is_grad_enabled() and graph.is_current:
+            try:
+                return None, *graph.run_connected_backward(values, given, inputs, wanted, plain)
+            except NotRepeatable:
+                pass
         run = graph.run_differentiable_backward if current else graph.run_plain_backward
         if ctx.random_states is None:
-            return None, *run(inputs(), given, unchanged)
+            return None, *run(inputs(), given, unchanged, wanted)
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
-            return None, *run(inputs(), given, unchanged)
+            return None, *run(inputs(), given, unchanged, wanted)
+
+
+def _wants_all(ctx: Any, graph: Graph) -> bool:
+    return torch_compat.wanted_gradients(ctx) == graph.needs_grad
+
+
+def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The results as tensors of their own: one tensor cannot be two results of a node, nor an input one of them."""
+    seen = set(map(id, inputs))
+    found = []
+    for value in results:
+        found.append(value.detach() if id(value) in seen else value)
+        seen.add(id(value))
+    return tuple(found)
 
 
 # What a context has unless a call says otherwise. The engine calls ``apply``, which would look for the backward.

@@ -15,9 +15,9 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad.joint import Joint
 from bothways.grad.mincut import UNLIMITED, Network
 from bothways.grad.sizes import SizeArguments
+from bothways.grad.traced import Joint
 from bothways.runtime.graph_module import graph_module
 from bothways.symbols import hint
 
@@ -53,7 +53,7 @@ def saved_values(joint: Joint) -> tuple[Node, ...]:
     Views are never among them, only what they are views of: taking a view again costs nothing, and saving one keeps
     all of the memory behind it.
     """
-    owners = _owners(joint)
+    owners = owners_of(joint)
     needed = _needed(joint, owners)
     saved = {node for node in needed if node.op == "call_function"}
     if config.recompute:
@@ -68,7 +68,7 @@ def saved_values(joint: Joint) -> tuple[Node, ...]:
 
 def needed_inputs(joint: Joint) -> tuple[int, ...]:
     """The inputs that the backward reads, the same whatever is saved."""
-    needed = _needed(joint, _owners(joint))
+    needed = _needed(joint, owners_of(joint))
     return tuple(index for index, node in enumerate(joint.primals) if node in needed)
 
 
@@ -77,7 +77,7 @@ def saved_bytes(values: Iterable[Node]) -> int:
     return sum(map(_size, values))
 
 
-def _owners(joint: Joint) -> dict[Node, Node]:
+def owners_of(joint: Joint) -> dict[Node, Node]:
     """For each node of the forward, in order, the one that made the memory it is a view of; mostly itself."""
     owners: dict[Node, Node] = {}
     memory: dict[Node, int | None] = {}
@@ -105,7 +105,7 @@ def _sources(node: Node) -> Iterable[Node]:
 def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
     """The owners of what backward operations read, which is what eager saves."""
     gradients = [node for node in joint.gradients if node is not None]
-    backward = _reachable(gradients, stop=joint.forward_nodes)
+    backward = reachable(gradients, stop=joint.forward_nodes)
     read = itertools.chain(gradients, *(node.all_input_nodes for node in backward))
     return {owners[node] for node in read if node in joint.forward_nodes}
 
@@ -193,7 +193,7 @@ def _size(node: Node) -> int:
     return int(hint(value.numel()) * value.element_size())
 
 
-def _reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
+def reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
     """The nodes that the roots are computed from, up to and without those in ``stop``."""
     found: set[Node] = set()
     pending = list(roots)
@@ -222,7 +222,7 @@ def extract(
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
     roots = [*(node for node in outputs if node is not None), *kept]
-    needed = _reachable(roots, stop=frozenset(inputs))
+    needed = reachable(roots, stop=frozenset(inputs))
     order = [node for node in joint.recorder.graph.nodes if node in needed]
     if not joint.forward_nodes.issuperset(inputs):
         if again := needed.intersection(joint.random_nodes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,21 +16,18 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad import twins
+from bothways.grad.again import Wanted, connected_graph
 from bothways.grad.changed import sharing, write_back
-from bothways.grad.differentiate import (
-    DifferentiatedGraph,
-    How,
-    as_traced,
-    autograd_is_watched,
-    strides_of,
-    takes_list,
-    with_arguments,
-)
+from bothways.grad.differentiate import DifferentiatedGraph, How, Inputs
 from bothways.grad.facts import Facts
-from bothways.grad.joint import Joint, Moment, NotDifferentiable, Output, Result, Strides, trace_joint
-from bothways.grad.node import Unchanged, apply_node
+from bothways.grad.joint import trace_joint
+from bothways.grad.kept import Connections
+from bothways.grad.node import apply_node
 from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
+from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
@@ -117,6 +114,7 @@ class SizedBackward:
     autocast: Any
     run: Callable[..., Any]
     graph: torch.fx.GraphModule
+    of: Any = None  # which gradients it gives, and by which of its inputs it is differentiated, where that is asked
 
     def fits(self, numbers: Sequence[int], strides: Strides, autocast: Any) -> bool:
         return self.autocast == autocast and self.holds(*numbers) and self.layouts(*numbers) == strides
@@ -133,6 +131,7 @@ class SizedGraph(DifferentiatedGraph):
     """A graph whose backward is compiled, as a function of sizes and tensors."""
 
     numbers: tuple[int, ...]
+    holds: Callable[..., bool]  # of a twin: for which sizes it is right
 
     def __init__(
         self,
@@ -142,17 +141,22 @@ class SizedGraph(DifferentiatedGraph):
         compiled: Callable[..., Any],
         how: How,
         joint: Joint,
+        connected: Connections | None = None,
     ) -> None:
         assert how.sizes is not None
         self.sizes = how.sizes
         self._shapes = [tuple(node.meta["val"].shape) for node in joint.results]
         self._sized_backwards: list[SizedBackward] = []
+        self._connected_backwards: list[SizedBackward] = []
         self._operations = _forward_operations(joint)
-        super().__init__(function, facts, inputs, compiled, how, joint)
+        super().__init__(function, facts, inputs, compiled, how, joint, connected)
 
     def __call__(self, *values: Any) -> Any:
         count = len(self.sizes.symbols)
         numbers, tensors = values[:count], values[count:]
+        twin = self.again.twin
+        if twin is not None and self.again.serves(tensors) and twin.holds(*numbers):
+            return twin(*values)
         if autograd_is_watched() or (self.changed and self.share(tensors)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
             return self.function(*values)
@@ -176,15 +180,16 @@ class SizedGraph(DifferentiatedGraph):
         self,
         values: list[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
-        inputs: Callable[[], Sequence[torch.Tensor]],
+        inputs: Inputs,
         plain: bool,
+        wanted: Wanted | None = None,
     ) -> Sequence[torch.Tensor | None]:
         strides, autocast = strides_of(tangents), torch_compat.autocast_now()
-        found = next((one for one in self._sized_backwards if one.fits(self.numbers, strides, autocast)), None)
+        found = self._fitting(self._sized_backwards, strides, autocast, wanted)
         everything: list[Any] = [*self.numbers, *values, *(tangent for tangent in tangents if tangent is not None)]
         values.clear()
         if found is None:
-            found = self._compile_sized(tangents, autocast, everything, inputs())
+            found = self._compile_sized(tangents, autocast, everything, inputs(), wanted)
             self._sized_backwards.insert(0, found)
         run = found.run if plain else as_traced(found.graph.forward)
         gradients: Sequence[torch.Tensor | None] = run(everything) if takes_list(run) else run(*everything)
@@ -196,49 +201,94 @@ class SizedGraph(DifferentiatedGraph):
         autocast: Any,
         everything: list[Any],
         inputs: Sequence[torch.Tensor],
+        wanted: Wanted | None,
     ) -> SizedBackward:
-        if len(self._sized_backwards) >= MOST_BACKWARDS:
-            raise NotRepeatable("a backward for sizes that keep changing what it does")
         with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions, listening():
             joint = self._joint_for(tangents, autocast, inputs)
-            graph = extract(joint, self._backward_inputs(joint), joint.gradients)
-            with generated.kept_in(self._generated):
-                run = as_traced(self._how.bw_compiler(graph, everything.copy()))
+            graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted))
+            with generated.kept_in(self.generated):
+                run = as_traced(self.how.bw_compiler(graph, everything.copy()))
             layouts = self.sizes.layouts(joint.moment.strides or ())
-        return SizedBackward(self.sizes.condition(conditions), layouts, autocast, run, graph)
+        return SizedBackward(self.sizes.condition(conditions), layouts, autocast, run, graph, wanted)
+
+    def _fitting(
+        self, known: Sequence[SizedBackward], strides: Strides, autocast: Any, of: Any
+    ) -> SizedBackward | None:
+        """The backward for this call among those that are known; raises when there are enough of them."""
+        alike = [one for one in known if one.of == of]
+        found = next((one for one in alike if one.fits(self.numbers, strides, autocast)), None)
+        if found is None and len(alike) >= MOST_BACKWARDS:
+            raise NotRepeatable("a backward for sizes that keep changing what it does")
+        return found
 
     def _joint_for(
-        self, tangents: Sequence[torch.Tensor | None], autocast: Any, inputs: Sequence[torch.Tensor]
+        self,
+        tangents: Sequence[torch.Tensor | None],
+        autocast: Any,
+        inputs: Sequence[torch.Tensor],
+        again: bool = False,
     ) -> Joint:
         strides = strides_of(tangents)
-        for joint in self._joints:
+        for joint in self.joints:
             known = self.sizes.layouts(joint.moment.strides or ())(*self.numbers)
-            if (known, joint.moment.autocast) == (strides, autocast):
+            if (known, joint.moment.autocast, joint.moment.again) == (strides, autocast, again):
                 return joint
         symbolic = tuple(
             None if tangent is None else symbolic_strides(shape, tangent.shape, tangent.stride())
             for shape, tangent in zip(self._shapes, tangents, strict=True)
         )
-        with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self._autocast):
-            given = [
-                tensor.detach().requires_grad_(needed) for tensor, needed in zip(inputs, self.needs_grad, strict=True)
-            ]
+        with self.as_at_first(inputs) as given:
             try:
-                # Of the graph itself: this one has the numbers of one call in the place of its symbols.
-                function = self.function.func  # type: ignore[attr-defined]
-                moment, sizes = Moment(symbolic, autocast), self.sizes.specialising
-                joint = trace_joint(function, given, True, moment, sizes, self._expected)
+                moment, sizes = Moment(symbolic, autocast, again), self.sizes.specialising
+                joint = trace_joint(self._unbound, given, True, moment, sizes, self._expected, self.hidden)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
         if _forward_operations(joint) != self._operations:
             raise NotRepeatable("for these sizes the forward has other operations")
         return joint
 
-    def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], unchanged: Unchanged
-    ) -> tuple[torch.Tensor | None, ...]:
-        """By PyTorch's autograd: a second derivative is not compiled for all sizes."""
-        unchanged(range(len(inputs)))
-        given = [tangent for tangent in tangents if tangent is not None]
-        return self._backward_function(strides_of(tangents))(*inputs, *given)
+    @property
+    def _unbound(self) -> Callable[..., Any]:
+        """The graph's function itself: the one of a call has numbers in the place of its symbols."""
+        return self.function.func  # type: ignore[attr-defined]
 
+    def run_connected_backward(
+        self,
+        values: list[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        inputs: Inputs,
+        wanted: Wanted,
+        plain: bool,
+    ) -> Sequence[torch.Tensor | None]:
+        strides, autocast = strides_of(tangents), torch_compat.autocast_now()
+        values += [tangent for tangent in tangents if tangent is not None]
+        of = wanted, tuple(value.requires_grad for value in values)
+        found = self._fitting(self._connected_backwards, strides, autocast, of)
+        everything: list[Any] = [*self.numbers, *values]
+        if found is None:
+            with self.sizes.environment.later(self.sizes.values(self.numbers)) as conditions:
+                joint = self._joint_for(tangents, autocast, inputs(), again=True)
+                given = self.backward_inputs(joint)
+                graph = connected_graph(joint, given, wanted)
+                outlines = tuple(node.meta["val"] for node in given)
+                run = twins.compile_connected(self, graph, everything, replace(self.sizes, outlines=outlines))
+                layouts = self.sizes.layouts(joint.moment.strides or ())
+            found = SizedBackward(self.sizes.condition(conditions), layouts, autocast, run, graph, of)
+            self._connected_backwards.insert(0, found)
+        gradients: Sequence[torch.Tensor | None] = found.run(plain, everything)
+        return gradients
+
+    def twin(self, inputs: Sequence[torch.Tensor]) -> SizedGraph:
+        later = self.sizes.environment.later(self.sizes.values(self.numbers))
+        with later as conditions, self.as_at_first(inputs) as examples, generated.kept_in(self.generated), listening():
+            twin: SizedGraph = twins.twin_of(self, self._unbound, examples, self.sizes)
+        twin.holds = self.sizes.condition(conditions)
+        return twin
+
+    def bound(self, twin: Any) -> Callable[..., Any] | None:
+        return partial(twin, *self.numbers) if twin.holds(*self.numbers) else None
+
+    @property
+    def read_tensors(self) -> list[int]:
+        count = len(self.sizes.symbols)
+        return [index - count for index in self.read_inputs if index >= count]

@@ -88,6 +88,10 @@ class Recorder(DispatchMode):
         node = self._nodes.get(id(tensor))
         return node if node is not None else self._constant(tensor)
 
+    def known(self, tensor: torch.Tensor) -> torch.fx.Node | None:
+        """The node that a tensor was bound to."""
+        return self._nodes.get(id(tensor))
+
     def _constant(self, tensor: torch.Tensor) -> torch.fx.Node:
         """A tensor that came from nowhere: part of the program itself."""
         if torch_compat.is_fake(tensor):
@@ -132,6 +136,8 @@ class Recorder(DispatchMode):
         node = self.graph.create_node("call_function", target, self._with_nodes(args), named, name)
         if self.origins is not None:
             node.meta["stack_trace"] = self.origins.now()
+        if not torch.is_grad_enabled():
+            node.meta["no_grad"] = True
         self._bind_result(node, result)
 
     def _with_nodes(self, value: Any) -> Any:

@@ -120,11 +120,14 @@ def below_dispatch() -> AbstractContextManager[None]:
 
 
 def gradients(
-    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor],
+    create_graph: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
     """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
     run = torch.autograd.graph._engine_run_backward
-    return run(tuple(outputs), tuple(given), False, False, tuple(inputs), True, accumulate_grad=False)
+    return run(tuple(outputs), tuple(given), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
 
 
 def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -181,6 +184,31 @@ def has_saved_tensors(node: Any) -> bool:
         if saved is not None and saved != ():
             return True
     return False
+
+
+def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an autograd node keeps for its backward, with the history they have."""
+    kind: Any = type(node)
+    for name in _saved_names(kind):
+        saved = getattr(node, name)
+        yield from (one for one in (saved if isinstance(saved, tuple) else (saved,)) if isinstance(one, torch.Tensor))
+
+
+def wanted_gradients(node: Any) -> tuple[bool, ...]:
+    """Of the node whose backward runs: which of its inputs the engine wants a gradient for in this run.
+
+    ``autograd.grad(y, x)`` comes to everything behind ``y``, and asks for what leads to ``x``.
+    """
+
+    def wanted(following: Any) -> bool:
+        if following is None:
+            return False
+        try:
+            return bool(_C._will_engine_execute_node(following))
+        except RuntimeError:  # a leaf that autograd.grad is asked for: its gradient is taken, and not accumulated
+            return True
+
+    return tuple(wanted(following) for following, _ in node.next_functions)
 
 
 @functools.cache

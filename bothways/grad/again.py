@@ -1,0 +1,173 @@
+"""Backwards that are differentiated in turn, to any order.
+
+A graph that meets the first of them makes a *twin*: the same graph, whose node also gives what autograd would have
+saved, as results that nobody sees. The twin's backward is a function of those, of inputs and of gradients, and is
+differentiated like any function; what it finds about the hidden results comes to the twin's node with the gradients of
+the others. So every operation runs as often as in eager. A graph without a twin runs its forward again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.joint import trace_joint
+from bothways.grad.kept import check_complete
+from bothways.grad.node import CompiledNode
+from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.sizes import Sizes
+from bothways.grad.traced import IndependentResults, Joint, NotDifferentiable, Output, Result
+from bothways.symbols import Undecided, hint
+
+# After so many calls without a second derivative a graph goes back to saving what first ones need.
+PATIENCE = 100
+
+# No twin is made where one of these is raised.
+REFUSALS: tuple[type[Exception], ...] = (NotDifferentiable, NotRepeatable, Undecided, torch.OutOfMemoryError)
+
+Wanted = tuple[bool, ...]  # which inputs are to get a gradient
+Tangents = Sequence[torch.Tensor | None]
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+class Again:
+    """The twin of one graph: made when it is first wanted, and in use while it is."""
+
+    def __init__(self, refused: bool = False) -> None:
+        self.twin: Any = None
+        self._made: Any = None
+        self._refused = refused
+        self._left = 0
+
+    def made(self, make: Callable[[], Any]) -> Any:
+        """The twin, from now on in use; None when there is none."""
+        if self._made is None and not self._refused:
+            refusals: tuple[type[Exception], ...] = (*REFUSALS, *torch_compat.fake_tensor_errors())
+            try:
+                self._made = make()
+            except refusals:
+                self._refused = True
+        self.wanted()
+        return self._made
+
+    def wanted(self) -> None:
+        self.twin, self._left = self._made, PATIENCE
+
+    def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the twin is the one to be called: not where hooks would be called with gradients that are None."""
+        self._left -= 1
+        if self._left < 0:
+            self.twin = None
+        return self.twin is not None and not is_told_of_none(inputs)
+
+
+def is_told_of_none(inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether somebody's Python would be run with a gradient that is None, where eager does not come near it."""
+    return any(tensor._backward_hooks or _is_custom(tensor.grad_fn) for tensor in inputs)
+
+
+def _is_custom(node: Any) -> bool:
+    kind = type(node)
+    return issubclass(kind, torch.autograd.function.BackwardCFunction) and kind is not CompiledNode._backward_cls
+
+
+def connected_graph(joint: Joint, given: Sequence[torch.fx.Node], wanted: Wanted | None) -> torch.fx.GraphModule:
+    """The backward as a graph that can be differentiated; its gradients are the wanted ones."""
+    outputs = joint.chosen_gradients(wanted)
+    try:
+        check_complete(joint, outputs, given)
+    except NotDifferentiable as error:
+        raise NotRepeatable(str(error)) from error
+    return extract(joint, given, outputs)
+
+
+def check_differentiable(joint: Joint, given: Sequence[torch.fx.Node], moving: Set[torch.fx.Node]) -> None:
+    """Raise unless the backward from what is ``given`` can be differentiated by those of it that are ``moving``.
+
+    In it are operations that autograd never meets in eager, where it sees the backward before these are made of it.
+    """
+    graph = connected_graph(joint, given, None)
+    outlines = tuple(node.meta["val"] for node in given)
+    values = [_laid_out_like(value).requires_grad_(node in moving) for node, value in zip(given, outlines, strict=True)]
+    sizes = None if joint.sizes is None else replace(joint.sizes, outlines=outlines)
+    _check_outputs(graph.forward, values, sizes)
+
+
+def _laid_out_like(value: torch.Tensor) -> torch.Tensor:
+    """A real tensor, with nothing written into it, in the place of a fake one."""
+    shape, strides = ([int(hint(number)) for number in numbers] for numbers in (value.shape, value.stride()))
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+
+
+def _check_outputs(function: Callable[..., Any], values: Sequence[torch.Tensor], sizes: Sizes | None) -> None:
+    try:
+        trace_joint(function, values, True, sizes=sizes)
+    except IndependentResults as found:
+        for group in found.groups:
+            _check_outputs(chosen(function, group), values, sizes)
+
+
+def chosen(function: Callable[..., Any], group: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
+    """A function that gives some of the outputs of another."""
+
+    def run(*values: Any) -> tuple[Any, ...]:
+        outputs = function(*values)
+        return tuple(outputs[position] for position in group)
+
+    return run
+
+
+def visible(graph: Any, tangents: Tangents) -> Tangents:
+    """The gradients of the function's own results, for a backward that knows no others."""
+    count = graph.result_count - len(graph.hidden or ())
+    if any(tangent is not None for tangent in tangents[count:]):
+        raise RuntimeError("a second derivative met sizes or globals that its first backward was not compiled for")
+    return tangents[:count]
+
+
+def backward_function(
+    graph: Any, moves: Sequence[bool], wanted: Wanted, function: Callable[..., Any] | None = None
+) -> Callable[..., Gradients]:
+    """The backward of a graph as a function of inputs and gradients, by PyTorch's autograd, which runs it once more.
+
+    ``moves`` says which results receive a gradient; ``function`` stands for the graph's own. Running statistics among
+    the inputs have been updated, and are not once more.
+    """
+    count = len(graph.needs_grad)
+    run = graph.function if function is None else function
+
+    def backward(*everything: torch.Tensor) -> Gradients:
+        inputs, tangents = list(everything[:count]), everything[count:]
+        for index in graph.statistics:
+            inputs[index] = inputs[index].clone()
+        again = torch.is_grad_enabled()
+        with torch.enable_grad(), torch_compat.autocast_as(graph.autocast):
+            leaves = [_own(value) if needed else value for value, needed in zip(inputs, graph.needs_grad, strict=True)]
+            outputs = run(*leaves)
+        roots = [result for result, given in zip(results_of(graph.outputs, outputs), moves, strict=True) if given]
+        sources = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
+        return tuple(next(found) if want else None for want in wanted)
+
+    return backward
+
+
+def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tensor]:
+    """The graph's results found again among the outputs of the original function, or behind them."""
+    found: dict[int, torch.Tensor] = {}
+    for output, value in zip(outputs, values, strict=True):
+        if isinstance(output, Result):
+            found[output.index] = value
+        elif output is not None and not output.of_input:
+            found[output.base] = value._base
+    return [found[index] for index in range(len(found))]
+
+
+def _own(value: torch.Tensor) -> torch.Tensor:
+    """The same value as a tensor of its own, through which gradients still reach the original."""
+    return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()

@@ -1,0 +1,51 @@
+"""Compiled graphs as functions that can be called, and what has to be known when one is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.grad.traced import Strides
+
+
+def takes_list(run: Callable[..., Any]) -> bool:
+    """Whether a compiled graph takes its inputs as one list that it may empty, so that memory is freed early."""
+    return bool(getattr(run, "_boxed_call", False))
+
+
+def with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph as a function of its inputs."""
+    return (lambda *values: run(list(values))) if takes_list(run) else run
+
+
+def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph under the autocast of now: it holds the casts already, and is not cast again."""
+    if not torch_compat.is_any_autocast_enabled():
+        return run
+
+    @functools.wraps(run)
+    def without_autocast(*values: Any) -> Any:
+        with torch_compat.without_autocast():
+            return run(*values)
+
+    return without_autocast
+
+
+def autograd_is_watched() -> bool:
+    """Whether somebody looks at each of autograd's operations, or at what each saves: these have to be its own.
+
+    PyTorch's own saved-tensor hooks, for activation checkpointing or to move memory, do not care what is saved.
+    """
+    if torch.is_anomaly_enabled() or torch_compat.in_forward_mode():
+        return True
+    hooks = torch_compat.top_saved_tensors_hooks()
+    return hooks is not None and not (getattr(hooks[0], "__module__", None) or "").startswith("torch.")
+
+
+def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
+    """Which results received a gradient, and how each is laid out: formulas of eager look at it, so ours must."""
+    return tuple(None if tangent is None else tangent.stride() for tangent in tangents)

@@ -1,0 +1,148 @@
+"""What a trace of forward and backward gives: one graph, and how outputs, updates and gradients come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.sizes import Sizes
+from bothways.grad.trace import Recorder
+
+
+class NotDifferentiable(Exception):
+    """The graph does something the differentiator does not express."""
+
+
+class NotForAllSizes(NotDifferentiable):
+    """Some formula wants to know sizes that are symbols."""
+
+
+class IndependentResults(NotDifferentiable):
+    """The function is several functions side by side; ``groups`` holds the outputs of each."""
+
+    def __init__(self, groups: list[list[int]]) -> None:
+        super().__init__("results that share no computation are differentiated apart")
+        self.groups = groups
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """An output that is a window on other memory: on an input, or on one of the graph's own results.
+
+    ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
+    stands for an input itself.
+    """
+
+    of_input: bool
+    base: int
+    window: torch.Tensor | None = None
+    no_grad: bool = False
+
+    def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> torch.Tensor:
+        base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
+        if self.window is None:
+            return base
+        if self.no_grad:
+            with torch.no_grad():
+                return torch_compat.view_again(self.window, base)
+        return torch_compat.view_again(self.window, base)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output that the graph computes: its position among the graph's results."""
+
+    index: int
+
+
+Output = View | Result | None
+Strides = tuple[tuple[int, ...] | None, ...]
+Variables = dict[torch.fx.Node, torch.Tensor]
+
+
+class Moment(NamedTuple):
+    """What a backward meets when it runs, and depends on.
+
+    ``strides`` are those of the gradient each result receives, None for those that receive none; by default every
+    differentiable result receives one laid out like itself. ``autocast`` is ``torch_compat.autocast_now()``; ``again``
+    says that the gradients are differentiated in turn, for which eager has other formulas here and there.
+    """
+
+    strides: Strides | None = None
+    autocast: tuple[object, ...] | None = None
+    again: bool = False
+
+
+USUAL = Moment()
+
+
+@dataclass
+class Joint:
+    """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``.
+
+    A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
+    of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
+    finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
+    that were changed as their ``.data``, which leaves their versions as they are. The last results, as many as
+    ``hidden`` says, are no outputs: a backward that is differentiated again reads them.
+    """
+
+    recorder: Recorder
+    primals: list[torch.fx.Node]
+    results: list[torch.fx.Node]
+    outputs: list[Output]
+    updates: dict[int, torch.fx.Node]
+    uncounted: tuple[int, ...]
+    differentiable: tuple[bool, ...]
+    parts: tuple[int | None, ...]
+    reached: tuple[frozenset[int], ...]
+    forward_nodes: frozenset[torch.fx.Node]
+    tangents: list[torch.fx.Node] = field(default_factory=list)
+    tangent_strides: Strides = ()
+    moment: Moment = USUAL
+    gradients: list[torch.fx.Node | None] = field(default_factory=list)
+    sizes: Sizes | None = None
+    is_turned: bool = False  # whether images lie otherwise than the captured function's
+    hidden: int = 0
+    variables: Variables = field(default_factory=dict)
+
+    @property
+    def kept_nodes(self) -> list[torch.fx.Node]:
+        """Forward operations that run even if nobody reads them: they draw random numbers, or check and raise."""
+        return [
+            node
+            for node in self.recorder.graph.nodes
+            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node))
+        ]
+
+    def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:
+        """The gradients, None in the place of those that are not wanted."""
+        if wanted is None:
+            return self.gradients
+        return [node if want else None for node, want in zip(self.gradients, wanted, strict=True)]
+
+    @property
+    def random_nodes(self) -> list[torch.fx.Node]:
+        return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
+
+
+def _returns_nothing(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    """Whether the operation draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    schema = getattr(node.target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == "dropout_p":
+            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(given != 0.0)
+    return True

@@ -1,0 +1,166 @@
+"""The ways back through a graph that are differentiated in turn: by its twin, or by running its forward again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.again import (
+    Gradients,
+    Tangents,
+    Wanted,
+    backward_function,
+    check_differentiable,
+    connected_graph,
+    is_told_of_none,
+    visible,
+)
+from bothways.grad.differentiate import MOST_LAYOUTS, DifferentiatedGraph, Inputs, differentiate
+from bothways.grad.facts import facts_of
+from bothways.grad.joint import trace_joint
+from bothways.grad.kept import connections
+from bothways.grad.node import Unchanged
+from bothways.grad.origins import noting_origins
+from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.running import as_traced, strides_of
+from bothways.grad.sizes import Sizes
+from bothways.grad.traced import Moment, NotDifferentiable
+from bothways.runtime import generated
+from bothways.runtime.listening import listening
+from bothways.symbols import Undecided
+
+# Of whether the gradients are plain memory, and of what a backward takes.
+Connected = Callable[[bool, Sequence[Any]], Sequence[torch.Tensor | None]]
+
+
+def twin_of(
+    graph: DifferentiatedGraph,
+    function: Callable[..., Any],
+    examples: Sequence[torch.Tensor],
+    sizes: Sizes | None = None,
+) -> Any:
+    """A graph like another, of its function, whose node keeps what second derivatives go through."""
+    how = replace(graph.how, memo=None)
+    trace = partial(trace_joint, function, examples, True, Moment(None, torch_compat.autocast_now(), True), sizes)
+    connected = connections(trace(hidden=()), graph.needs_grad)
+    joint = trace(hidden=connected.hidden)
+    saved = connected.saved_nodes(joint)
+    constant = saved[len(connected.saved) :]
+    forward = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *constant], joint.kept_nodes)
+    facts = facts_of(joint, forward, saved, True)
+    given = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
+    moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
+    check_differentiable(joint, given, moving)
+    compiled = as_traced(how.fw_compiler(forward, [*([] if sizes is None else sizes.now), *examples]))
+    twin = type(graph)(function, facts, examples, compiled, how, joint, connected)
+    twin.joints.clear()
+    twin.base = graph.again
+    return twin
+
+
+def connected_backward(
+    twin: DifferentiatedGraph,
+    values: list[torch.Tensor],
+    tangents: Tangents,
+    inputs: Inputs,
+    wanted: Wanted,
+    plain: bool,
+) -> Sequence[torch.Tensor | None]:
+    """The backward of a twin from what its node saved and gradients; to autograd it is a function of those."""
+    moment = Moment(strides_of(tangents), torch_compat.autocast_now(), True)
+    values += [tangent for tangent in tangents if tangent is not None]
+    key = moment, wanted, tuple(value.requires_grad for value in values)
+    run = twin.differentiable_backwards.get(key)
+    if run is None:
+        joint = twin.joint(moment, inputs())
+        graph = connected_graph(joint, twin.backward_inputs(joint), wanted)
+        run = twin.differentiable_backwards[key] = compile_connected(twin, graph, values)
+    gradients: Sequence[torch.Tensor | None] = run(plain, values)
+    return gradients
+
+
+def compile_connected(
+    twin: DifferentiatedGraph, graph: torch.fx.GraphModule, values: Sequence[Any], sizes: Sizes | None = None
+) -> Connected:
+    """A backward graph of a twin, compiled and differentiated."""
+    how, count = twin.how, len(twin.needed_inputs)
+    hidden = frozenset(range(count, count + len(twin.connected or ())))
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    # The graph holds the casts already.
+    with torch_compat.without_autocast(), generated.kept_in(twin.generated), listening():
+        refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
+        try:
+            compiled = differentiate(
+                noting_origins(graph), tensors, how.fw_compiler, how.bw_compiler, how.reads, sizes=sizes, ours=hidden
+            )
+        except refusals as error:
+            raise NotRepeatable(str(error)) from error
+
+    def run(plain: bool, values: Sequence[Any]) -> Sequence[torch.Tensor | None]:
+        twin.base.wanted()
+        with torch_compat.without_autocast():
+            gradients: Sequence[torch.Tensor | None] = compiled(*values) if plain else graph.forward(*values)
+        return gradients
+
+    return run
+
+
+def differentiable_backward(
+    graph: DifferentiatedGraph,
+    inputs: Sequence[torch.Tensor],
+    tangents: Tangents,
+    unchanged: Unchanged,
+    wanted: Wanted,
+) -> Gradients:
+    """The backward of a graph that has kept nothing for second derivatives: what it needs of the forward runs again.
+
+    By the twin, which is used from then on; else by a function of inputs and gradients that is compiled as a whole.
+    """
+    tangents = visible(graph, tangents)
+    given = [tangent for tangent in tangents if tangent is not None]
+    moves = [tangent is not None for tangent in tangents]
+    twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
+    run = None if twin is None else graph.bound(twin)
+    if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
+        return backward_function(graph, moves, wanted, run)(*inputs, *given)
+    values = [*inputs, *given]
+    moment = Moment(strides_of(tangents), torch_compat.autocast_now())
+    shapes = tuple(value.shape for value in values)
+    key = moment, shapes, wanted, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
+    found = graph.differentiable_backwards.get(key)
+    if found is None:
+        found = backward_function(graph, moves, wanted)
+        if len(graph.differentiable_backwards) >= MOST_LAYOUTS:
+            return tuple(found(*values))
+        if twin is not None or graph.how.sizes is None:  # a function with symbols would be compiled for each size
+            found = _compiled(found, values, graph)
+        graph.differentiable_backwards[key] = found
+    read: Sequence[int] = getattr(found, "read_inputs", range(len(inputs)))
+    unchanged([index for index in read if index < len(inputs)])
+    return tuple(found(*values))
+
+
+def _compiled(
+    backward: Callable[..., Any], values: list[torch.Tensor], graph: DifferentiatedGraph
+) -> Callable[..., Any]:
+    try:
+        with listening():
+            return differentiate(backward, values, graph.how.fw_compiler, graph.how.bw_compiler, graph.how.reads)
+    except NotDifferentiable as error:
+        graph.tell("second derivative", str(error))
+        return backward
+
+
+def _are_unchanged(unchanged: Unchanged, read: Sequence[int]) -> bool:
+    try:
+        unchanged(read)
+    except RuntimeError:
+        return False
+    return True
