@@ -12,6 +12,7 @@ from bothways.fake.promotion import FLOATING, REAL
 from bothways.fake.tensor import NeedsData, NotThin, Shape, Spec, ThinTensor
 
 INDICES = frozenset({torch.int64, torch.int32})
+REDUCTIONS = frozenset({"sum", "prod", "mean", "amax", "amin"})
 
 
 def _new(shape: Shape, dtype: torch.dtype) -> Spec:
@@ -117,6 +118,14 @@ def _scatter(tensor: ThinTensor, dim: int, index: ThinTensor, source: Any, **opt
     return _new(tuple(tensor.shape), tensor.dtype)
 
 
+def _scatter_reduce(
+    tensor: ThinTensor, dim: int, index: ThinTensor, source: ThinTensor, reduce: str, *, include_self: bool = True
+) -> Spec:
+    if reduce not in REDUCTIONS or tensor.dtype not in FLOATING:
+        raise NotThin("a reduction that not every dtype has")
+    return _scatter(tensor, dim, index, source)
+
+
 def _index_select(tensor: ThinTensor, dim: int, index: ThinTensor) -> Spec:
     _check_index(index)
     shape = list(tensor.shape)
@@ -171,6 +180,7 @@ RULES = {
     "scatter.src": _scatter,
     "scatter.value": _scatter,
     "scatter_add": _scatter,
+    "scatter_reduce.two": _scatter_reduce,
     "index_select": _index_select,
     "index_add": _index_add,
     "embedding": _embedding,
