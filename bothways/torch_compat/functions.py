@@ -486,24 +486,3 @@ def forget_graph_text(name: str) -> None:
         linecache.cache.pop(name, None)
         texts = getattr(getattr(torch.fx.graph_module, "_loader", None), "eval_cache", {})
         texts.pop(name, None)
-
-
-def is_plain_overload(target: Any) -> bool:
-    """Whether something is an operation of the dispatcher's, whose arguments are tensors and numbers."""
-    return type(target) is torch._ops.OpOverload
-
-
-def function_of_overload(target: Any) -> Callable[..., Any]:
-    """What an overload calls, in C++, with the arguments it is given."""
-    function: Callable[..., Any] = target._op
-    return function
-
-
-def tensor_places(target: Any) -> tuple[int, ...]:
-    """Which arguments of an operation are tensors."""
-    return tuple(place for place, argument in enumerate(target._schema.arguments) if str(argument.type) == "Tensor")
-
-
-def keyword_names(target: Any) -> frozenset[str]:
-    """Which arguments of an operation are given by name only."""
-    return frozenset(argument.name for argument in target._schema.arguments if argument.kwarg_only)

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels for shapes, and the operations by name."""
+"""PyTorch's own kernels for shapes, the operations by name, and what an operation takes."""
 
 from __future__ import annotations
 
@@ -74,3 +74,24 @@ def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
 def has_meta_kernel(operation: Any) -> bool:
     name = operation.name()
     return _C._dispatch_has_kernel(name) and _C._dispatch_has_computed_kernel_for_dispatch_key(name, "Meta")
+
+
+def is_plain_overload(target: Any) -> bool:
+    """Whether something is an operation of the dispatcher's, whose arguments are tensors and numbers."""
+    return type(target) is torch._ops.OpOverload
+
+
+def function_of_overload(target: Any) -> Callable[..., Any]:
+    """What an overload calls, in C++, with the arguments it is given."""
+    function: Callable[..., Any] = target._op
+    return function
+
+
+def tensor_places(target: Any) -> tuple[int, ...]:
+    """Which arguments of an operation are tensors."""
+    return tuple(place for place, argument in enumerate(target._schema.arguments) if str(argument.type) == "Tensor")
+
+
+def keyword_names(target: Any) -> frozenset[str]:
+    """Which arguments of an operation are given by name only."""
+    return frozenset(argument.name for argument in target._schema.arguments if argument.kwarg_only)
