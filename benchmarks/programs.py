@@ -3,7 +3,8 @@
 The scripts are in ``benchmarks/training``. Each figure comes from a process of its own, with the compilers' disk caches
 off and OpenMP's threads asleep while they wait. "same" says whether losses and trained tensors are the plain script's
 after some steps; "calls" is how many of the plain step's operations PyTorch still runs one by one; a step is the whole
-script's: data, forward, backward, optimizer. Programs run engine after engine, in rounds, and the fastest counts.
+script's: data, forward, backward, optimizer. Programs run engine after engine, in rounds, and the fastest counts. With
+one thread a step's time is the CPU's, which others on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ def measure(name: str, engine: str) -> dict[str, Any]:
     first = time.perf_counter() - started
     losses += [float(program.step(n)) for n in range(1, COMPARED)]
     trained = [float(tensor.detach().double().norm()) for tensor in program.trained]
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     at, best, spent = COMPARED, float("inf"), 0.0
     while at < COMPARED + 3 * ROUND or spent < SECONDS:
-        started = time.perf_counter()
+        started = clock()
         for n in range(at, at + ROUND):
             program.step(n)
-        took = time.perf_counter() - started
+        took = clock() - started
         at, spent = at + ROUND, spent + took
         best = min(best, took / ROUND)
     return {
