@@ -215,7 +215,8 @@ NOT_TRIED = {
         "_upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward"
     ),
     "reads at places; test_native_opinfo.py tries it on special values": (
-        "max_pool2d_with_indices nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward"
+        "max_pool2d_with_indices max_pool2d_with_indices_backward nll_loss_forward nll_loss_backward "
+        "nll_loss2d_forward nll_loss2d_backward"
     ),
     "another way to call an operation that is tried": (
         "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training fill "

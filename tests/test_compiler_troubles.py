@@ -285,8 +285,10 @@ def test_threads_that_wait_for_the_same_function_go_on(tmp_path, compiler):
     assert len(results) == 4 and all(same(result, x.sin() * 3) for result in results)
 
 
+# Whoever starts the tests in the background may have Ctrl-C ignored, which processes inherit.
 INTERRUPTED = """
-import os, sys, torch, bothways
+import os, signal, sys, torch, bothways
+signal.signal(signal.SIGINT, signal.default_int_handler)
 bothways.config.kernels_for_small_graphs = True
 compiled = bothways.compile(lambda x: (x.sin() + 1).exp())
 x = torch.ones(3)
@@ -330,6 +332,7 @@ SLOW_START = """
 import os, signal, subprocess, sys, time, threading
 from pathlib import Path
 from bothways.lower import compiling
+signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = subprocess._fork_exec
 
 def slow(*args):

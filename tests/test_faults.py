@@ -81,6 +81,7 @@ def test_interrupts_come_out_as_keyboardinterrupt_and_the_next_call_is_right(tmp
     process = script(
         f"""
         import signal, threading, time, random
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored from the beginning
         main, chosen = threading.main_thread(), random.Random(1)
         stop = time.monotonic() + {30 * SCALE}
 
