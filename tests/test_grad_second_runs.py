@@ -193,7 +193,7 @@ def test_running_statistics_are_updated_once(backend):
     agree(scene, backend, sizes=(4, 4, 4, 5, 6))
 
 
-@everywhere
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.slow)])
 def test_to_the_fifth_order(backend):
     def scene(compiler):
         run = compiler(lambda x: torch.tanh(x) * torch.sin(x))
