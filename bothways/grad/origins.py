@@ -7,10 +7,11 @@ numbers autograd gives to what it computes. An operation of the backward belongs
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 import torch.fx
 
 from bothways import torch_compat
@@ -58,6 +59,14 @@ def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
     return run
 
 
+def written_list(target: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that an operation on lists of them, such as ``_foreach_add_``, changes."""
+    name = getattr(target, "__name__", "")
+    if not name.startswith("_foreach_") or not name.endswith("_") or not args or not isinstance(args[0], (list, tuple)):
+        return []
+    return [tensor for tensor in args[0] if not tensor.is_inference()]
+
+
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
@@ -65,7 +74,15 @@ class _Noting(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         update = update_of(target, args, kwargs)
-        return super().call_function(target, args, kwargs) if update is None else update()
+        if update is not None:
+            return update()
+        written = written_list(target, args)
+        versions = list(map(torch_compat.version_of, written))
+        result = super().call_function(target, args, kwargs)
+        if written and versions == list(map(torch_compat.version_of, written)):
+            # What is changed as one of a list is counted in eager, and not by functionalization.
+            torch.autograd.graph.increment_version(written)
+        return result
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):
