@@ -99,3 +99,15 @@ def test_a_fused_step_of_halves_divides_by_no_zero(optimizer, backend):
         found.append(param.detach())
     assert found[0].isfinite().all()
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_of_a_list_that_is_read_for_another_is_read_after_it_was_changed(backend):
+    def function(one, other):
+        torch._foreach_copy_([one, other], [other, one])
+
+    compiled = bothways.compile(function, backend=backend)
+    for _ in range(2):
+        one, other = torch.zeros(4), torch.ones(4)
+        compiled(one, other)
+        assert one.tolist() == other.tolist() == [1.0] * 4

@@ -16,7 +16,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.fused import update_of
-from bothways.grad.overlaps import Overlaps
+from bothways.grad.overlaps import Overlaps, WritesShared
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
 
@@ -67,6 +67,17 @@ def written_list(target: Any, args: Sequence[Any]) -> list[torch.Tensor]:
     return [tensor for tensor in args[0] if not tensor.is_inference()]
 
 
+def reads_elsewhere(written: Sequence[torch.Tensor], read: Sequence[Any]) -> bool:
+    """Whether one of a list is read for another of it, which eager does after it was changed."""
+    places = {torch_compat.storage_of(tensor): place for place, tensor in enumerate(written)}
+    lists = (items for items in read if isinstance(items, (list, tuple)))
+    return any(
+        isinstance(item, torch.Tensor) and places.get(torch_compat.storage_of(item), place) != place
+        for items in lists
+        for place, item in enumerate(items)
+    )
+
+
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
@@ -77,6 +88,8 @@ class _Noting(torch.fx.Interpreter):
         if update is not None:
             return update()
         written = written_list(target, args)
+        if written and reads_elsewhere(args[0], args[1:]):
+            raise WritesShared("an operation on lists reads in one place what it has written in another")
         versions = list(map(torch_compat.version_of, written))
         result = super().call_function(target, args, kwargs)
         if written and versions == list(map(torch_compat.version_of, written)):
