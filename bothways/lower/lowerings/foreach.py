@@ -59,3 +59,4 @@ for _name, _target in BINARY.items():
 _all_of("addcmul", lambda _: aten.addcmul.default, lists=3, keyword="value")
 _all_of("addcdiv", lambda _: aten.addcdiv.default, lists=3, keyword="value")
 _all_of("lerp", lambda overload: aten.lerp.Tensor if overload == "List" else aten.lerp.Scalar, lists=2)
+_all_of("copy", lambda _: aten.copy.default, lists=2)
