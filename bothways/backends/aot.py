@@ -16,6 +16,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.config import config
 from bothways.grad import differentiate, sized, twins  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad.aliases import sharing_depends_on_layout
 from bothways.grad.facts import Memo
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
@@ -62,7 +63,7 @@ def aot(
             reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
             layouts = _layouts(graph.graph)
             memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
-            function, turns = noting_origins(graph), turns_images and not reads and not _lays_out(graph)
+            function, turns = noting_origins(graph), turns_images and not reads and not _layout_shows(graph)
             compilers = fw_compiler, bw_compiler or fw_compiler
             try:
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
@@ -119,10 +120,13 @@ def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
 
 
-def _lays_out(graph: torch.fx.GraphModule) -> bool:
-    """Whether the user says how images lie, which then is what everybody, random numbers included, goes by."""
+def _layout_shows(graph: torch.fx.GraphModule) -> bool:
+    """Whether the user says how images lie, which then is what everybody, random numbers included, goes by; or could
+    tell it from what shares memory."""
     formats = (torch.channels_last, torch.channels_last_3d)
-    modules = (module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule))
+    modules = [module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
+    if any(map(sharing_depends_on_layout, modules)):
+        return True
     given = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
     return any(isinstance(value, torch.memory_format) and value in formats for values in given for value in values)
 

@@ -18,7 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad.joint import trace_joint
 from bothways.grad.kept import check_complete
-from bothways.grad.node import CompiledNode
+from bothways.grad.node import CompiledNode, Own
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import IndependentResults, Joint, NotDifferentiable, Output, Result
@@ -131,12 +131,16 @@ def visible(graph: Any, tangents: Tangents) -> Tangents:
 
 
 def backward_function(
-    graph: Any, moves: Sequence[bool], wanted: Wanted, function: Callable[..., Any] | None = None
+    graph: Any,
+    moves: Sequence[bool],
+    wanted: Wanted,
+    function: Callable[..., Any] | None = None,
+    own: Own | None = None,
 ) -> Callable[..., Gradients]:
     """The backward of a graph as a function of inputs and gradients, by PyTorch's autograd, which runs it once more.
 
     ``moves`` says which results receive a gradient; ``function`` stands for the graph's own. Running statistics among
-    the inputs have been updated, and are not once more.
+    the inputs have been updated, and are not once more. ``own`` are results of the first time.
     """
     count = len(graph.needs_grad)
     run = graph.function if function is None else function
@@ -149,7 +153,11 @@ def backward_function(
         with torch.enable_grad(), torch_compat.autocast_as(graph.autocast):
             leaves = [_own(value) if needed else value for value, needed in zip(inputs, graph.needs_grad, strict=True)]
             outputs = run(*leaves)
-        roots = [result for result, given in zip(results_of(graph.outputs, outputs), moves, strict=True) if given]
+        results = results_of(graph.outputs, outputs)
+        for result in results if own else ():
+            if type(result.grad_fn) is CompiledNode._backward_cls:
+                setattr(result.grad_fn, "first_results", own)  # noqa: B010  # a name of the node's own
+        roots = [result for result, given in zip(results, moves, strict=True) if given]
         sources = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
         found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
         return tuple(next(found) if want else None for want in wanted)

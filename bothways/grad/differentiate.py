@@ -21,7 +21,7 @@ from bothways.grad.changed import sharing, write_back
 from bothways.grad.facts import Facts, Memo, facts_of
 from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
-from bothways.grad.node import Unchanged, apply_node, pick
+from bothways.grad.node import Own, Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
@@ -350,12 +350,17 @@ class DifferentiatedGraph:
         return twins.connected_backward(self, values, tangents, inputs, wanted, plain)
 
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Tangents, unchanged: Unchanged, wanted: Wanted
+        self,
+        inputs: Sequence[torch.Tensor],
+        tangents: Tangents,
+        unchanged: Unchanged,
+        wanted: Wanted,
+        own: Own,
     ) -> Sequence[torch.Tensor | None]:
-        """The backward as a function of inputs and gradients that can be differentiated again."""
+        """The backward as a function of inputs, gradients and the ``own`` results it reads, by their numbers."""
         from bothways.grad import twins
 
-        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted)
+        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted, own)
 
     def twin(self, inputs: Sequence[torch.Tensor]) -> DifferentiatedGraph:
         """The same graph, whose node keeps what second derivatives go through."""

@@ -111,6 +111,9 @@ def _double(number: Number) -> Number:
     return number.double().reshape(()) if isinstance(number, torch.Tensor) else number
 
 
+# With fewer bits ATen computes in more, and rounds at the end.
+DTYPES = (torch.float32, torch.float64)
+
 UPDATES: dict[Any, Callable[..., None]] = dict(
     zip(torch_compat.FUSED_UPDATES, (_adam(False), _adam(True), _sgd, _adagrad), strict=True)
 )
@@ -125,6 +128,18 @@ def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
     if any(named.pop(name, None) is not None for name in ("grad_scale", "found_inf")):
         return None
     tensors = [item for item in chain(*args, named.values()) if isinstance(item, torch.Tensor)]
-    if not all(tensor.is_cpu and tensor.is_floating_point() for tensor in tensors):
+    if not all(tensor.is_cpu and tensor.dtype in DTYPES for tensor in tensors):
         return None
-    return lambda: update(*args, **named)
+    lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
+    return lambda: update(*lists, **named)
+
+
+def _are_counted() -> bool:
+    """Whether these operations give what they change another version; PyTorch's have no code for that."""
+    param, grad = torch.zeros(2, 1, device="cpu").unbind()
+    options: dict[str, Any] = {"weight_decay": 0.0, "momentum": 0.0, "lr": 0.0, "dampening": 0.0}
+    torch_compat.FUSED_UPDATES[2]([param], [grad], [], **options, nesterov=False, maximize=False, is_first_step=False)
+    return param._version > 0
+
+
+ARE_COUNTED = _are_counted()

@@ -168,6 +168,7 @@ def _trace_joint(
             tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
+            stand_ins=_stand_ins(recorder),
         )  # fmt: skip
         if grad:
             _keep_apart(joint)
@@ -175,6 +176,11 @@ def _trace_joint(
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
     return joint
+
+
+def _stand_ins(recorder: Recorder) -> dict[torch.fx.Node, torch.fx.Node]:
+    pairs = [] if recorder.layouts is None else recorder.layouts.stand_ins()
+    return {recorder.node_of(turned): recorder.node_of(own) for turned, own in pairs}
 
 
 def _keep_apart(joint: Joint) -> None:

@@ -17,6 +17,9 @@ from bothways.fake.layout import is_channels_last, is_contiguous
 aten = torch.ops.aten
 BY_PIXEL = torch.channels_last
 
+# Views after which nothing can be told from how a tensor lies.
+PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default, aten.unfold.default, aten.diagonal.default)
+
 Change = Callable[..., Any]
 
 
@@ -34,19 +37,22 @@ class Layouts:
         self.is_used = False
         self._expected = expected
         self._turned: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._restorations: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._refused = self._permuted = False
+        self._given: set[int] = set()
         self._changes: dict[Any, Change | None] = {
             aten.convolution.default: self._convolution,
             aten.convolution_backward.default: self._convolution_backward,
             aten.empty_like.default: self._empty_like,
-            aten.permute.default: self._permute,
-            aten.transpose.int: self._permute,
+            **dict.fromkeys(PERMUTING, self._permute),
             aten.as_strided.default: self._refuse,
         }
 
     def begin(self, inputs: Sequence[torch.Tensor]) -> None:
         """A trace of these inputs begins; there may be several, until everything about sizes is known."""
         self._turned.clear()
+        self._restorations.clear()
+        self._given = set(map(torch_compat.storage_identity, inputs))
         self._refused = any(lies_by_pixel(tensor) for tensor in inputs)
 
     def change_of(self, operation: Any) -> Change | None:
@@ -78,7 +84,12 @@ class Layouts:
         restored = output.contiguous()
         if is_shared or output._is_view() or not _lie_alike(_inner(restored), like):
             raise LayoutMatters
+        self._restorations.append((_inner(output), _inner(restored)))
         return restored
+
+    def stand_ins(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Images that lie pixel by pixel, each with the one that the captured function has in its place."""
+        return [*((turned, own) for own, turned in self._turned.values()), *self._restorations]
 
     def restored_gradient(self, gradient: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """A gradient that lies like what it is for."""
@@ -109,24 +120,30 @@ class Layouts:
         """Random numbers are drawn in the order in which memory lies: as the captured function's would."""
 
         def draw(*args: Any, **options: Any) -> Any:
-            if not self.is_used or not any(isinstance(arg, torch.Tensor) and lies_by_pixel(arg) for arg in args):
+            if not self._are_turned(args):
                 return NotImplemented
-            self._refused |= self._permuted
             return operation(*map(self._by_channel, args), **options)
 
         return draw
 
+    def _are_turned(self, args: Sequence[Any]) -> bool:
+        """Whether one of these is an image that was turned; where that cannot be told, the trace is not used."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)] if self.is_used else []
+        # A part of an image, or one in another shape, may lie pixel by pixel, too.
+        unknown = any(not lies_by_pixel(tensor) and not tensor.is_contiguous() for tensor in tensors)
+        self._refused |= bool(tensors) and (self._permuted or unknown)
+        return any(map(lies_by_pixel, tensors))
+
     def _empty_like(self, tensor: torch.Tensor, **options: Any) -> Any:
         """Memory that will be filled, mostly with random numbers."""
         is_alike = options.get("memory_format") in (None, torch.preserve_format)
-        if not self.is_used or not is_alike or not lies_by_pixel(tensor):
+        if not is_alike or not self._are_turned([tensor]):
             return NotImplemented
-        self._refused |= self._permuted
         return aten.empty_like.default(tensor, **{**options, "memory_format": torch.contiguous_format})
 
-    def _permute(self, *args: Any) -> Any:
-        """The user's images may lie pixel by pixel from here on."""
-        self._permuted = True
+    def _permute(self, tensor: torch.Tensor, *args: Any) -> Any:
+        """The user's images may lie pixel by pixel from here on; a layer's matrix is none."""
+        self._permuted |= tensor.dim() != 2 or torch_compat.storage_identity(tensor) not in self._given
         return NotImplemented
 
     def _refuse(self, *args: Any, **options: Any) -> Any:

@@ -6,7 +6,8 @@ the graph and only looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ Gradients = Sequence[torch.Tensor | None]
 # Called with the inputs that are read once more; raises when one of them was changed since the forward.
 Unchanged = Callable[[Iterable[int]], None]
 
+
+# Results by their numbers, with the versions they had.
+Own = Mapping[int, tuple[torch.Tensor, int]]
 
 # Takes some of the inputs.
 Pick = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]
@@ -81,7 +85,12 @@ class Graph(Protocol):
     ) -> Gradients: ...
 
     def run_differentiable_backward(
-        self, inputs: Sequence[torch.Tensor], tangents: Gradients, unchanged: Unchanged, wanted: tuple[bool, ...]
+        self,
+        inputs: Sequence[torch.Tensor],
+        tangents: Gradients,
+        unchanged: Unchanged,
+        wanted: tuple[bool, ...],
+        own: Own,
     ) -> Gradients: ...
 
     def run_plain_backward(
@@ -184,11 +193,18 @@ class CompiledNode(torch.autograd.Function):
         if not any(wanted):
             return None, *(None for _ in wanted)
         if graph.connected is not None and torch.is_grad_enabled() and graph.is_current:
+            for place, number in enumerate(graph.connected, count):
+                if number in ctx.first_results:
+                    values[place], version = ctx.first_results[number]
+                    check_unchanged(values[place], version)
             try:
                 return None, *graph.run_connected_backward(values, given, inputs, wanted, plain)
             except NotRepeatable:
                 pass
-        run = graph.run_differentiable_backward if current else graph.run_plain_backward
+        run = graph.run_plain_backward
+        if current:
+            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is ctx}
+            run = partial(graph.run_differentiable_backward, own=own)
         if ctx.random_states is None:
             return None, *run(inputs(), given, unchanged, wanted)
         with torch.random.fork_rng(devices=graph.gpus):
@@ -218,6 +234,8 @@ CONTEXT: dict[str, Any] = {
     "random_states": None,
     "others": (),
     "versions": (),
+    # Of a node that runs again what another one did: the results of that one, which people may have hooked.
+    "first_results": {},
 }
 for _name, _value in CONTEXT.items():
     setattr(torch_compat.context_class(CompiledNode), _name, _value)

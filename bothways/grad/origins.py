@@ -7,15 +7,16 @@ numbers autograd gives to what it computes. An operation of the backward belongs
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.fused import update_of
-from bothways.grad.overlaps import Overlaps
+from bothways.grad.overlaps import Overlaps, WritesShared
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
 
@@ -58,6 +59,25 @@ def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
     return run
 
 
+def written_list(target: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that an operation on lists of them, such as ``_foreach_add_``, changes."""
+    name = getattr(target, "__name__", "")
+    if not name.startswith("_foreach_") or not name.endswith("_") or not args or not isinstance(args[0], (list, tuple)):
+        return []
+    return [tensor for tensor in args[0] if not tensor.is_inference()]
+
+
+def reads_elsewhere(written: Sequence[torch.Tensor], read: Sequence[Any]) -> bool:
+    """Whether one of a list is read for another of it, which eager does after it was changed."""
+    places = {torch_compat.storage_of(tensor): place for place, tensor in enumerate(written)}
+    lists = (items for items in read if isinstance(items, (list, tuple)))
+    return any(
+        isinstance(item, torch.Tensor) and places.get(torch_compat.storage_of(item), place) != place
+        for items in lists
+        for place, item in enumerate(items)
+    )
+
+
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
@@ -65,7 +85,17 @@ class _Noting(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         update = update_of(target, args, kwargs)
-        return super().call_function(target, args, kwargs) if update is None else update()
+        if update is not None:
+            return update()
+        written = written_list(target, args)
+        if written and reads_elsewhere(args[0], args[1:]):
+            raise WritesShared("an operation on lists reads in one place what it has written in another")
+        versions = list(map(torch_compat.version_of, written))
+        result = super().call_function(target, args, kwargs)
+        if written and versions == list(map(torch_compat.version_of, written)):
+            # What is changed as one of a list is counted in eager, and not by functionalization.
+            torch.autograd.graph.increment_version(written)
+        return result
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):

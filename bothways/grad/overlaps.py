@@ -59,7 +59,7 @@ def writes_through(graph: torch.fx.Graph) -> bool:
     Such a graph is not to be cut: the parts would know the view, and not what it is a view of.
     """
     return any(
-        _name(node).endswith("_") or _name(node) == "setitem" for node in graph.nodes if _is_behind_shared(node)
+        name_of(node).endswith("_") or name_of(node) == "setitem" for node in graph.nodes if _is_behind_shared(node)
     )
 
 
@@ -69,12 +69,13 @@ def _is_behind_shared(node: torch.fx.Node) -> bool:
         example = node.meta.get("example_value")
         if isinstance(example, torch.Tensor) and example.layout is torch.strided and shares_elements(example):
             return True
-        if _name(node) not in VIEWS and not _name(node).endswith("_"):
+        if name_of(node) not in VIEWS and not name_of(node).endswith("_"):
             return False
     return False
 
 
-def _name(node: torch.fx.Node) -> str:
+def name_of(node: torch.fx.Node) -> str:
+    """The name of what a node of a captured graph calls, method or function."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 

@@ -107,7 +107,11 @@ def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
     gradients = [node for node in joint.gradients if node is not None]
     backward = reachable(gradients, stop=joint.forward_nodes)
     read = itertools.chain(gradients, *(node.all_input_nodes for node in backward))
-    return {owners[node] for node in read if node in joint.forward_nodes}
+    needed = {owners[node] for node in read if node in joint.forward_nodes}
+    # Of what lies in another way than in eager, the user may hold the original, and change it.
+    held = {*joint.primals, *(owners[node] for node in joint.results)}
+    originals = {owners[own] for turned, own in joint.stand_ins.items() if owners[turned] in needed}
+    return needed | (originals & held)
 
 
 def _cheapest(owners: dict[Node, Node], wanted: set[Node], free: set[Node], unsaved: set[Node]) -> set[Node]:

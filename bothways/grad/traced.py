@@ -89,7 +89,8 @@ class Joint:
     of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
     finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
     that were changed as their ``.data``, which leaves their versions as they are. The last results, as many as
-    ``hidden`` says, are no outputs: a backward that is differentiated again reads them.
+    ``hidden`` says, are no outputs: a backward that is differentiated again reads them. ``stand_ins`` are values laid
+    out in another way, with those that eager has, and saves, in their place.
     """
 
     recorder: Recorder
@@ -110,6 +111,7 @@ class Joint:
     is_turned: bool = False  # whether images lie otherwise than the captured function's
     hidden: int = 0
     variables: Variables = field(default_factory=dict)
+    stand_ins: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:

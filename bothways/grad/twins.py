@@ -26,7 +26,7 @@ from bothways.grad.differentiate import MOST_LAYOUTS, DifferentiatedGraph, Input
 from bothways.grad.facts import facts_of
 from bothways.grad.joint import trace_joint
 from bothways.grad.kept import connections
-from bothways.grad.node import Unchanged
+from bothways.grad.node import Own, Unchanged
 from bothways.grad.origins import noting_origins
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.running import as_traced, strides_of
@@ -118,10 +118,12 @@ def differentiable_backward(
     tangents: Tangents,
     unchanged: Unchanged,
     wanted: Wanted,
+    own: Own,
 ) -> Gradients:
     """The backward of a graph that has kept nothing for second derivatives: what it needs of the forward runs again.
 
     By the twin, which is used from then on; else by a function of inputs and gradients that is compiled as a whole.
+    What the backward reads of the graph's ``own`` results is read of those, not of what the twin gives in their place.
     """
     tangents = visible(graph, tangents)
     given = [tangent for tangent in tangents if tangent is not None]
@@ -129,7 +131,7 @@ def differentiable_backward(
     twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
     run = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
-        return backward_function(graph, moves, wanted, run)(*inputs, *given)
+        return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
     values = [*inputs, *given]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())
     shapes = tuple(value.shape for value in values)
