@@ -295,10 +295,12 @@ def cleaning(t, count):
         for index in range(count):
             LOG.append(("makes", index))
             yield t * index
-    except ValueError as error:  # one that is dropped while an exception passes is cleaned up with that exception
+    except ValueError as error:
         LOG.append(("thrown", str(error)))
     else:
         LOG.append("ended")
+    finally:
+        LOG.append("cleaned up")
 """,
 )  # fmt: skip
 

@@ -11,9 +11,10 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.sources import Local
-from bothways.capture.values.base import LazyValue
+from bothways.capture.values.base import LazyValue, Value
 
 if TYPE_CHECKING:
+    from bothways.capture.interpreter import Frame
     from bothways.capture.tracer import Tracer
 
 _CONTAINERS: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), set(), {}, {}.values(), {}.items(), deque())
@@ -35,6 +36,24 @@ def check_dropped(tracer: Tracer, value: object) -> None:
     if kind not in QUIET:
         tracer.stop("loop_state", f"a {kind.__name__} is let go, which may clean up")
     tracer.guard("type({s0}) is {c0}", value.source, kind)
+
+
+def check_forgotten(frame: Frame, name: str) -> None:
+    """Stop where the rest of a frame gives a variable that holds a generator another value, or none."""
+    value = frame.locals.get(name)
+    if isinstance(value, LazyValue) and must_stay(value):
+        others = [other for held, other in frame.locals.items() if held != name]
+        if not any(other is value for other in (*frame.stack, *others)):
+            check_dropped(frame.tracer, value)
+
+
+def is_quiet(value: Value) -> bool:
+    """Whether an iterator holds nothing but a container."""
+    return (type(value.obj) if isinstance(value, LazyValue) else value.python_type()) in QUIET
+
+
+def is_iterator(value: object) -> bool:
+    return isinstance(value, Value) and not isinstance(value, LazyValue) and hasattr(value.python_type(), "__next__")
 
 
 def must_stay(value: object) -> bool:
