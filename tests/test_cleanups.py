@@ -205,6 +205,45 @@ def variable_is_one_of_two(x, fails):
     return y + 1
 
 
+def variable_held_a_list_before(x, fails):
+    items = [x]
+    if fails:
+        items = cleaning(x, 3)
+        next(items)
+    y = breaking(x * 2, False)
+    items = None
+    note(items)
+    return y + 1
+
+
+def variable_is_not_read_this_time(x, fails):
+    items = [x]
+    if fails:
+        items = cleaning(x, 3)
+        next(items)
+    y = breaking(x * 2, False)
+    if x.shape[0] == 5:
+        y = y + sum(items)
+    items = None
+    note(items)
+    return y + 1
+
+
+def variable_takes_from_one(x, fails):
+    pairs = zip(cleaning(x, 2), [1, 2], strict=False)
+    y, _ = next(pairs)
+    y = breaking(y, False)
+    pairs = None
+    note(pairs)
+    return y
+
+
+def nobody_keeps_it(x, fails):
+    y = next(cleaning(x, 3))
+    note("it is gone")
+    return y + y.sum().item()
+
+
 def while_another_is_handled(x, fails):
     try:
         try:
@@ -229,7 +268,8 @@ def with_managers_around(x, fails):
 PROGRAMS = [
     caught, caught_from_the_second_turn_on, raised_in_the_loop_itself, caught_by_the_caller, not_caught, with_a_finally,
     zipped, nested, mapped, of_an_expression, delegated, in_a_variable, variable_is_deleted,
-    variable_gets_another_value, variable_is_one_of_two, while_another_is_handled, with_managers_around,
+    variable_gets_another_value, variable_is_one_of_two, variable_held_a_list_before, variable_is_not_read_this_time,
+    variable_takes_from_one, nobody_keeps_it, while_another_is_handled, with_managers_around,
 ]  # fmt: skip
 
 

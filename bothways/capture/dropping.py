@@ -6,9 +6,10 @@ code that drops such an iterator breaks there; a variable that holds one is hand
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture.sources import Local
 from bothways.capture.values.base import LazyValue, Value
@@ -23,6 +24,10 @@ QUIET = frozenset(
     [type(iter(each)) for each in _CONTAINERS]
     + [type(reversed(each)) for each in _CONTAINERS if hasattr(each, "__reversed__")]
     + [type(iter(OrderedDict())), reversed]
+)
+# Iterators that take from others, which may be generators.
+TAKERS = frozenset([zip, map, filter, enumerate]) | frozenset(
+    kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.count
 )
 
 
@@ -39,12 +44,20 @@ def check_dropped(tracer: Tracer, value: object) -> None:
 
 
 def check_forgotten(frame: Frame, name: str) -> None:
-    """Stop where the rest of a frame gives a variable that holds a generator another value, or none."""
+    """Stop where the rest of a frame gives a variable that holds such an iterator another value, or none."""
     value = frame.locals.get(name)
-    if isinstance(value, LazyValue) and must_stay(value):
-        others = [other for held, other in frame.locals.items() if held != name]
-        if not any(other is value for other in (*frame.stack, *others)):
-            check_dropped(frame.tracer, value)
+    if not isinstance(value, LazyValue) or any(value is entry for entry in frame.stack):
+        return
+    if any(value is other for held, other in frame.locals.items() if held != name):
+        return
+    if must_stay(value):
+        check_dropped(frame.tracer, value)
+    elif value.if_realized() is value and value.obj is not None and _is_variable(frame, value):
+        frame.tracer.guard("type({s0}) is {c0}", value.source, type(value.obj))  # it may hold one at another time
+
+
+def _is_variable(frame: Frame, value: LazyValue) -> bool:
+    return frame.tracer.is_continuation and len(frame.tracer.frames) == 1 and isinstance(value.source, Local)
 
 
 def is_quiet(value: Value) -> bool:
@@ -57,9 +70,12 @@ def is_iterator(value: object) -> bool:
 
 
 def must_stay(value: object) -> bool:
-    """Whether a variable holds a generator that cleans up when it goes."""
+    """Whether a variable holds a generator that cleans up when it goes, or what takes from one."""
     from bothways.capture.values.generators import GeneratorValue
 
     if isinstance(value, GeneratorValue):
         return value.must_clean_up()
-    return isinstance(value, LazyValue) and type(value.obj) is types.GeneratorType and value.obj.gi_frame is not None
+    if isinstance(value, LazyValue):
+        kind, found = type(value.obj), cast("Any", value.obj)
+        return kind in TAKERS or (kind is types.GeneratorType and found.gi_frame is not None)
+    return isinstance(value, Value) and is_iterator(value) and any(must_stay(part) for part in value.parts())

@@ -233,7 +233,9 @@ class Stop:
         stack = [entry.text if isinstance(entry, Result) else entry for entry in outcome.stack]
         entries, texts = stack_texts(emitter, stack)
         offset = self._frame.decoded.instructions[outcome.index].offset - self._origin.shift
-        point = ResumePoint(offset, tuple(entries), unbound)
+        live = self._live[outcome.index - self._first]
+        kept = tuple(name for name, value in variables.items() if name not in live and must_stay(value))
+        point = ResumePoint(offset, tuple(entries), unbound, kept)
         _, shift = self._check(point)
         slots = [self._variable(emitter, variables.get(name)) for name in self._origin.slots]
         stack = [text if isinstance(text, str) else str(self._lasti(text, shift)) for text in texts]
@@ -245,8 +247,8 @@ class Stop:
         # What goes on lets go of tensors and iterators as it comes to their end, so nothing may hold them here. An
         # exception has been through this frame: if the frame held it, both would hold each other.
         passed = words_in(arguments)
-        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed] + self._in_order(emitter)
-        held += self._given(emitter, variables.values())
+        held = [name for name in (*emitter.tensors.values(), "failure", "result") if name in passed]
+        held += self._in_order(emitter) + self._given(emitter, variables.values())
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
