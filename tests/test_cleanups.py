@@ -304,3 +304,21 @@ def test_cleanups_come_in_time_where_nothing_more_is_captured(program):
             for fails in (False, True, False, True, True):
                 expected, found = observed(program, fails), observed(compiled, fails)
                 assert difference(expected, found) is None, difference(expected, found)
+
+
+def chained(x, numbers):
+    pairs = zip(numbers, numbers, strict=True)
+    x = x + x.sum().item()
+    pairs = map(max, pairs)
+    for number in pairs:
+        x = x.sin() + number
+        note(x.sum().item() > 0)
+    return x * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_variable_that_is_given_what_takes_from_it_leaves_the_rest_compiled(backend):
+    compiled = bothways.compile(chained, backend=backend)
+    for numbers in ([1.0, 2.0], [1.0, 2.0], [3.0], []):
+        assert difference(observed(chained, numbers), observed(compiled, numbers)) is None
+    assert not bothways.explain(compiled).plain_from_now_on

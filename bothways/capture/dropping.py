@@ -46,14 +46,20 @@ def check_dropped(tracer: Tracer, value: object) -> None:
 def check_forgotten(frame: Frame, name: str) -> None:
     """Stop where the rest of a frame gives a variable that holds such an iterator another value, or none."""
     value = frame.locals.get(name)
-    if not isinstance(value, LazyValue) or any(value is entry for entry in frame.stack):
-        return
-    if any(value is other for held, other in frame.locals.items() if held != name):
+    others = (other for held, other in frame.locals.items() if held != name)
+    if not isinstance(value, LazyValue) or any(_holds(other, value) for other in (*frame.stack, *others)):
         return
     if must_stay(value):
         check_dropped(frame.tracer, value)
     elif value.if_realized() is value and value.obj is not None and _is_variable(frame, value):
         frame.tracer.guard("type({s0}) is {c0}", value.source, type(value.obj))  # it may hold one at another time
+
+
+def _holds(other: object, value: LazyValue) -> bool:
+    """Whether something is the iterator, or takes from it."""
+    if other is value or not isinstance(other, Value):
+        return other is value
+    return is_iterator(other) and any(_holds(part, value) for part in other.parts())
 
 
 def _is_variable(frame: Frame, value: LazyValue) -> bool:

@@ -83,17 +83,18 @@ class Stop:
         found += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
             found += stack_values(outcome.stack)
-            found += [value for value in self._variables(outcome.index).values() if value is not None]
+            found += [value for value in self._variables(outcome).values() if value is not None]
         handler = self._handler()
         if handler is not None:
             found += stack_values(handler.stack)
-            found += [value for value in self._variables(handler.index).values() if value is not None]
+            found += [value for value in self._variables(handler).values() if value is not None]
         return found
 
-    def _variables(self, index: int) -> dict[str, Value | None]:
-        """The variables that may be read from an instruction on; None for those that are unbound."""
-        live = self._origin.slots if self._is_watched else self._live[index - self._first]
-        found = self._frame.locals
+    def _variables(self, outcome: Outcome) -> dict[str, Value | None]:
+        """The variables that may be read where a frame goes on; None for those that are unbound."""
+        live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
+        found: dict[str, Value | None] = dict(self._frame.locals)
+        found.update([outcome.sets] if outcome.sets is not None else [])
         return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 
     def _handler(self) -> Outcome | None:
@@ -197,7 +198,7 @@ class Stop:
         for value in stack_values(self._frame.stack):
             if is_iterator(value):
                 emitter.rebuild(value)
-        variables = self._variables(self._frame.index).values()
+        variables = self._variables(Outcome(self._frame.index, [])).values()
         kept = {self._variable(emitter, value) for value in variables if must_stay(value)}
         return [name for name in self._in_order(emitter) if name not in kept]
 
@@ -228,7 +229,7 @@ class Stop:
         returned = self._returned(emitter, outcome)
         if returned is not None:
             return [f"return {returned}"]
-        variables = self._variables(outcome.index)
+        variables = self._variables(outcome)
         unbound = tuple(name for name, value in variables.items() if value is None)
         stack = [entry.text if isinstance(entry, Result) else entry for entry in outcome.stack]
         entries, texts = stack_texts(emitter, stack)

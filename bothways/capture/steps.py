@@ -56,11 +56,15 @@ class Given:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the frame goes on: at an instruction, with this stack, when a condition over ``result`` holds."""
+    """Where the frame goes on: at an instruction, with this stack, when a condition over ``result`` holds.
+
+    ``sets`` is a variable that has another value there, or none.
+    """
 
     index: int
     stack: list[Any]
     when: str | None = None
+    sets: tuple[str, Value | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -366,6 +370,16 @@ def _build_string(frame: Frame, inst: Instruction) -> Step:
 @_row("POP_TOP")
 def _pop_top(frame: Frame, inst: Instruction) -> Step:
     return Step("pass", [], _then(frame, 1))  # what goes on is not given it, so it is gone by then
+
+
+@_row("STORE_FAST", "DELETE_FAST")
+def _forget(frame: Frame, inst: Instruction) -> Step | None:
+    stored = _top(frame, inst.name == "STORE_FAST")
+    if not all(isinstance(value, Value) for value in stored):
+        return None
+    below = frame.stack[: len(frame.stack) - len(stored)]
+    sets = inst.argval, stored[0] if stored else None
+    return Step("pass", [], [Outcome(frame.index + 1, below, sets=sets)])
 
 
 @_row("GET_ITER")
