@@ -295,12 +295,10 @@ def cleaning(t, count):
         for index in range(count):
             LOG.append(("makes", index))
             yield t * index
-    except ValueError as error:
+    except ValueError as error:  # when one goes that a variable held, is a matter of the exception that left the frame
         LOG.append(("thrown", str(error)))
     else:
         LOG.append("ended")
-    finally:
-        LOG.append("cleaned up")
 """,
 )  # fmt: skip
 
