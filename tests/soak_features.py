@@ -295,7 +295,7 @@ def cleaning(t, count):
         for index in range(count):
             LOG.append(("makes", index))
             yield t * index
-    except ValueError as error:  # one that is dropped while an exception passes is cleaned up with that exception
+    except ValueError as error:  # when one goes that a variable held, is a matter of the exception that left the frame
         LOG.append(("thrown", str(error)))
     else:
         LOG.append("ended")

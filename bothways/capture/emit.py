@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.fx
 
+from bothways.capture.dropping import is_iterator
 from bothways.capture.sources import Attr, Cell, Injected, Item, Local, Source
 from bothways.capture.values.base import LazyValue, Value
 from bothways.source_text import identifier, is_plain_name
@@ -138,6 +139,8 @@ class Emitter:
             name = self.names.fresh(value.name_hint())
             self.build(f"{name} = {expression}")
             expression = name
+            if is_iterator(value):
+                self.iterators.append(name)
         self._built[key] = expression
         return expression
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,20 +11,21 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture import policy
-from bothways.capture.dropping import must_stay
+from bothways.capture.dropping import is_iterator, must_stay
 from bothways.capture.frame_state import stack_texts, stack_values
 from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import Frame, Handled
 from bothways.capture.liveness import live_variables
-from bothways.capture.steps import END, Fact, Named, Outcome, Result, Step, reads_frame, step_of
+from bothways.capture.sources import Local, Source
+from bothways.capture.steps import END, Fact, Given, Named, Outcome, Result, Step, reads_frame, step_of
 from bothways.capture.tracer import Observed
-from bothways.capture.values.base import Value
+from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.capture.values.objects import ObjectValue
 from bothways.runtime.callees import COMPILED_CALLEE
 from bothways.runtime.code_tables import SUSPENDS
-from bothways.runtime.continuations import Next, go_on, step_function, while_handling
+from bothways.runtime.continuations import Next, go_on, later, step_function, while_handling
 from bothways.runtime.resume import Continuation, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 from bothways.source_text import words_in
 
@@ -76,21 +78,23 @@ class Stop:
 
     def roots(self) -> list[Value]:
         """What has to be built: operands, what is on the stack, the variables that may be read."""
-        found = [operand for operand in (self._step.operands if self._step else ()) if isinstance(operand, Value)]
+        operands = [getattr(each, "value", each) for each in (self._step.operands if self._step else ())]
+        found = [operand for operand in operands if isinstance(operand, Value)]
         found += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
             found += stack_values(outcome.stack)
-            found += [value for value in self._variables(outcome.index).values() if value is not None]
+            found += [value for value in self._variables(outcome).values() if value is not None]
         handler = self._handler()
         if handler is not None:
             found += stack_values(handler.stack)
-            found += [value for value in self._variables(handler.index).values() if value is not None]
+            found += [value for value in self._variables(handler).values() if value is not None]
         return found
 
-    def _variables(self, index: int) -> dict[str, Value | None]:
-        """The variables that may be read from an instruction on; None for those that are unbound."""
-        live = self._origin.slots if self._is_watched else self._live[index - self._first]
-        found = self._frame.locals
+    def _variables(self, outcome: Outcome) -> dict[str, Value | None]:
+        """The variables that may be read where a frame goes on; None for those that are unbound."""
+        live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
+        found: dict[str, Value | None] = dict(self._frame.locals)
+        found.update([outcome.sets] if outcome.sets is not None else [])
         return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 
     def _handler(self) -> Outcome | None:
@@ -174,8 +178,11 @@ class Stop:
             run = while_handling
         call = f"result = {emitter.inject(run, 'step')}({', '.join(operands)})"
         handler = self._handler()
+        held = self._held_by_stack(emitter)
         if handler is None:
-            return [call]
+            return [call] if not held else [
+                "try:", f"    {call}", "except BaseException:", f"    {' = '.join(held)} = None", "    raise",
+            ]  # fmt: skip
         return [
             "failure = None",
             "try:",
@@ -186,35 +193,67 @@ class Stop:
             *(f"    {line}" for line in self._go_on(emitter, handler, is_compiled=True)),
         ]
 
-    def _operand(self, emitter: Emitter, operand: Value | Fact | Named) -> str:
+    def _held_by_stack(self, emitter: Emitter) -> list[str]:
+        """The names of iterators that only the frame's stack holds: an exception that passes lets go of them."""
+        for value in stack_values(self._frame.stack):
+            if is_iterator(value):
+                emitter.rebuild(value)
+        variables = self._variables(Outcome(self._frame.index, [])).values()
+        kept = {self._variable(emitter, value) for value in variables if must_stay(value)}
+        return [name for name in self._in_order(emitter) if name not in kept]
+
+    def _in_order(self, emitter: Emitter) -> list[str]:
+        """The names of iterators as a frame lets go of them: from the top of the stack on, after what they hold."""
+        values = [value for value in stack_values(self._frame.stack) if is_iterator(value)]
+        stack = [emitter.rebuild(value) for value in values]
+        inside = [name for name in reversed(emitter.iterators) if name not in stack]
+        return [*inside, *(name for name in reversed(stack) if name in emitter.iterators)]
+
+    def _given(self, emitter: Emitter, variables: Iterable[Value | None]) -> list[str]:
+        """The parameters that hold what was on the stack, or a generator that may be let go of before the end."""
+        parameters = self._frame.code.co_varnames[: self._frame.code.co_argcount]
+        found: list[Source | None] = []
+        if self._is_continuation:
+            found += [Local(name) for name in parameters[len(self._origin.slots) :]]
+        found += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
+        return [emitter.read(source) for source in dict.fromkeys(found) if isinstance(source, Local)]
+
+    def _operand(self, emitter: Emitter, operand: Value | Fact | Named | Given) -> str:
         if isinstance(operand, Named):
             return operand.name
+        if isinstance(operand, Given):
+            return f"[{emitter.rebuild(operand.value)}]"
         return emitter.inject(operand.obj, "fact") if isinstance(operand, Fact) else emitter.rebuild(operand)
 
     def _go_on(self, emitter: Emitter, outcome: Outcome, *, is_compiled: bool) -> list[str]:
         returned = self._returned(emitter, outcome)
         if returned is not None:
             return [f"return {returned}"]
-        variables = self._variables(outcome.index)
+        variables = self._variables(outcome)
         unbound = tuple(name for name, value in variables.items() if value is None)
         stack = [entry.text if isinstance(entry, Result) else entry for entry in outcome.stack]
         entries, texts = stack_texts(emitter, stack)
         offset = self._frame.decoded.instructions[outcome.index].offset - self._origin.shift
-        point = ResumePoint(offset, tuple(entries), unbound)
+        live = self._live[outcome.index - self._first]
+        kept = tuple(name for name, value in variables.items() if name not in live and must_stay(value))
+        point = ResumePoint(offset, tuple(entries), unbound, kept)
         _, shift = self._check(point)
         slots = [self._variable(emitter, variables.get(name)) for name in self._origin.slots]
         stack = [text if isinstance(text, str) else str(self._lasti(text, shift)) for text in texts]
         name = self._name("resume" if is_compiled else "rest", self._origin, point, is_compiled)
         arguments = ", ".join([*slots, *stack])
-        following = f"{emitter.inject(Next, 'Next')}({name}{', ' * bool(arguments)}{arguments})"
+        # Plain Python lets go of what it has when it pleases.
+        prepare = emitter.inject(Next, "Next") if is_compiled else emitter.inject(later, "later")
+        following = f"{prepare}({name}{', ' * bool(arguments)}{arguments})"
         # What goes on lets go of tensors and iterators as it comes to their end, so nothing may hold them here. An
         # exception has been through this frame: if the frame held it, both would hold each other.
         passed = words_in(arguments)
-        held = [name for name in (*emitter.tensors.values(), "failure") if name in passed] + emitter.iterators
+        held = [name for name in (*emitter.tensors.values(), "failure", "result") if name in passed]
+        held += self._in_order(emitter) + self._given(emitter, variables.values())
         forget = [f"del {', '.join(held)}"] if held else []
-        if not self._is_continuation or not is_compiled:
+        if not self._is_continuation:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]
-        return [f"after = {following}", "del failure", "return after"] if "failure" in held else [f"return {following}"]
+        return [f"after = {following}", *forget, "return after"] if "failure" in held else [f"return {following}"]
 
     def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
         name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"

@@ -11,6 +11,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture.dropping import check_dropped
 from bothways.capture.instructions import decode
 from bothways.capture.tracer import Observed
 from bothways.capture.values.base import Value
@@ -144,6 +145,8 @@ class Frame:
             finally:
                 del observed  # its traceback leads to this frame, and must not come back from here
         lasti = self.index - 1
+        for entry in self.stack[row.depth :]:
+            check_dropped(self.tracer, entry)
         del self.stack[row.depth :]
         if row.push_lasti:
             self.push(lasti)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.dropping import is_quiet
 from bothways.capture.interpreter import NULL, Frame
 from bothways.capture.opcodes.common import BINARY_SYMBOLS
 from bothways.capture.tracer import Observed
@@ -47,12 +48,23 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Given:
+    """An operand that the step takes out of a list: an exception would keep it with the step's frame."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """Where the frame goes on: at an instruction, with this stack, when a condition over ``result`` holds."""
+    """Where the frame goes on: at an instruction, with this stack, when a condition over ``result`` holds.
+
+    ``sets`` is a variable that has another value there, or none.
+    """
 
     index: int
     stack: list[Any]
     when: str | None = None
+    sets: tuple[str, Value | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class Step:
     """One line of Python over the operands {0}, {1} …, and what can come of it."""
 
     line: str
-    operands: list[Any]  # Values, Facts and Named
+    operands: list[Any]  # Values, Facts, Named and Given
     outcomes: list[Outcome]
     callee: bool = False  # whether the first operand is called
     keywords: tuple[str, ...] | None = None  # of a call whose arguments are known one by one: the names of the last
@@ -360,6 +372,16 @@ def _pop_top(frame: Frame, inst: Instruction) -> Step:
     return Step("pass", [], _then(frame, 1))  # what goes on is not given it, so it is gone by then
 
 
+@_row("STORE_FAST", "DELETE_FAST")
+def _forget(frame: Frame, inst: Instruction) -> Step | None:
+    stored = _top(frame, inst.name == "STORE_FAST")
+    if not all(isinstance(value, Value) for value in stored):
+        return None
+    below = frame.stack[: len(frame.stack) - len(stored)]
+    sets = inst.argval, stored[0] if stored else None
+    return Step("pass", [], [Outcome(frame.index + 1, below, sets=sets)])
+
+
 @_row("GET_ITER")
 def _get_iter(frame: Frame, inst: Instruction) -> Step:
     return Step("return {1}({0})", [*_top(frame, 1), Fact(iter)], _then(frame, 1, Result()))
@@ -369,7 +391,10 @@ def _get_iter(frame: Frame, inst: Instruction) -> Step:
 def _for_iter(frame: Frame, inst: Instruction) -> Step:
     ended = Outcome(inst.target + AFTER_LOOP, frame.stack[:-1], "result is {end}")
     going_on = Outcome(frame.index + 1, [*frame.stack, Result()])
-    return Step("return {1}({0}, {2})", [frame.stack[-1], Fact(next), Fact(END)], [ended, going_on])
+    iterator = frame.stack[-1]
+    if is_quiet(iterator):
+        return Step("return {1}({0}, {2})", [iterator, Fact(next), Fact(END)], [ended, going_on])
+    return Step("return {1}({0}.pop(), {2})", [Given(iterator), Fact(next), Fact(END)], [ended, going_on])
 
 
 def _branch(jumps_if: bool, keeps: bool = False) -> Maker:

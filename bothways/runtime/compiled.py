@@ -23,7 +23,7 @@ from bothways.runtime import generated, limits, logs, stances
 from bothways.runtime.callees import COMPILED_CALLEE, Callees
 from bothways.runtime.captured import Captured, Capturer, GraphCompiler
 from bothways.runtime.counters import counters
-from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_bound
+from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_plainly
 from bothways.runtime.failing import describe_check, failing_check
 from bothways.runtime.history import History
 from bothways.runtime.limits import Budget
@@ -86,6 +86,7 @@ class CompiledFunction:
         history: History | None = None,
     ) -> None:
         self.original, self.options = function, options
+        self._plain = functools.partial(call_plainly, function)
         self._body = Body.of(function)
         self._capture, self._rename = capture, rename
         self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
@@ -138,34 +139,38 @@ class CompiledFunction:
     # The road of a call that no program takes.
 
     def _miss(self, *values: Any) -> Any:
-        if not self._body.holds():
-            return self._redefined(values)
-        if self.dispatcher.forwards:
-            return self._plain(values)
-        tracing = who_traces()
-        if tracing is not None:
-            self._tell(tracing)
-            return self._plain(values)
-        stance = stances.current().name
-        if logs.capturing() or stance == "eager_on_recompile" or logs.stack_left() < STACK_OF_A_CAPTURE:
-            return self._plain(values)
-        if stance == "fail_on_recompile":
-            raise errors.RecompileError(f"{self.original.__qualname__} would be compiled, and the stance is {stance!r}")
-        if self._budget.pause > 0:
-            self._budget.pause -= 1
-            return self._plain(values)
-        with self._lock:
-            begin = limits.clock()
-            program = self._program_for(values)
-            found, end = self._in_vain, limits.clock()
-        # Outside of the handler, so that a user's exception has no context of ours.
-        if program is None:
-            result = self._plain(values)
-        else:
-            result = self.dispatcher.run(program, values, functools.partial(self._unstable, program))
-        if found is not None:
-            self._came_through(program, found, end - begin, limits.clock() - end)
-        return result
+        try:
+            if not self._body.holds():
+                return self._redefined(values)
+            if self.dispatcher.forwards:
+                return self._plain(values)
+            tracing = who_traces()
+            if tracing is not None:
+                self._tell(tracing)
+                return self._plain(values)
+            stance = stances.current().name
+            if logs.capturing() or stance == "eager_on_recompile" or logs.stack_left() < STACK_OF_A_CAPTURE:
+                return self._plain(values)
+            if stance == "fail_on_recompile":
+                name = self.original.__qualname__
+                raise errors.RecompileError(f"{name} would be compiled, and the stance is {stance!r}")
+            if self._budget.pause > 0:
+                self._budget.pause -= 1
+                return self._plain(values)
+            with self._lock:
+                begin = limits.clock()
+                program = self._program_for(values)
+                found, end = self._in_vain, limits.clock()
+            # Outside of the handler, so that a user's exception has no context of ours.
+            if program is None:
+                result = self._plain(values)
+            else:
+                result = self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+            if found is not None:
+                self._came_through(program, found, end - begin, limits.clock() - end)
+            return result
+        finally:
+            del values  # an exception keeps the frames it has passed
 
     def _came_through(self, program: Program | None, found: Break, capturing: float, running: float) -> None:
         """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
@@ -383,9 +388,6 @@ class CompiledFunction:
             return
         self._has_told = True
         say_traced(self.original.__qualname__, tracing)
-
-    def _plain(self, values: tuple[Any, ...]) -> Any:
-        return call_bound(self.original, self.original.__code__, values)
 
     def _unstable(self, program: Program, *values: Any) -> Any:
         """A program's own guards failed on the call it was made from: it could never be hit again."""

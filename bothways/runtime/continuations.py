@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -23,15 +24,31 @@ class Next:
     __slots__ = ("args", "function")
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self.function, self.args = function, args
+        self.function, self.args = function, [args]
 
 
 def go_on(after: Any) -> Any:
-    """Call continuations until one returns what the user's function returns."""
+    """Call continuations until one returns what the user's function returns.
+
+    The arguments are the continuation's alone: an exception that passes here would keep them with this frame.
+    """
     while type(after) is Next:
-        args, after.args = after.args, ()
-        after = after.function(*args)
+        after = after.function(*after.args.pop())
     return after
+
+
+def later(function: Callable[..., Any], *args: Any) -> Next:
+    """A plain function to be called, so that nobody but itself holds what it is given.
+
+    What is passed as a tuple is held by the caller until the function returns.
+    """
+    return Next(_opening(len(args)), function, [*reversed(args)])
+
+
+@functools.cache
+def _opening(count: int) -> Callable[..., Any]:
+    made: Callable[..., Any] = eval(f"lambda function, args: function({', '.join(['args.pop()'] * count)})", {})
+    return made
 
 
 def step_function(

@@ -21,11 +21,13 @@ from bothways import torch_compat
 from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
+from bothways.runtime.continuations import later
 from bothways.runtime.program import DISAGREE, Program
 from bothways.source_text import is_plain_name, printable
 
 _serial = itertools.count()
 MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothways_plain", "_bothways_instead"
+LATER = "_bothways_later"
 Rename = Callable[[Iterable[str]], tuple[str, ...]]
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -67,6 +69,7 @@ class Dispatcher:
         self.generation = 0  # how often everything was forgotten
         self._redirected: str | None = None  # the name of what every call goes to, if not to a program
         self._original = function
+        self._passing = entries_of(function)  # how many of the last parameters are entries of a stack
         self._programs: dict[int, Program] = {}
         self._first: int | None = None
         self._numbers = itertools.count()
@@ -80,6 +83,7 @@ class Dispatcher:
             MISS: miss,
             PROMOTE: self._promote,
             PLAIN: function,
+            LATER: later,
             DISAGREE: logs.ran_plainly_after,
             "__builtins__": __builtins__,
             "__name__": function.__module__,
@@ -186,10 +190,13 @@ class Dispatcher:
 
         The guards are Python here, whose word is the last.
         """
-        lines = [*program.lines(self._plain_call()), f"return {self._missed()}"]
+        lines = [*program.lines(self._call(PLAIN), escape=self._plain_call()), *self._missed()]
         names = {**self.namespace, **program.namespace, MISS: otherwise}  # those of a program that is not kept, too
         flat = types.FunctionType(self._generate(self._text(lines)), names)
-        return call_bound(flat, self._original.__code__, values)
+        try:
+            return call_bound(flat, self._original.__code__, values)
+        finally:
+            del values
 
     def renamed(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Parameter values under the names they have in generated code."""
@@ -223,7 +230,8 @@ class Dispatcher:
     def _code(self, first: int | None) -> types.CodeType:
         if first not in self._codes:
             if self._passes_on:
-                text = self._text([f"return {self._redirected or PLAIN}(*args, **kwargs)"], "*args, **kwargs")
+                call = f"{self._redirected}(*args, **kwargs)" if self._redirected else self._plain_call("*args")
+                text = self._text([f"return {call}"], "*args, **kwargs")
                 self._codes[first] = self._generate(text, self._names.values(), ("args", "kwargs"))
             else:
                 self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
@@ -241,15 +249,34 @@ class Dispatcher:
         lines: list[str] = []
         for number in self._order(first):
             promote = None if number == first else f"{PROMOTE}({number})"
-            lines += [f"# program {number}", *self._programs[number].lines(self._plain_call(), promote, by_table=True)]
+            program, escape = self._programs[number], self._plain_call()
+            lines.append(f"# program {number}")
+            lines += program.lines(self._call(PLAIN), promote, by_table=True, escape=escape)
         # Whether defaults are still those that the arguments were bound with is asked after a miss.
         has_defaults = bool(self._original.__defaults__ or self._original.__kwdefaults__)
-        return [*lines, f"return {self._plain_call() if self.forwards and not has_defaults else self._missed()}"]
+        return [*lines, *([f"return {self._plain_call()}"] if self.forwards and not has_defaults else self._missed())]
 
-    def _missed(self) -> str:
-        return f"{MISS}({', '.join(self.inner)})"
+    def _missed(self) -> list[str]:
+        call = f"{MISS}({', '.join(self.inner)})"
+        if not self._passing:
+            return [f"return {call}"]
+        # The frame stays as long as an exception that a frame inside it has caught.
+        return [f"result = {call}", self._let_go(), "return result"]
+
+    def _let_go(self) -> str:
+        """Forget what was on the stack of the user's frame, from its top on."""
+        return f"{' = '.join(self.inner[-1 : -1 - self._passing : -1])} = None"
 
     def _text(self, lines: list[str], signature: str | None = None) -> str:
+        if self._passing:
+            # An exception keeps the frames it passes; what was on the stack of the user's frame is gone by then.
+            lines = [
+                "try:",
+                *(f"    {line}" for chunk in lines for line in chunk.split("\n")),
+                "except BaseException:",
+                f"    {'args = None' if signature else self._let_go()}",
+                "    raise",
+            ]
         body = "\n".join(f"    {line}".rstrip() for chunk in lines for line in chunk.split("\n"))
         return f"def {_identifier(self._original.__name__)}({signature or self._signature()}):\n{body}\n"
 
@@ -270,7 +297,13 @@ class Dispatcher:
             parts.append("**" + names[cursor])
         return ", ".join(parts)
 
-    def _plain_call(self, name: str = PLAIN) -> str:
+    def _plain_call(self, given: str = "") -> str:
+        """What to return for a call of the original; a continuation lets go of its stack when it pleases."""
+        if self._passing:
+            return f"{LATER}({PLAIN}, {given or ', '.join(self.inner)})"
+        return f"{PLAIN}(*args, **kwargs)" if given else self._call(PLAIN)
+
+    def _call(self, name: str) -> str:
         """A call of the original, or of another function, that passes everything on as it came."""
         code, inner = self._original.__code__, self.inner
         count, keyword_only = code.co_argcount, code.co_kwonlyargcount
@@ -326,8 +359,14 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
+def entries_of(function: types.FunctionType) -> int:
+    """How many entries of the value stack a continuation is given, after the variables; 0 for any other function."""
+    point = getattr(function, "__bothways_point__", None)
+    return 0 if point is None else sum(entry.value != "null" for entry in point.stack)
+
+
 def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple[Any, ...]) -> Any:
-    """Call a function with the values its parameters are bound to."""
+    """Call a function with the values its parameters are bound to; an exception leaves none of them here."""
     count, keyword_only = code.co_argcount, code.co_kwonlyargcount
     args = list(values[:count])
     kwargs = dict(zip(code.co_varnames[count : count + keyword_only], values[count:], strict=False))
@@ -337,7 +376,20 @@ def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple
         cursor += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         kwargs.update(values[cursor])
-    return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        del values, args, kwargs
+
+
+def call_plainly(function: types.FunctionType, values: tuple[Any, ...]) -> Any:
+    """Call a user's function, or the rest of one, which may let go of a generator that it is given."""
+    try:
+        if any(type(value) is types.GeneratorType for value in values) and entries_of(function):
+            return later(function, *values)
+        return call_bound(function, function.__code__, values)
+    finally:
+        del values
 
 
 # What a function carries besides its code, as far as this Python has it.

@@ -61,16 +61,19 @@ class Program:
     quietly: tuple[Check, str] | None = None
     table: Table | None = None
 
-    def lines(self, plain: str, promote: str | None = None, *, by_table: bool = False) -> list[str]:
+    def lines(
+        self, plain: str, promote: str | None = None, *, by_table: bool = False, escape: str = PLAIN_CALL
+    ) -> list[str]:
         """The block of a dispatcher that tries this program; falls through when a guard fails.
 
-        ``by_table`` has the table check what it can, and Python the rest.
+        ``by_table`` has the table check what it can, and Python the rest. ``escape`` is the whole of a program without
+        a body.
         """
         return [
             *(self._by_table(self.table) if by_table and self.table is not None else self._in_python(self.checks)),
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
-            *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {PLAIN_CALL}"]),
+            *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {escape}"]),
         ]
 
     def _by_table(self, table: Table) -> list[str]:

@@ -42,11 +42,15 @@ class NotResumable(Exception):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a frame goes on: a byte offset, what the stack holds there, and which variables are unbound."""
+    """Where a frame goes on: a byte offset, what the stack holds there, and which variables are unbound.
+
+    Variables that are ``kept`` are not read any more; they hold what cleans up when it goes.
+    """
 
     offset: int
     stack: tuple[Entry, ...]
     unbound: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
-from bothways.capture.dropping import check_dropped
+from bothways.capture.dropping import check_dropped, check_forgotten
 from bothways.capture.instructions import FREE, free_names
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.sources import Item
@@ -113,12 +113,14 @@ def read_local(frame: Frame, name: str) -> Any:
 
 @opcode
 def STORE_FAST(frame: Frame, inst: Instruction) -> None:
+    check_forgotten(frame, inst.argval)
     frame.locals[inst.argval] = frame.pop()
 
 
 @opcode
 def DELETE_FAST(frame: Frame, inst: Instruction) -> None:
     read_local(frame, inst.argval)
+    check_forgotten(frame, inst.argval)
     del frame.locals[inst.argval]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.dropping import check_forgotten
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.opcodes import common, containers, exceptions, functions, generators, patterns  # noqa: F401  they add rows
 from bothways.capture.opcodes.common import (
@@ -41,6 +42,7 @@ def STORE_FAST(frame: Frame, inst: Instruction) -> None:
 
 def store_local(frame: Frame, name: str, value: Any) -> None:
     """Bind a variable, or unbind it when a comprehension puts back one that was unbound before."""
+    check_forgotten(frame, name)
     if value is NULL:
         frame.locals.pop(name, None)
     else:
