@@ -18,7 +18,7 @@ from bothways import torch_compat
 from bothways.capture.outlines import OUTLINES
 from bothways.capture.shape_rules import Prediction, contiguous_stride, predict
 from bothways.errors import Unsupported
-from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_outline
+from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, of_parts, thin_outline
 
 MODE = ThinMode()
 
@@ -152,7 +152,8 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         # Autocast remembers casted weights by tensor; those of fakes must not be found there later.
         with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
-            result = function(*_replace(args, _meta), **_replace(kwargs, _meta))
+            values, options = _replace(args, _meta), _replace(kwargs, _meta)
+            result = (of_parts(function, values) or function)(*values, **options)
     except NeedsData as error:
         raise FakeFailure(error) from error
     except NotThin:

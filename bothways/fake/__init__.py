@@ -2,6 +2,7 @@
 
 from bothways.fake.mode import ThinMode, answer
 from bothways.fake.numbers import holds, is_whole_for_torch
+from bothways.fake.products import of_parts
 from bothways.fake.tensor import NeedsData, NotThin, ThinTensor, thin_like, thin_outline
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "answer",
     "holds",
     "is_whole_for_torch",
+    "of_parts",
     "thin_like",
     "thin_outline",
 ]

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.fake import of_parts
 from bothways.grad.fused import update_of
 from bothways.grad.overlaps import Overlaps, WritesShared
 
@@ -87,6 +88,9 @@ class _Noting(torch.fx.Interpreter):
         update = update_of(target, args, kwargs)
         if update is not None:
             return update()
+        product = of_parts(target, args)
+        if product is not None:
+            return product(*args, **kwargs)
         written = written_list(target, args)
         if written and reads_elsewhere(args[0], args[1:]):
             raise WritesShared("an operation on lists reads in one place what it has written in another")
@@ -96,6 +100,10 @@ class _Noting(torch.fx.Interpreter):
             # What is changed as one of a list is counted in eager, and not by functionalization.
             torch.autograd.graph.increment_version(written)
         return result
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        product = of_parts(target, args)
+        return super().call_method(target, args, kwargs) if product is None else product(*args, **kwargs)
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):

@@ -71,6 +71,9 @@ context_decorator: Callable[..., Any] = torch.utils._contextlib.context_decorato
 device_constructors: Callable[[], set[Any]] = torch.utils._device._device_constructors
 without_function_modes: Callable[[], Any] = _C.DisableTorchFunction
 without_subclass_functions: Callable[[], Any] = _C.DisableTorchFunctionSubclass
+
+# Whether C++ makes products of matrices of their parts without asking for plain sizes.
+PRODUCTS_TAKE_SYMBOLS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 # What people put in the way of functions: the stack of their modes, and how much of ``__torch_function__`` is heeded.
 push_function_mode: Callable[[Any], None] = _C._push_on_torch_function_stack
 pop_function_mode: Callable[[], Any] = _C._pop_torch_function_stack

@@ -1,0 +1,111 @@
+"""Products of matrices for symbolic sizes, made of operations that take such.
+
+Older versions of PyTorch ask for plain numbers where C++ makes a product of matrices of its parts. There the parts
+below take its place, whose results are laid out as PyTorch's are.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from bothways import torch_compat
+
+SIMPLE: dict[tuple[int, int], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    (1, 1): torch.dot,
+    (2, 1): torch.mv,
+    (1, 2): lambda one, other: one.unsqueeze(0).mm(other).squeeze(0),
+    (2, 2): torch.mm,
+}
+
+
+def matmul(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    simple = SIMPLE.get((one.dim(), other.dim()))
+    if simple is not None:
+        return simple(one, other)
+    if min(one.dim(), other.dim()) in (1, 2) and _is_folded(one, other):
+        return _folded(one, other)
+    return _batched(one, other)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    if bias is not None and x.dim() == 2:
+        return torch.addmm(bias, x, weight.t())
+    product = matmul(x, weight.t() if weight.dim() == 2 else weight)
+    return product if bias is None else product + bias
+
+
+def _is_folded(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether PyTorch makes one matrix of the batches of the larger operand: where it can without copying, or where a
+    gradient of the smaller one would be as large as all batches."""
+    larger, smaller = (one, other) if one.dim() >= other.dim() else (other.mT, one)
+    if smaller.requires_grad:
+        return True
+    if one.dim() == 2:
+        return False
+    shape, stride = larger.shape, larger.stride()
+    if any(size == 0 for size in shape):
+        return True
+    return all(stride[at] == stride[at + 1] * shape[at + 1] for at in range(larger.dim() - 2))
+
+
+def _folded(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if one.dim() >= other.dim():
+        return _times_small(one, other)
+    product = _times_small(other.mT, one.t() if one.dim() == 2 else one)
+    return product.mT.contiguous() if one.dim() == 2 else product
+
+
+def _times_small(larger: torch.Tensor, smaller: torch.Tensor) -> torch.Tensor:
+    batches = larger.shape[:-1]
+    rows = larger.reshape(math.prod(batches), larger.shape[-1])
+    product = rows.mm(smaller) if smaller.dim() == 2 else rows.mv(smaller)
+    return product.view(*batches, *smaller.shape[1:])
+
+
+def _batched(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    left = one.unsqueeze(0) if one.dim() == 1 else one
+    right = other.unsqueeze(1) if other.dim() == 1 else other
+    batches = _broadcast(left.shape[:-2], right.shape[:-2])
+    count = math.prod(batches)
+    product = torch.bmm(
+        left.expand(*batches, *left.shape[-2:]).reshape(count, *left.shape[-2:]),
+        right.expand(*batches, *right.shape[-2:]).reshape(count, *right.shape[-2:]),
+    ).view(*batches, left.shape[-2], right.shape[-1])
+    if one.dim() == 1:
+        return product.squeeze(-2)
+    return product.squeeze(-1) if other.dim() == 1 else product
+
+
+def _broadcast(left: torch.Size, right: torch.Size) -> list[int]:
+    rank = max(len(left), len(right))
+    padded = zip((1,) * (rank - len(left)) + tuple(left), (1,) * (rank - len(right)) + tuple(right), strict=True)
+    return [theirs if own == 1 else own for own, theirs in padded]
+
+
+# By the functions and methods that are products in captured graphs.
+PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
+    operator.matmul: matmul,
+    torch.matmul: matmul,
+    torch.Tensor.matmul: matmul,
+    torch.linalg.matmul: matmul,
+    "matmul": matmul,
+    F.linear: linear,
+}
+
+
+def of_parts(target: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """What computes a product of tensors with symbolic sizes, where PyTorch would not."""
+    if torch_compat.PRODUCTS_TAKE_SYMBOLS or not isinstance(target, Hashable):
+        return None
+    product = PRODUCTS.get(target)
+    return product if product is not None and any(map(_is_symbolic, args)) else None
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(type(size) is torch.SymInt for size in value.shape)
