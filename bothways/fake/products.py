@@ -108,4 +108,4 @@ def of_parts(target: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
 
 
 def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(type(size) is torch.SymInt for size in value.shape)
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
