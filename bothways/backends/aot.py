@@ -46,8 +46,8 @@ def aot(
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
     ``remember`` finds what other processes have compiled a captured graph to. With ``turns_images`` the images between
-    convolutions lie as those like them best, which the results do not show. ``is_small`` says which graphs, and parts of
-    one that is cut, are left as captured.
+    convolutions lie as those like them best, which the results do not show. ``is_small`` says which graphs, and
+    which parts of one that is cut, are left as captured.
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
@@ -182,10 +182,14 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
     return is_small
 
 
+# What makes one tensor of a list of them.
+JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
+
+
 def _operations(node: torch.fx.Node) -> int:
-    """How many a node is: one, or one for each tensor of a list."""
-    if not node.op.startswith("call"):
-        return 0
+    """How many a node is: one, or one for each tensor of a list that something is done to."""
+    if not node.op.startswith("call") or node.target in JOINS:
+        return int(node.op.startswith("call"))
     return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1
 
 
