@@ -1,10 +1,12 @@
 """Training scripts as people write them: plain, with torch.compile, and with bothways on aot_eager and native.
 
-The scripts are in ``benchmarks/training``. Each figure comes from a process of its own, with the compilers' disk caches
-off and OpenMP's threads asleep while they wait. "same" says whether losses and trained tensors are the plain script's
-after some steps; "calls" is how many of the plain step's operations PyTorch still runs one by one; a step is the whole
-script's: data, forward, backward, optimizer. Programs run engine after engine, in rounds, and the fastest counts. With
-one thread a step's time is the CPU's, which others on the machine disturb less.
+The scripts are in ``benchmarks/training``. Each is compiled in two ways: what its author would compile, a module or a
+function of it (``--what model``), and the whole step, decorated (``--what step``). Each figure comes from a process of
+its own, with the compilers' disk caches off and OpenMP's threads asleep while they wait. "same" says whether losses and
+trained tensors are the plain script's after some steps; "calls" is how many of the plain step's operations PyTorch
+still runs one by one; a step is the whole script's: data, forward, backward, optimizer. Programs run engine after
+engine, in rounds, and the fastest counts. With one thread a step's time is the CPU's, which others on the machine
+disturb less.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ from torch.autograd.profiler import profile
 PROGRAMS = sorted(module.name for module in pkgutil.iter_modules(training.__path__))
 ENGINES = ("eager", "torch.compile", "aot_eager", "native")
 OURS = ("aot_eager", "native")
+# What is compiled, and how the tables call it.
+WHAT = {"model": "what the author compiles", "step": "the whole step"}
 COMPARED = 8  # steps after which the results are looked at
 ROUND = 11  # steps a round: the sizes of some programs change with the step
 SECONDS = 2.0  # of rounds
+# What each engine finds, by script and engine.
+Results = dict[str, dict[str, dict[str, Any]]]
 NOISE = 1.03  # how far apart two runs of the same are on a quiet machine
 
 
@@ -50,13 +56,22 @@ def prepare_with(engine: str) -> Callable[[Any], Any]:
     return lambda target: bothways.compile(target, backend=engine)
 
 
-def measure(name: str, engine: str) -> dict[str, Any]:
+def built(name: str, engine: str, what: str) -> training.Training:
+    """A script, compiled."""
+    build: Callable[[Callable[[Any], Any]], training.Training] = importlib.import_module(f"training.{name}").build
+    prepare = prepare_with(engine)
+    if what == "model":
+        return build(prepare)
+    program = build(lambda target: target)
+    return program._replace(step=prepare(program.step))
+
+
+def measure(name: str, engine: str, what: str) -> dict[str, Any]:
     """What one process finds."""
     warnings.simplefilter("ignore")  # that something runs plainly is what the figures show
     torch.manual_seed(0)
     (torch.ones(2, requires_grad=True) * 2).backward(torch.ones(2))  # wake up PyTorch itself: this imports, too
-    build: Callable[[Callable[[Any], Any]], training.Training] = importlib.import_module(f"training.{name}").build
-    program = build(prepare_with(engine))
+    program = built(name, engine, what)
     torch.manual_seed(1)
     started = time.perf_counter()
     losses = [float(program.step(0))]
@@ -98,7 +113,7 @@ def graphs_of(engine: str) -> int:
     return 0
 
 
-def run(name: str, engine: str, threads: int) -> dict[str, Any]:
+def run(name: str, engine: str, what: str, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(
             os.environ,
@@ -108,10 +123,10 @@ def run(name: str, engine: str, threads: int) -> dict[str, Any]:
             TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
             BOTHWAYS_CACHE_DIR=f"{folder}/bothways",
         )
-        command = [sys.executable, __file__, "--program", name, "--engine", engine]
+        command = [sys.executable, __file__, "--program", name, "--engine", engine, "--what", what]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        print(f"{name} with {engine} failed:\n{done.stderr[-1500:]}", file=sys.stderr)
+        print(f"{name} with {engine}, {what}, failed:\n{done.stderr[-1500:]}", file=sys.stderr)
         return {"failed": done.stderr[-1500:]}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -136,26 +151,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", choices=PROGRAMS, action="append")
     parser.add_argument("--engine", choices=ENGINES, action="append")
+    parser.add_argument("--what", choices=WHAT, action="append")
     parser.add_argument("--threads", type=int, action="append")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
+    ways = arguments.what or list(WHAT)
     if "OMP_WAIT_POLICY" in os.environ and arguments.engine and arguments.program:
-        print(json.dumps(measure(arguments.program[0], arguments.engine[0])))
+        print(json.dumps(measure(arguments.program[0], arguments.engine[0], ways[0])))
         return
-    engines = ["eager", *(engine for engine in arguments.engine or ENGINES if engine != "eager")]
-    results: dict[str, dict[str, dict[str, Any]]] = {}
+    compilers = [engine for engine in arguments.engine or ENGINES if engine != "eager"]
+    results: dict[str, dict[str, Results]] = {what: {} for what in ways}
     for threads in arguments.threads or (1, 2):
-        of_threads = results[f"{threads} threads"] = {}
+        for what in ways:
+            results[what][f"{threads} threads"] = {}
         for name in arguments.program or PROGRAMS:
-            rounds = [{engine: run(name, engine, threads) for engine in engines} for _ in range(arguments.rounds)]
-            of_threads[name] = {engine: best_of([each[engine] for each in rounds]) for engine in engines}
+            found = compared(name, compilers, ways, threads, arguments.rounds)
+            for what in ways:
+                results[what][f"{threads} threads"][name] = found[what]
             print(f"measured {name}", file=sys.stderr)
-        report(f"{threads} threads" if threads > 1 else "one thread", of_threads, engines)
+        for what in ways:
+            of_threads = f"{threads} threads" if threads > 1 else "one thread"
+            report(f"{WHAT[what]} compiled, {of_threads}", results[what][f"{threads} threads"], compilers)
     write_results("programs", results)
 
 
-def report(title: str, results: dict[str, dict[str, Any]], engines: list[str]) -> None:
-    compilers = engines[1:]
+def compared(
+    name: str, compilers: list[str], ways: list[str], threads: int, rounds: int
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the compilers make of a script, for each way to compile it, next to the plain script."""
+    runs = [("eager", ways[0]), *((engine, what) for engine in compilers for what in ways)]
+    found = [{(engine, what): run(name, engine, what, threads) for engine, what in runs} for _ in range(rounds)]
+    best = {key: best_of([each[key] for each in found]) for key in runs}
+    plain = best["eager", ways[0]]
+    return {what: {"eager": plain, **{engine: best[engine, what] for engine in compilers}} for what in ways}
+
+
+def report(title: str, results: Results, compilers: list[str]) -> None:
     header = ["", "eager ms"]
     for engine in compilers:
         header += [engine, "same", "graphs", "calls", "first s"]
@@ -177,7 +208,7 @@ def report(title: str, results: dict[str, dict[str, Any]], engines: list[str]) -
             calls = own["calls"] / max(1, eager["calls"])
             row += [ratios[engine][-1], "yes" if same else "no", str(own["graphs"]), calls, own["first_s"]]
         rows.append(row)
-    print_table(f"training scripts with {title}: a step's time as a share of the plain script's", header, rows)
+    print_table(f"training scripts, {title}: a step's time as a share of the plain script's", header, rows)
     medians = {engine: statistics.median(values) for engine, values in ratios.items() if values}
     print("  medians: " + ", ".join(f"{engine} {median:.2f}" for engine, median in medians.items()))
     targets = {"every script computes what it computes plainly": not differing}

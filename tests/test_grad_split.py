@@ -229,3 +229,28 @@ def test_views_and_random_numbers_across_a_cut():
             found.append((inspect(function(x), x), x.grad))
         sides.append(found)
     assert difference(*sides) is None
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_results_of_one_operation_stay_together(backend):
+    def function(x, w):
+        values, indices = torch.sort(x @ w, dim=-1)  # the values are seen, and cut the graph
+        return values, (values.sin() * 2 + indices).tanh().exp().sum()
+
+    def of_a_layer(x, *weights):
+        read, state = torch.gru(x, torch.zeros(1, 3, 4), weights, True, 1, 0.0, False, False, True)
+        return read, (state[0].sin() * read[:, 0] + 1).tanh().exp().sum()
+
+    weights = [torch.randn(*shape, requires_grad=True) for shape in ((12, 4), (12, 4), (12,), (12,))]
+    for program, args in (
+        (function, (torch.randn(4, 4), torch.randn(4, 4, requires_grad=True))),
+        (of_a_layer, (torch.randn(3, 5, 4), *weights)),
+    ):
+        compiled = bothways.compile(program, backend=backend)
+        for _ in range(2):
+            expected, got = program(*args), compiled(*args)
+            torch.testing.assert_close(got, expected)
+            found = [torch.autograd.grad(r[0].sum() + r[1], args[1:]) for r in (expected, got)]
+            torch.testing.assert_close(found[1], found[0])
+        told = str(compiled.__bothways__.history)
+        assert "neither a tensor nor a size" not in told

@@ -169,6 +169,36 @@ def test_intermediates_between_kernels_share_a_work_area():
     assert "area" in program.source
 
 
+def test_a_view_that_many_calls_take_is_taken_once():
+    def function(x, weight, bias):
+        state = torch.zeros(4, 8)
+        for now in x:
+            state = torch.tanh(F.linear(now, weight, bias) + state @ weight.t())
+        return (state, weight.t())
+
+    program = compare(function, torch.randn(5, 4, 8), torch.randn(8, 8), torch.randn(8))
+    assert program.source.count(".mT") == 2  # one for the products, and one that is returned
+    assert program.source.count("weight.as_strided") == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_the_view_of_a_tensor_goes_with_it(size):
+    def function(x, weight):
+        hidden = torch.tanh(x @ weight)
+        both = (hidden.t() @ x, hidden.t() @ hidden)
+        return (*both, torch.sin(hidden.sum(0) * 2))
+
+    program = compare(function, torch.randn(size, 6), torch.randn(6, 6))
+    named = set(re.findall(r"(\w+_view\w*) =", program.source))
+    assert all(re.search(rf"del [^\n]*\b{name}\b", program.source) for name in named)
+
+
+def test_tensors_are_made_like_others_that_have_no_memory():
+    program = compare(lambda x, w: (torch.tanh(x @ w), (x @ w).sum(0)), torch.randn(5, 6), torch.randn(6, 7))
+    likes = [value for name, value in program.run.__globals__.items() if name.startswith("at_like")]
+    assert likes and all(not value.untyped_storage().nbytes() for value in likes)
+
+
 def test_an_input_in_a_list_is_freed_after_its_last_use():
     freed = []
 

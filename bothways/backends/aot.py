@@ -41,11 +41,13 @@ def aot(
     bw_compiler: GraphCompiler | None = None,
     remember: Remember | None = None,
     turns_images: bool = False,
+    is_small: Callable[[torch.fx.GraphModule, list[Any]], bool] | None = None,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
     ``remember`` finds what other processes have compiled a captured graph to. With ``turns_images`` the images between
-    convolutions lie as those like them best, which the results do not show.
+    convolutions lie as those like them best, which the results do not show. ``is_small`` says which graphs, and
+    which parts of one that is cut, are left as captured.
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
@@ -74,10 +76,15 @@ def aot(
                     return parts
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
-            chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=True)
+            chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs), apart=True)
             if chain is not None:
                 return chain.forward
             return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
+
+    def compile_part(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        if is_small is not None and is_small(graph, inputs):
+            return _as_captured(graph, TOO_SMALL)
+        return compile_whole(graph, inputs)
 
     def around_unsized(
         graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
@@ -86,15 +93,17 @@ def aot(
         grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
         if not mark_unsized(graph, sizes, grad):
             return None
-        chain = split(graph, compile_whole, grad=grad)
+        chain = split(graph, compile_part, grad=grad)
         return None if chain is None else chain.forward
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        if is_small is not None and is_small(graph, inputs):
+            return _as_captured(graph, TOO_SMALL)
         if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
             return _as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
         if writes_through(graph.graph):
             return _as_captured(graph, "it writes through a view whose elements share memory")
-        chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs))
+        chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs))
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
@@ -151,40 +160,46 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
     return compile
 
 
-# (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
-# calling a few operations without autograd saves.
-SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
-
-_differentiated = aot(fw_compiler=_said("forward", run_as_is), bw_compiler=_said("backward", run_and_forget))
-
-
-def aot_eager(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured."""
-    if is_small(graph, inputs, (), SMALL_WITH_GRADIENTS):
-        return _as_captured(graph, TOO_SMALL)
-    return _differentiated(graph, inputs)
-
-
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 TOO_SMALL = "small: ATen is as fast"
 
 
-def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, with_gradients: Limits) -> bool:
+def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
     """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
-    if config.kernels_for_small_graphs:
-        return False
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    operations = sum(map(_operations, graph.graph.nodes))
-    elements = max((tensor.numel() for tensor in tensors), default=0)
-    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return any(
-        elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
-    )
+
+    def is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+        if config.kernels_for_small_graphs:
+            return False
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        operations = sum(map(_operations, graph.graph.nodes))
+        elements = max((tensor.numel() for tensor in tensors), default=0)
+        gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return any(
+            elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
+        )
+
+    return is_small
+
+
+# What makes one tensor of a list of them.
+JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
 
 
 def _operations(node: torch.fx.Node) -> int:
-    """How many a node is: one, or one for each tensor of a list."""
-    if not node.op.startswith("call"):
-        return 0
+    """How many a node is: one, or one for each tensor of a list that something is done to."""
+    if not node.op.startswith("call") or node.target in JOINS:
+        return int(node.op.startswith("call"))
     return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1
+
+
+# (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
+# calling a few operations without autograd saves.
+SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
+
+# Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured.
+aot_eager = aot(
+    fw_compiler=_said("forward", run_as_is),
+    bw_compiler=_said("backward", run_and_forget),
+    is_small=small_within((), SMALL_WITH_GRADIENTS),
+)

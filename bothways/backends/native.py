@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.backends.aot import TOO_SMALL, aot, is_small, run_and_forget, run_as_is
+from bothways.backends.aot import aot, run_and_forget, run_as_is, small_within
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
 from bothways.lower.memo import memo_of
@@ -68,18 +68,11 @@ def _why_not(tensor: torch.Tensor) -> str:
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
 
 
-_differentiated = aot(
+# Captured graphs become kernels; what these cannot make faster stays as it is.
+native = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
     remember=memo_of,
     turns_images=True,
+    is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
 )
-
-
-def native(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """Compile a captured graph to kernels; what they cannot make faster stays as it is."""
-    if is_small(graph, inputs, SMALL, SMALL_WITH_GRADIENTS):
-        generated.as_captured(graph, TOO_SMALL)
-        forward: Callable[..., Any] = graph.forward
-        return forward
-    return _differentiated(graph, inputs)

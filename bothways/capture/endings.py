@@ -62,7 +62,7 @@ class Stop:
         self._tracer, self._frame, self._origin = tracer, frame, origin
         self._is_continuation = origin.shift > 0
         self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
-        self._live = live_variables(origin.code)
+        self._live = live_variables(origin.code, origin.globals)
         self._numbers = itertools.count()
         self.continuations: list[Continuation] = []
         # Where the frame's instructions are in the original, by index and by offset.

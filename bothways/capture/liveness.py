@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bothways.capture.instructions import decode, free_names
 from bothways.runtime.resume import slots_of
@@ -24,13 +24,52 @@ FRAME_READERS = frozenset(
 )
 
 
-@lru_cache(maxsize=1024)
-def live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
+# Packages whose functions of these names are something else: ``torch.stack``, ``numpy.stack``.
+_NO_READERS = ("torch", "numpy")
+_OF_SOMETHING = frozenset("LOAD_ATTR LOAD_METHOD".split())
+_SETS_IT = frozenset("STORE_ATTR DELETE_ATTR".split())
+
+
+def live_variables(code: types.CodeType, globals_: dict[str, Any]) -> tuple[frozenset[str], ...]:
     """For each instruction the variables of the frame that may be read from there on, before they are set."""
+    if _frame_is_read(code, globals_):
+        return (frozenset(slots_of(code) + free_names(code)),) * len(decode(code).instructions)
+    return _live_variables(code)
+
+
+def _frame_is_read(code: types.CodeType, globals_: dict[str, Any]) -> bool:
+    """Whether something is called by the name of a function that sees all variables.
+
+    As an attribute such a name counts where it may be a module's: ``model.eval()`` and ``self.embed(x)`` are harmless.
+    """
+    if FRAME_READERS.isdisjoint(code.co_names):
+        return False
+    instructions = decode(code).instructions
+    for index, instruction in enumerate(instructions):
+        if instruction.argval not in code.co_names or instruction.argval not in FRAME_READERS:
+            continue
+        if instruction.name in _SETS_IT:
+            continue
+        while instructions[index].name in _OF_SOMETHING:
+            index -= 1
+        if instructions[index] is instruction or _may_lead_to_readers(instructions[index], code, globals_):
+            return True
+    return False
+
+
+def _may_lead_to_readers(root: Instruction, code: types.CodeType, globals_: dict[str, Any]) -> bool:
+    if root.name in ("LOAD_GLOBAL", "LOAD_NAME"):
+        found = globals_.get(root.argval)
+        return isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] not in _NO_READERS
+    if "_FAST" in root.name:
+        return any(instruction.name == "IMPORT_NAME" for instruction in decode(code).instructions)
+    return "DEREF" in root.name or "IMPORT" in root.name
+
+
+@lru_cache(maxsize=1024)
+def _live_variables(code: types.CodeType) -> tuple[frozenset[str], ...]:
     decoded = decode(code)
     slots = {name: 1 << index for index, name in enumerate(slots_of(code) + free_names(code))}
-    if FRAME_READERS.intersection(code.co_names):
-        return (frozenset(slots),) * len(decoded.instructions)
     live = _solve(decoded, slots)
     if "super" in code.co_names and "__class__" in code.co_freevars:
         # super() reads the first argument without an instruction that says so.

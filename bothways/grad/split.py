@@ -59,7 +59,9 @@ def split(
 
 
 def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Stretch]:
-    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)]
+    nodes = _with_results([
+        node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
+    ])  # fmt: skip
     places = _places(nodes, grad, apart)
     captured = [_goes_around_autograd(place, apart) for place in places]
     first = _beginnings(places, captured, grad, apart)
@@ -68,12 +70,13 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
         as_captured = around or _is_taken_from(place.node, found)
-        if cut or index in first or found[-1].as_captured != as_captured:
+        put_off = cut and bool(found) and _is_result(place.node, found[-1].nodes)
+        if (cut and not put_off) or index in first or found[-1].as_captured != as_captured:
             found.append(Stretch(as_captured=as_captured))
             boundaries.append(True)
         found[-1].nodes.append(place.node)
         boundaries[-1] = place.ends_plain
-        cut = grad and place.grad and _is_seen(place.node) and not as_captured
+        cut = put_off or (grad and place.grad and _is_seen(place.node) and not as_captured)
     return _whole_contexts(found, boundaries)
 
 
@@ -191,10 +194,34 @@ def _goes_around_autograd(place: Place, apart: bool) -> bool:
 
 def _is_taken_from(node: torch.fx.Node, before: list[Stretch]) -> bool:
     """Whether the node takes one of the results of something that runs as captured just before."""
-    if node.target is not operator.getitem or not before or not before[-1].as_captured:
-        return False
-    producer = node.args[0]
-    return isinstance(producer, torch.fx.Node) and producer in before[-1].nodes and not _is_tensor(producer)
+    return bool(before) and before[-1].as_captured and _is_result(node, before[-1].nodes)
+
+
+def _is_result(node: torch.fx.Node, nodes: Sequence[torch.fx.Node]) -> bool:
+    """Whether the node takes one of the results of a node among these: a part gives tensors, not tuples of them."""
+    producer = _first(node) if node.target is operator.getitem else None
+    return producer is not None and not _is_tensor(producer) and producer in nodes
+
+
+def _with_results(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes, each that gives several tensors with those behind it that take them."""
+    taken: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in nodes:
+        producer = _first(node) if node.target is operator.getitem else None
+        if producer is not None and producer.op != "placeholder" and not _is_tensor(producer):
+            taken.setdefault(producer, []).append(node)
+    moved = {node for each in taken.values() for node in each}
+    found: list[torch.fx.Node] = []
+
+    def add(node: torch.fx.Node) -> None:
+        found.append(node)
+        for result in taken.get(node, ()):
+            add(result)
+
+    for node in nodes:
+        if node not in moved:
+            add(node)
+    return found
 
 
 def _first(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -15,7 +15,7 @@ from bothways.source_text import identifier
 # What the Python around kernels is given and uses itself, its builtins included.
 OF_PYTHON = frozenset(
     {*dir(builtins), *keyword.kwlist, *keyword.softkwlist}
-    | set("run inputs area empty empty_strided get_num_threads settle surprises as_laid_out".split())
+    | set("run inputs area empty empty_like empty_strided get_num_threads settle surprises as_laid_out".split())
 )
 # Families of names: constants, functions in C, kernels, symbols and what is computed from them.
 FAMILIES = re.compile(r"at_|run_\d|kernel_\d|([a-z]|fu)\d+$|_*$|__")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +31,14 @@ def as_laid_out(
     return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
+def blank(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without memory, to make others like it: that takes half as long as to say what they are."""
+    with torch.inference_mode(False):
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
+        made.untyped_storage().resize_(0)
+    return made
+
+
 # The C function that runs kernels: its name, the memories and the sizes it takes.
 Entry = tuple[str, list[Memory], tuple[str, ...]]
 
@@ -41,6 +51,7 @@ class PythonWriter:
         self.uses_threads = False
         self.namespace: dict[str, Any] = {
             "empty": torch.empty,
+            "empty_like": torch.empty_like,
             "empty_strided": torch.empty_strided,
             "get_num_threads": torch.get_num_threads,
         }
@@ -49,11 +60,14 @@ class PythonWriter:
             memory for run in runs if isinstance(run, Extern) and run.is_view for memory in memories_of(run)
         }
         self._made = self._made_by_runs()
+        self._shared = self._shared_views()
+        self._blanks: dict[tuple[Any, ...], str] = {}
         for memory, tensor in lowered.constants.items():
             self.namespace[memory.name] = tensor
 
     def write(self, *, takes_list: bool, checks_layout: bool) -> str:
         """The function ``run``, of the inputs or of a list of them that it empties."""
+        self._known_names = {*self.namespace, *self._lowered.symbols, *self._lowered_names()}
         inputs = [*self._lowered.symbols, *(memory.name for memory in self._lowered.inputs)]
         if takes_list:
             lines = ["def run(inputs):"]
@@ -65,6 +79,7 @@ class PythonWriter:
         begin = len(lines)
         if self.uses_threads:
             lines.append("    get_num_threads()  # a new Python thread has PyTorch's number of threads from now on")
+        self._taken: dict[Memory, dict[str, str]] = {}  # the views that have a name: what they are, and which
         free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that nobody needs any more, by what they are
         last = self._last_uses(takes_list)
         for number, run in enumerate(self._runs):
@@ -82,6 +97,10 @@ class PythonWriter:
             lines[begin:begin] = [f"    {line}" for line in self._lowered.sizes.definitions()]
         return "\n".join(lines) + "\n"
 
+    def _lowered_names(self) -> Iterator[str]:
+        yield from (memory.name for run in self._runs for memory in memories_of(run))
+        yield from (memory.name for memory in self._lowered.inputs)
+
     def _last_uses(self, takes_list: bool) -> dict[Memory, int]:
         last = dict(self._plan.last)
         if takes_list:
@@ -94,8 +113,9 @@ class PythonWriter:
 
     def _let_go(self, dead: list[Memory], number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
         """Forget tensors; those of a kernel are first offered to the next one that needs the like."""
-        forgotten = []
+        forgotten: list[str] = []
         for memory in dead:
+            forgotten += self._taken.pop(memory, {}).values()
             own = memory.producer is not None and not isinstance(memory.producer, Extern)
             own = own and memory not in self._viewed
             if own and self._last_made.get(_kind(memory), -1) > number:
@@ -103,6 +123,12 @@ class PythonWriter:
             else:
                 forgotten.append(memory.name)
         return [f"    del {', '.join(forgotten)}"] if forgotten else []
+
+    def _shared_views(self) -> set[str]:
+        """The views that several calls of ATen take: one will do for them all."""
+        sources = [source for run in self._runs if isinstance(run, Extern) for source in run.sources()]
+        texts = Counter(self.tensor(source) for source in sources if isinstance(source, Buffer))
+        return {text for text, count in texts.items() if count > 1 and "." in text}
 
     def _made_by_runs(self) -> dict[int, list[Memory]]:
         """The tensors that have to be made before each run of kernels."""
@@ -125,45 +151,81 @@ class PythonWriter:
                 old = spare.pop().name
                 lines.append(f"    {memory.name} = {old}; del {old}")
             else:
-                lines.append(f"    {memory.name} = {self._allocation(memory)}")
+                lines.append(f"    {memory.name} = {self._allocation(*_kind(memory))}")
         given = [memory.name for memory in memories]
         area = self._plan.areas[number]
         if area.size:
-            lines.append(f"    area = empty({area.size}, {self._kind_of_tensor(torch.uint8)})")
+            lines.append(f"    area = {self._allocation((area.size,), (1,), torch.uint8)}")
             given.append("area")
         lines.append(f"    {name}({', '.join([*given, *sizes])})")
         if area.size:
             lines.append("    del area")
         return lines
 
-    def _allocation(self, memory: Memory) -> str:
-        kind = self._kind_of_tensor(memory.dtype)
-        if memory.strides == contiguous(memory.shape):
-            return f"empty({memory.shape}, {kind})"
-        return f"empty_strided({memory.shape}, {memory.strides}, {kind})"
+    def _allocation(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
+        like = self._like(shape, strides, dtype)
+        if like:
+            return f"empty_like({like})"
+        kind = self._kind_of_tensor(dtype)
+        if strides == contiguous(shape):
+            return f"empty({shape}, {kind})"
+        return f"empty_strided({shape}, {strides}, {kind})"
+
+    def _like(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
+        """The name of a tensor that others are made like; nothing where sizes change, or elements share memory."""
+        if not all(type(number) is int for number in (*shape, *strides)):
+            return ""
+        key = shape, strides, dtype
+        if key not in self._blanks:
+            made = blank(*key)
+            is_dense = torch.empty_like(made).stride() == strides
+            self._blanks[key] = self.constant(made, f"like_{len(self._blanks)}") if is_dense else ""
+        return self._blanks[key]
 
     def _kind_of_tensor(self, dtype: torch.dtype) -> str:
         """Arguments that make memory where kernels write, whatever the caller's default device is."""
         return f"dtype={self.constant(dtype)}, device={self.constant(CPU)}"
 
     def _call(self, extern: Extern, checks_layout: bool) -> list[str]:
+        views = self._name_views(extern)
         args = [self._argument(arg) for arg in extern.args]
         args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
         target = entry(extern.target, extern.args, extern.kwargs, _is_tensor)
         call = f"{self.constant(target, str(extern.target))}({', '.join(args)})"
         if not extern.results:
-            return [f"    {call}"]
+            return [*views, f"    {call}"]
         names = [memory.name if memory is not None else "_" for memory in extern.results]
-        lines = [f"    {', '.join(names)}{',' if extern.is_tuple else ''} = {call}"]
+        lines = [*views, f"    {', '.join(names)}{',' if extern.is_tuple else ''} = {call}"]
         if checks_layout:
             for memory in filter(None, extern.results):
                 expected = f"{memory.strides}, {self.constant(memory.dtype)}"
                 lines.append(f"    {memory.name} = as_laid_out({memory.name}, {expected}, surprises)")
         return lines
 
+    def _name_views(self, extern: Extern) -> list[str]:
+        """Give those views a name that later calls take as well."""
+        lines = []
+        for source in extern.sources():
+            if not isinstance(source, Buffer) or (text := self.tensor(source)) not in self._shared:
+                continue
+            taken = self._taken.setdefault(source.memory, {})
+            if text not in taken:
+                taken[text] = self._unused(f"{source.memory.name}_view")
+                lines.append(f"    {taken[text]} = {text}")
+        return lines
+
+    def _unused(self, name: str) -> str:
+        count = itertools.count(1)
+        found = name
+        while found in self._known_names:
+            found = f"{name}_{next(count)}"
+        self._known_names.add(found)
+        return found
+
     def _argument(self, value: Any) -> str:
         if isinstance(value, Buffer):
-            return self.tensor(value)
+            text = self.tensor(value)
+            return self._taken.get(value.memory, {}).get(text, text)
         if isinstance(value, (list, tuple)):
             inside = ", ".join(self._argument(item) for item in value)
             return f"[{inside}]"
@@ -176,6 +238,9 @@ class PythonWriter:
         memory = buffer.memory
         if (buffer.shape, buffer.strides, buffer.offset) == (memory.shape, memory.strides, 0):
             return memory.name
+        turned = (memory.shape[::-1], memory.strides[::-1], 0)
+        if len(memory.shape) == 2 and (buffer.shape, buffer.strides, buffer.offset) == turned:
+            return f"{memory.name}.mT"
         if memory.producer is None or isinstance(memory.producer, Extern):
             offset = f"{memory.name}.storage_offset() + {buffer.offset}"
         else:
@@ -199,5 +264,5 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Buffer)
 
 
-def _kind(memory: Memory) -> tuple[Any, ...]:
+def _kind(memory: Memory) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     return memory.shape, memory.strides, memory.dtype

@@ -154,7 +154,7 @@ def _variables(frame: Frame) -> dict[str, Value]:
 
 def _live(frame: Frame) -> dict[str, Value | None]:
     """The variables that the rest of a generator may read, and those of the functions around it; None if unbound."""
-    live = live_variables(frame.code)[frame.index]
+    live = live_variables(frame.code, frame.globals)[frame.index]
     cells = dict(zip(frame.code.co_freevars, frame.function.closure, strict=True))
     own = {name: frame.locals.get(name) for name in slots_of(frame.code) if name in live}
     return {**own, **{name: cell for name, cell in cells.items() if name in live}}

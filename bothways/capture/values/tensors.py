@@ -31,7 +31,9 @@ from bothways.capture.overrides import (
 from bothways.capture.sources import Attr, Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.numbers import NumberValue
+from bothways.capture.values.places import selected, written
 from bothways.runtime.warning_nodes import Warns
 
 if TYPE_CHECKING:
@@ -293,9 +295,8 @@ class TensorValue(Value):
 
     @slot("__getitem__")
     def get_item(self, tracer: Tracer, key: Value) -> Value:
-        if isinstance(key, NumberValue) and key.python_type() is int:
-            # The same, said so that a symbol stays one.
-            return tracer.graph.op("call_method", "select", torch.Tensor.select, [self, ConstantValue(0), key], {})
+        if isinstance(key, (NumberValue, TupleValue)) and (at_places := selected(tracer, self, key)) is not None:
+            return at_places
         if isinstance(key, TensorValue) and key.fake.dtype in INDICES:
             found = INDICES[key.fake.dtype](tracer, self, key)
             if found is not None:
@@ -305,6 +306,10 @@ class TensorValue(Value):
     @slot("__setitem__")
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         value = value.realize()
+        if isinstance(key, (NumberValue, TupleValue)) and isinstance(value, TensorValue) and written(
+            tracer, self, key, value
+        ):
+            return
         tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
 
     @slot("__iter__")
