@@ -255,7 +255,11 @@ class DifferentiatedGraph:
             for index in range(self.visible_count)
             if index >= self.result_count or not self.differentiable[index]
         )
-        self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
+        # How many of the results are the outputs, where those are the first ones and nothing else is to be done.
+        only_results = not self.changed and self.outputs == [Result(i) for i in range(len(self.outputs))]
+        self._first = len(self.outputs) if only_results else None
+        self._data_inputs = [index for index, tensor in enumerate(inputs) if _is_data(tensor)]
+        self.is_asked_for_leaves = False  # by ``autograd.grad``, of what it is called with
         self.autocast = torch_compat.autocast_now()
         self.joints = [] if joint is None else [joint]
         self._graphs: dict[tuple[Moment, Wanted | None], torch.fx.GraphModule] = {}
@@ -284,15 +288,22 @@ class DifferentiatedGraph:
         if self._uneven_inputs and self._is_told(inputs):
             self.tell("some calls", UNEVEN)
             return self.function(*inputs)
-        results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
-        if self._returns_results:
-            return results
+        given = self._related(inputs) if self._strange_inputs or self.is_asked_for_leaves else inputs
+        results = apply_node(self, *given)
+        if self._first is not None:
+            return results[: self._first]
         write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, inputs, results)
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The inputs as the node may know them: autograd goes through all it leads to, and uses up what they saved."""
-        return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
+        given = list(inputs)
+        for index in self._data_inputs if self.is_asked_for_leaves else ():
+            if given[index].is_leaf:  # the engine tells only of what is none whether it wants it
+                given[index] = given[index].view_as(given[index])
+        for index in self._strange_inputs:
+            given[index] = inputs[index].detach()
+        return given
 
     def _is_told(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether somebody would notice that a backward through some of the results comes to all inputs.
@@ -334,9 +345,10 @@ class DifferentiatedGraph:
             run = self._backwards[key] = self._compile_backward(Moment(*moment), values, inputs(), wanted)
         if not plain:
             run = as_traced(self._backward_graph(Moment(*moment), inputs(), wanted).forward)
-        elif takes_list(run) and self._may_be_usual and wanted is None:
+        elif takes_list(run) and self._may_be_usual:
             if key not in self._usuals:
-                self._usuals[key] = usual((*tangents, *[None] * len(self.changed)), run)
+                all_tangents = (*tangents, *[None] * len(self.changed))
+                self._usuals[key] = usual(all_tangents, run, self.needs_grad if wanted is None else wanted)
             self.usual = self._usuals[key]
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients

@@ -74,12 +74,12 @@ def connected_backward(
     plain: bool,
 ) -> Sequence[torch.Tensor | None]:
     """The backward of a twin from what its node saved and gradients; to autograd it is a function of those."""
-    moment = Moment(strides_of(tangents), torch_compat.autocast_now(), True)
+    moment = strides_of(tangents), torch_compat.autocast_now(), True  # equal to the Moment, and made faster
     values += [tangent for tangent in tangents if tangent is not None]
-    key = moment, wanted, tuple(value.requires_grad for value in values)
+    key = moment, wanted, tuple([value.requires_grad for value in values])
     run = twin.differentiable_backwards.get(key)
     if run is None:
-        joint = twin.joint(moment, inputs())
+        joint = twin.joint(Moment(*moment), inputs())
         graph = connected_graph(joint, twin.backward_inputs(joint), wanted)
         run = twin.differentiable_backwards[key] = compile_connected(twin, graph, values)
     gradients: Sequence[torch.Tensor | None] = run(plain, values)
@@ -105,8 +105,12 @@ def compile_connected(
 
     def run(plain: bool, values: Sequence[Any]) -> Sequence[torch.Tensor | None]:
         twin.base.wanted()
+        chosen = compiled if plain else graph.forward
+        if not torch_compat.is_any_autocast_enabled():
+            gradients: Sequence[torch.Tensor | None] = chosen(*values)
+            return gradients
         with torch_compat.without_autocast():
-            gradients: Sequence[torch.Tensor | None] = compiled(*values) if plain else graph.forward(*values)
+            gradients = chosen(*values)
         return gradients
 
     return run
@@ -128,7 +132,8 @@ def differentiable_backward(
     tangents = visible(graph, tangents)
     given = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
-    twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
+    told = is_told_of_none(list(map(_leaf_behind, inputs)))
+    twin = None if told else graph.again.made(partial(graph.twin, inputs))
     run = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
         return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
@@ -158,6 +163,13 @@ def _compiled(
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward
+
+
+def _leaf_behind(tensor: torch.Tensor) -> torch.Tensor:
+    """The leaf that a view was taken of, as a node takes one of what ``autograd.grad`` asks for; else the tensor."""
+    node = tensor.grad_fn
+    leaf = None if node is None or len(node.next_functions) != 1 else getattr(node.next_functions[0][0], "variable", None)
+    return tensor if leaf is None else leaf
 
 
 def _are_unchanged(unchanged: Unchanged, read: Sequence[int]) -> bool:
