@@ -26,7 +26,7 @@ from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result
+from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result, View
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
@@ -255,11 +255,11 @@ class DifferentiatedGraph:
             for index in range(self.visible_count)
             if index >= self.result_count or not self.differentiable[index]
         )
-        # How many of the results are the outputs, where those are the first ones and nothing else is to be done.
-        only_results = not self.changed and self.outputs == [Result(i) for i in range(len(self.outputs))]
-        self._first = len(self.outputs) if only_results else None
-        self._data_inputs = [index for index, tensor in enumerate(inputs) if _is_data(tensor)]
-        self.is_asked_for_leaves = False  # by ``autograd.grad``, of what it is called with
+        # The numbers of the results that the outputs are, where nothing else is to be done; and whether that is all.
+        only_results = not self.changed and not any(isinstance(output, View) for output in self.outputs)
+        self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
+        self._returns_results = self._places == list(range(self.result_count))
+        self.wanted_gradients = torch_compat.WantedGradients()
         self.autocast = torch_compat.autocast_now()
         self.joints = [] if joint is None else [joint]
         self._graphs: dict[tuple[Moment, Wanted | None], torch.fx.GraphModule] = {}
@@ -288,22 +288,17 @@ class DifferentiatedGraph:
         if self._uneven_inputs and self._is_told(inputs):
             self.tell("some calls", UNEVEN)
             return self.function(*inputs)
-        given = self._related(inputs) if self._strange_inputs or self.is_asked_for_leaves else inputs
-        results = apply_node(self, *given)
-        if self._first is not None:
-            return results[: self._first]
+        results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
+        if self._returns_results:
+            return results
+        if self._places is not None:
+            return tuple([None if place is None else results[place] for place in self._places])
         write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, inputs, results)
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The inputs as the node may know them: autograd goes through all it leads to, and uses up what they saved."""
-        given = list(inputs)
-        for index in self._data_inputs if self.is_asked_for_leaves else ():
-            if given[index].is_leaf:  # the engine tells only of what is none whether it wants it
-                given[index] = given[index].view_as(given[index])
-        for index in self._strange_inputs:
-            given[index] = inputs[index].detach()
-        return given
+        return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
 
     def _is_told(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether somebody would notice that a backward through some of the results comes to all inputs.

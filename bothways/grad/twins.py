@@ -105,13 +105,11 @@ def compile_connected(
 
     def run(plain: bool, values: Sequence[Any]) -> Sequence[torch.Tensor | None]:
         twin.base.wanted()
-        chosen = compiled if plain else graph.forward
+        way: Callable[..., Sequence[torch.Tensor | None]] = compiled if plain else graph.forward
         if not torch_compat.is_any_autocast_enabled():
-            gradients: Sequence[torch.Tensor | None] = chosen(*values)
-            return gradients
+            return way(*values)
         with torch_compat.without_autocast():
-            gradients = chosen(*values)
-        return gradients
+            return way(*values)
 
     return run
 
@@ -132,8 +130,7 @@ def differentiable_backward(
     tangents = visible(graph, tangents)
     given = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
-    told = is_told_of_none(list(map(_leaf_behind, inputs)))
-    twin = None if told else graph.again.made(partial(graph.twin, inputs))
+    twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
     run = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
         return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
@@ -163,13 +160,6 @@ def _compiled(
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward
-
-
-def _leaf_behind(tensor: torch.Tensor) -> torch.Tensor:
-    """The leaf that a view was taken of, as a node takes one of what ``autograd.grad`` asks for; else the tensor."""
-    node = tensor.grad_fn
-    leaf = None if node is None or len(node.next_functions) != 1 else getattr(node.next_functions[0][0], "variable", None)
-    return tensor if leaf is None else leaf
 
 
 def _are_unchanged(unchanged: Unchanged, read: Sequence[int]) -> bool:

@@ -194,22 +194,6 @@ def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
         yield from (one for one in (saved if isinstance(saved, tuple) else (saved,)) if isinstance(one, torch.Tensor))
 
 
-def wanted_gradients(node: Any) -> tuple[tuple[bool, ...], bool]:
-    """Of the node whose backward runs: which of its inputs the engine wants a gradient for in this run.
-
-    ``autograd.grad(y, x)`` comes to everything behind ``y``, and asks for what leads to ``x``. Also whether a leaf was
-    asked about that ``autograd.grad`` is for: the engine answers with an error, which takes longer than all the rest.
-    """
-    wanted, raised = [], False
-    for following, _ in node.next_functions:
-        try:
-            wanted.append(following is not None and _C._will_engine_execute_node(following))
-        except RuntimeError:  # its gradient is taken, and not accumulated
-            wanted.append(True)
-            raised = True
-    return tuple(wanted), raised
-
-
 @functools.cache
 def _saved_names(kind: Any) -> tuple[str, ...]:
     names = [name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")]
