@@ -27,7 +27,7 @@ from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
-from bothways.symbols import Undecided
+from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -175,6 +175,8 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
         operations = sum(map(_operations, graph.graph.nodes))
         elements = max((tensor.numel() for tensor in tensors), default=0)
         gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if gradients and _are_small_layers(graph.graph, elements, operations):
+            return True
         return any(
             elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
         )
@@ -184,6 +186,30 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
 
 # What makes one tensor of a list of them.
 JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
+
+
+# Layers with gradients, where products alternate with what is one operation of ATen's: nothing can be fused but in the
+# backward, and what that saves goes to our node. With second derivatives there are three nodes, and it is a loss.
+_SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations
+_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm mv addmv".split())
+
+
+def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> bool:
+    most, count = _SMALL_LAYERS
+    if elements > most or operations > count or any(map(_feeds_its_like, graph.nodes)):
+        return False
+    made = (node.meta.get("example_value") for node in graph.nodes)
+    return all(hint(value.numel()) <= most for value in made if isinstance(value, torch.Tensor))
+
+
+def _feeds_its_like(node: torch.fx.Node) -> bool:
+    """Whether an operation that is no product is read by another such one."""
+    return _is_no_product(node) and any(map(_is_no_product, node.users))
+
+
+def _is_no_product(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op.startswith("call") and name not in _PRODUCTS
 
 
 def _operations(node: torch.fx.Node) -> int:

@@ -68,7 +68,13 @@ class Again:
 
 def is_told_of_none(inputs: Sequence[torch.Tensor]) -> bool:
     """Whether somebody's Python would be run with a gradient that is None, where eager does not come near it."""
-    return any(tensor._backward_hooks or _is_custom(tensor.grad_fn) for tensor in inputs)
+    for tensor in inputs:
+        if tensor._backward_hooks:
+            return True
+        node = tensor.grad_fn
+        if node is not None and _is_custom(node):
+            return True
+    return False
 
 
 def _is_custom(node: Any) -> bool:

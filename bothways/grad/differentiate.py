@@ -26,7 +26,7 @@ from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
 from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result
+from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result, View
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
@@ -255,7 +255,11 @@ class DifferentiatedGraph:
             for index in range(self.visible_count)
             if index >= self.result_count or not self.differentiable[index]
         )
-        self._returns_results = not self.changed and self.outputs == [Result(i) for i in range(self.result_count)]
+        # The numbers of the results that the outputs are, where nothing else is to be done; and whether that is all.
+        only_results = not self.changed and not any(isinstance(output, View) for output in self.outputs)
+        self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
+        self._returns_results = self._places == list(range(self.result_count))
+        self.wanted_gradients = torch_compat.WantedGradients()
         self.autocast = torch_compat.autocast_now()
         self.joints = [] if joint is None else [joint]
         self._graphs: dict[tuple[Moment, Wanted | None], torch.fx.GraphModule] = {}
@@ -287,6 +291,8 @@ class DifferentiatedGraph:
         results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
         if self._returns_results:
             return results
+        if self._places is not None:
+            return tuple([None if place is None else results[place] for place in self._places])
         write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         return take_outputs(self.outputs, inputs, results)
 
@@ -334,9 +340,10 @@ class DifferentiatedGraph:
             run = self._backwards[key] = self._compile_backward(Moment(*moment), values, inputs(), wanted)
         if not plain:
             run = as_traced(self._backward_graph(Moment(*moment), inputs(), wanted).forward)
-        elif takes_list(run) and self._may_be_usual and wanted is None:
+        elif takes_list(run) and self._may_be_usual:
             if key not in self._usuals:
-                self._usuals[key] = usual((*tangents, *[None] * len(self.changed)), run)
+                all_tangents = (*tangents, *[None] * len(self.changed))
+                self._usuals[key] = usual(all_tangents, run, self.needs_grad if wanted is None else wanted)
             self.usual = self._usuals[key]
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)
         return gradients

@@ -49,6 +49,7 @@ class Graph(Protocol):
     changed: tuple[int, ...]
     connected: tuple[int, ...] | None
     is_asked: bool
+    wanted_gradients: torch_compat.WantedGradients
     needs_grad: tuple[bool, ...]
     needed_inputs: tuple[int, ...]
     other_inputs: tuple[int, ...]
@@ -141,7 +142,11 @@ class CompiledNode(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
         usual = graph.usual
-        if usual is not None and usual.holds(*tangents) and (not graph.is_asked or _wants_all(ctx, graph)):
+        if (
+            usual is not None
+            and usual.holds(*tangents)
+            and (not graph.is_asked or graph.wanted_gradients.of(ctx) == usual.wanted)
+        ):
             values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
             # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
             # they go, as eager's do.
@@ -176,7 +181,7 @@ class CompiledNode(torch.autograd.Function):
             current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
         if current and not torch.is_grad_enabled():
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
-            some = torch_compat.wanted_gradients(ctx) if graph.is_asked else None
+            some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
             if some == graph.needs_grad:
                 some = None
             try:
@@ -189,7 +194,7 @@ class CompiledNode(torch.autograd.Function):
                 if index in read:
                     check_unchanged(tensor, version)
 
-        wanted = torch_compat.wanted_gradients(ctx)
+        wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
             return None, *(None for _ in wanted)
         if graph.connected is not None and torch.is_grad_enabled() and graph.is_current:
@@ -210,10 +215,6 @@ class CompiledNode(torch.autograd.Function):
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), given, unchanged, wanted)
-
-
-def _wants_all(ctx: Any, graph: Graph) -> bool:
-    return torch_compat.wanted_gradients(ctx) == graph.needs_grad
 
 
 def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

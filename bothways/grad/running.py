@@ -48,4 +48,4 @@ def autograd_is_watched() -> bool:
 
 def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
     """Which results received a gradient, and how each is laid out: formulas of eager look at it, so ours must."""
-    return tuple(None if tangent is None else tangent.stride() for tangent in tangents)
+    return tuple([None if tangent is None else tangent.stride() for tangent in tangents])

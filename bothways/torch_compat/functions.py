@@ -194,23 +194,6 @@ def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
         yield from (one for one in (saved if isinstance(saved, tuple) else (saved,)) if isinstance(one, torch.Tensor))
 
 
-def wanted_gradients(node: Any) -> tuple[bool, ...]:
-    """Of the node whose backward runs: which of its inputs the engine wants a gradient for in this run.
-
-    ``autograd.grad(y, x)`` comes to everything behind ``y``, and asks for what leads to ``x``.
-    """
-
-    def wanted(following: Any) -> bool:
-        if following is None:
-            return False
-        try:
-            return bool(_C._will_engine_execute_node(following))
-        except RuntimeError:  # a leaf that autograd.grad is asked for: its gradient is taken, and not accumulated
-            return True
-
-    return tuple(wanted(following) for following, _ in node.next_functions)
-
-
 @functools.cache
 def _saved_names(kind: Any) -> tuple[str, ...]:
     names = [name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")]
