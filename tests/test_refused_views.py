@@ -238,3 +238,19 @@ def test_a_leaf_that_needs_a_gradient_is_not_changed(name, backend):
         return (x * y,)
 
     agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("beside", [True, False], ids=["beside others", "alone"])
+def test_what_is_computed_from_a_view_taken_without_gradients_needs_one_that_leads_nowhere(beside, backend):
+    def program(x, y):
+        base = x * y
+        with torch.no_grad():
+            view = base.view(-1)
+        return (view.sum().sin() * 2, base.sum()) if beside else (view.sum().sin() * 2,)
+
+    agree(program, backend)
+    x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        results = program(x, y), bothways.compile(program, backend=backend)(x, y)
+    assert [result.requires_grad for result in results[0]] == [result.requires_grad for result in results[1]]

@@ -171,6 +171,9 @@ def _trace_joint(
             stand_ins=_stand_ins(recorder),
         )  # fmt: skip
         if grad:
+            if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
+                # A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs.
+                raise NotDifferentiable("a result needs a gradient that comes to no input")
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
