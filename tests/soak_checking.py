@@ -55,11 +55,8 @@ def snapshot(value, seen=None):
     if not isinstance(value, tuple):  # equal tuples may be one or two
         seen[id(value)] = len(seen), value
     if isinstance(value, torch.Tensor):
-        try:
-            content = value.detach().clone()
-        except RuntimeError as error:  # a view that autograd does not let anybody use any more
-            content = str(error)
-        return ("tensor", content, value.requires_grad, value.is_leaf, snapshot(value.grad if value.is_leaf else None))
+        history = [asked(lambda: value.is_leaf), asked(lambda: value.grad if value.is_leaf else None)]
+        return ("tensor", asked(lambda: value.detach().clone()), value.requires_grad, *map(snapshot, history))
     if isinstance(value, dict):
         return ("dict", [(snapshot(key, seen), snapshot(item, seen)) for key, item in value.items()])
     if isinstance(value, (set, frozenset)):
@@ -69,6 +66,14 @@ def snapshot(value, seen=None):
     if isinstance(value, BaseException):
         return raised(value)
     return (type(value).__name__, snapshot(getattr(value, "__dict__", None), seen))
+
+
+def asked(question):
+    """An answer, or why there is none: autograd does not let anybody use some views any more."""
+    try:
+        return question()
+    except RuntimeError as error:
+        return str(error)
 
 
 def raised(error, depth=4):
@@ -89,7 +94,8 @@ def raised(error, depth=4):
 def tensors_in(value, found):
     """The tensors of a result that lead back to something."""
     if isinstance(value, torch.Tensor):
-        return [*found, value] if value.requires_grad and value.grad_fn is not None else found
+        leads = value.requires_grad and asked(lambda: value.grad_fn) is not None
+        return [*found, value] if leads else found
     for item in value if isinstance(value, (list, tuple)) else ():
         found = tensors_in(item, found)
     return found

@@ -302,7 +302,95 @@ def cleaning(t, count):
 """,
 )  # fmt: skip
 
+# Views: of several at once, taken without gradients, of custom functions; changed, or used after their base was.
+
+_BASE = "{fresh=c} = {t} * 1\nif {c}.dim() == 0 or {c}.shape[0] == 0:\n    {c} = torch.ones(2) * {c}.sum()\n"
+_TAKEN = [
+    "{c}.unbind(0)[0]", "{c}.split(1)[-1]", "{c}.chunk(2)[0]", "{c}.tensor_split(2)[0]", "{c}.split_with_sizes([{c}.shape[0]])[0]", "{c}.unbind(0)[0].view(-1)[:1]",
+    "{c}.unsafe_split(1)[0]", "{c}.unsafe_chunk(2)[0]", "{c}[:1]", "{c}.detach()[0]", "{c}.unbind(0)[0].detach()", "Viewed.apply({c})", "ViewedTwice.apply({c})[0]", "unseen({c})", "{c}.data[0]",
+]  # fmt: skip
+_BETWEEN = ["", "", "note('between')\n", "note({t})\n", "{block}\n"]
+_CHANGES = [
+    "{v} += {t}.detach().sum()", "{v}.add_(1)", "{v}.mul_({t}.sum())", "{v}[...] = {n}", "{c} += 1", "{c}.mul_(2)", "with torch.no_grad():\n    {v}.add_(1)",
+    "with torch.no_grad():\n    {c}.mul_(2)", "for {T} in {c}.unbind(0):\n    {T} += {n}", "torch._foreach_add_([{v}], 1.0)",
+]  # fmt: skip
+_LOOKS = ["{T} = {v} * 2", "{T} = {c} + {v}.sum()", "{T} = {c}.sin()", "{L} = [{c}, {v}]", "note({v}.is_leaf)", "{T} = {v}.detach()"]
+VIEWS = Feature(
+    {"t": ["unseen({tv}).sum()", "Viewed.apply({t}).sum()"]},
+    [
+        (1, _BASE + "{fresh=v} = " + take + "\n" + between + "try:\n    " + change.replace("\n", "\n    ") + "\nexcept RuntimeError as error:\n    note(str(error)[:90])\n" + look)
+        for number, take in enumerate(_TAKEN)
+        for place, change in enumerate(_CHANGES)
+        for between, look in [(_BETWEEN[(number + place) % len(_BETWEEN)], _LOOKS[(number * 3 + place) % len(_LOOKS)])]
+    ]
+    + [(1, _BASE + "{fresh=v} = " + take + "\n" + change + "\n" + look) for take in _TAKEN[:6] for change in _CHANGES[:6] for look in _LOOKS[:2]],
+    """
+class Viewed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, t):
+        ctx.shape = t.shape
+        return t.view_as(t)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+class ViewedTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, t):
+        return t.view_as(t), t[:1]
+    @staticmethod
+    def backward(ctx, grad, other):
+        return grad
+
+def unseen(t):
+    with torch.no_grad():
+        return t.view_as(t)
+""",
+)  # fmt: skip
+
+# Hooks on what is computed beside what a backward comes to.
+
+BESIDE = Feature(
+    statements=[
+        *(
+            (2, "{fresh=c} = {t} * 1\n{fresh=d} = " + way + "\nif {d}.requires_grad:\n    {d}.register_hook(noting({s}))\n" + look)
+            for way in ["{c} * 2", "{c}.reshape(-1)[:1] * 1", "{c}.sum()", "{c}.reshape(-1)", "{c}.exp().sin()", "{c}.reshape(-1).unbind(0)[0]", "{c}.reshape(-1).max(0)[0]", "{c} + {t}"]
+            for look in ["{T} = {c}.sin()", "{T} = {c}.cos()\n{N} = int({d}.detach().sum().sign())", "{T}, {T} = {c} * 2, {d} * 3", "note({c})\n{T} = {c} * {t}"]
+        ),
+    ],
+    prelude=HOOKS.prelude,
+)  # fmt: skip
+
+# Tensors over the same bytes whose storages do not tell.
+
+TWICE = Feature(
+    {"t": ["again({mv})", "(again({mv}) * {t}.sum())"]},
+    [
+        *(
+            (2, "{fresh=c} = {t}.detach().clone().reshape(-1)\n{fresh=d} = " + other + "\n" + between + change + "\n{T} = {c}.sum() * {t} + {d}.sum()")
+            for other in ["again({c})", "again({c})[1:]", "again({c}.view_as({c}))", "again({c}[:1])"]
+            for change in ["{c}.add_({n})", "{d}.mul_(2)", "{d}.copy_({d} * 2 + 1)", "torch.mul({c}, 2, out={c})"]
+            for between in ["", "note('between')\n"]
+        ),
+        (3, "{fresh=d} = again({mv=m})\nnote('over')\n{m}.add_({n})\n{T} = {d} * {t}.sum()"),
+        (2, "overwrite({mv=m}, again({m}))"), (2, "{T} = overwrite(again({mv=m}), {m}) + 0"),
+    ],
+    """
+def again(t):
+    return torch.from_numpy(t.detach().numpy())
+
+def overwrite(t, other):
+    t.add_(1)
+    kept = other * 2
+    t.mul_(0.5)
+    return kept + other
+""",
+)  # fmt: skip
+
 FEATURES: dict[str, Feature] = {
+    "views": VIEWS,
+    "beside": BESIDE,
+    "twice": TWICE,
     "loops": LOOPS,
     "hooks": HOOKS,
     "halves": HALVES,

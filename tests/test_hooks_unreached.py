@@ -323,3 +323,74 @@ def test_sizes_that_change_and_a_hook_that_is_not_reached(backend):
             function(x, y, noting).sum().backward()
             sides.append((x.grad, y.grad, noting.notes))
         assert difference(*sides) is None
+
+
+def beside(way):
+    """A hooked tensor, and results that are computed beside it."""
+
+    def program(x, y, noting):
+        v = x * y + 1
+        c = way(v)
+        c.register_hook(noting.hook("c"))
+        return v.sin() * 2, c * 3
+
+    return program
+
+
+# Ways to what is hooked, from a tensor that others are computed from as well.
+WAYS = {
+    "an operation": lambda v: v * 2,
+    "several": lambda v: (v[1:] * 2).exp(),
+    "a view": lambda v: v[1:3],
+    "one of several": lambda v: v.unbind(0)[0],
+    "one of several that are computed": lambda v: v.max(0)[0],
+    "in place": lambda v: v.clone().add_(1),
+    "part of a view": lambda v: v.reshape(2, 3)[0].view(-1)[:1] * 1,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wanted", [[0], [1], [0, 1]], ids=["beside", "the hooked", "both"])
+def test_a_hook_beside_what_a_backward_comes_to_is_not_called(way, wanted, backend):
+    def back(outputs, x, y):
+        sum(outputs[place].sum() for place in wanted).backward()
+
+    agree(beside(WAYS[way]), backend, back)
+
+
+def test_of_several_hooked_tensors_only_those_are_told_that_are_reached(backend):
+    def program(x, y, noting):
+        v = x * y + 1
+        c, d, e = v * 2, v.exp(), v[0] * 3
+        for name, tensor in (("c", c), ("d", d), ("e", e), ("v", v)):
+            tensor.register_hook(noting.hook(name))
+        torch.autograd.graph.register_multi_grad_hook([c, d], noting.hook("both"))
+        return (d.sin() * 2,)
+
+    agree(program, backend)
+
+
+def test_a_gradient_is_kept_beside_what_a_backward_comes_to(backend):
+    def program(x, y, noting):
+        v = x * y + 1
+        c = v[0] * 2
+        c.retain_grad()
+        return v.sin() * 2, c
+
+    def back(outputs, x, y):
+        outputs[0].sum().backward()
+        return outputs[1].grad
+
+    agree(program, backend, back)
+
+
+def test_a_number_is_read_after_a_hook_that_is_not_reached(backend):
+    def program(x, y, noting):
+        v = x * 2
+        z = x + v.sum()
+        c = z[0].view(-1) * 1
+        c.register_hook(noting.hook("c"))
+        number = int((z + 1).sum().sign())
+        return ((v - z).sin() * number,)
+
+    agree(program, backend)

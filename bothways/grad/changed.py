@@ -6,8 +6,7 @@ A graph that was traced has no memory: it gives new values, which kernels may ha
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -16,21 +15,35 @@ from bothways.lower.call_library import apart
 
 
 def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change."""
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change.
+
+    Storages are not asked for: the same array, given to PyTorch twice, has two.
+    """
     if not changed:
         return lambda inputs: False
     are_apart = apart(count)
+    written = frozenset(changed)
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:
         if are_apart is not None and are_apart(*inputs):
             return False
-        memory = list(map(torch_compat.storage_of, inputs))
-        if len(set(memory)) == len(memory):
-            return False
-        shared = Counter(memory)
-        return any(shared[memory[index]] > 1 for index in changed)
+        places = [(*torch_compat.memory_of(tensor), index) for index, tensor in enumerate(inputs)]
+        return any(len(group) > 1 and not written.isdisjoint(group) for group in _meeting(places))
 
     return share
+
+
+def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
+    """The numbers of memories, in groups that lie over one another; each has a beginning, an end, and a number."""
+    group: list[int] = []
+    reach = 0
+    for begin, end, index in sorted(place for place in places if place[0] != place[1]):
+        if begin >= reach:
+            yield group
+            group = []
+        group.append(index)
+        reach = max(reach, end)
+    yield group
 
 
 def write_back(

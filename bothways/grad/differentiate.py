@@ -24,7 +24,7 @@ from bothways.grad.kept import Connections
 from bothways.grad.node import Own, Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
-from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
+from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result, View
 from bothways.grad.usual import Usual, usual
@@ -177,7 +177,10 @@ def _inference(
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
+    refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
+
     def call(*values: torch.Tensor) -> Any:
+        nonlocal refused
         if torch_compat.in_forward_mode() or (changed and share(values)):
             return function(*values)
         if unwatched:  # the results need no gradient, whatever the inputs do
@@ -185,6 +188,8 @@ def _inference(
                 results = run(*values)
         else:
             results = run(*values)
+        if refused != ():
+            results, refused = released(results, count, refused)
         if only_results:
             return results
         write_back(values, changed, results[count:], facts.uncounted)

@@ -171,6 +171,9 @@ def _trace_joint(
             stand_ins=_stand_ins(recorder),
         )  # fmt: skip
         if grad:
+            if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
+                # A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs.
+                raise NotDifferentiable("a result needs a gradient that comes to no input")
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
@@ -333,12 +336,14 @@ class _Results:
         base = output._base if output._is_view() else output
         assert base is not None
         inner = _unwrapped(output)
+        if not _has_known_history(output):
+            raise NotDifferentiable("autograd does not let anybody use an output any more")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
             return View(True, index) if base is output else View(True, index, output, _taken_without_grad(output))
         if _memory(inner) in self._input_memory:
             raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
-        if self._sharing[_memory(inner)] == 1:
+        if self._sharing[_memory(inner)] == 1 and not _is_guarded(output):
             base = output  # nobody else sees the memory, so what it is a part of does not matter
         owner = self._owners.get(_memory(inner))
         if owner is None:
@@ -352,8 +357,22 @@ class _Results:
         return Result(owner)
 
 
+def _has_known_history(output: torch.Tensor) -> bool:
+    """Whether autograd says how an output was computed: it does not of one view of several whose base was changed."""
+    try:
+        output.grad_fn  # noqa: B018
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_guarded(output: torch.Tensor) -> bool:
+    """Whether eager refuses to change a result in place. Nobody does where no gradients are asked for at all."""
+    return torch.is_grad_enabled() and output._is_view() and torch_compat.refuses_changes(output)
+
+
 def _taken_without_grad(view: torch.Tensor) -> bool:
-    return view.requires_grad and view.grad_fn is None
+    return torch.is_grad_enabled() and torch_compat.was_taken_without_grad(view)
 
 
 def _updates(

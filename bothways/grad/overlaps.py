@@ -52,6 +52,13 @@ VIEWS = frozenset(
     "view_as vsplit".split()
 )
 
+# What gives views and does not say so: neither autograd nor a traced graph knows that they share memory.
+VIEWS_IN_SECRET = frozenset({"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes", "_unsafe_view"})
+
+
+def is_view_in_secret(node: torch.fx.Node) -> bool:
+    return name_of(node).partition(".")[0] in VIEWS_IN_SECRET
+
 
 def writes_through(graph: torch.fx.Graph) -> bool:
     """Whether a captured graph writes to a view of a view whose elements share memory.

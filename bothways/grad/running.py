@@ -35,6 +35,19 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
     return without_autocast
 
 
+def released(results: Sequence[Any], count: int, refused: Sequence[int] | None) -> tuple[Sequence[Any], Sequence[int]]:
+    """The results of a graph, the first ``count`` as nobody's views, and which of them autograd let nobody change.
+
+    That is so in every call, and looked for in the first one, where ``refused`` is None.
+    """
+    if refused is None:
+        views = (index for index, value in enumerate(results[:count]) if value is not None and value._is_view())
+        refused = tuple(index for index in views if torch_compat.refuses_changes(results[index]))
+    if refused:
+        results = [value.detach() if index in refused else value for index, value in enumerate(results)]
+    return results, refused
+
+
 def autograd_is_watched() -> bool:
     """Whether somebody looks at each of autograd's operations, or at what each saves: these have to be its own.
 

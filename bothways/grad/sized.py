@@ -25,7 +25,7 @@ from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import apply_node
 from bothways.grad.partition import NotRepeatable, extract
-from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
+from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
@@ -67,7 +67,10 @@ def _inference(
     share = sharing(changed, len(inputs))
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
+    refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
+
     def call(*values: Any) -> Any:
+        nonlocal refused
         tensors = values[skipped:]
         if torch_compat.in_forward_mode() or (changed and share(tensors)):
             return function(*values)
@@ -76,6 +79,8 @@ def _inference(
                 results = run(*values)
         else:
             results = run(*values)
+        if refused != ():
+            results, refused = released(results, count, refused)
         write_back(tensors, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, tensors, results, sizes.values(values[:skipped]))
 

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.overlaps import is_view_in_secret
 from bothways.grad.parts import CompilePart, Part, sized_part
 from bothways.grad.sizes import is_size
 from bothways.grad.whys import why_captured
@@ -63,13 +64,16 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
     places = _places(nodes, grad, apart)
-    captured = [_goes_around_autograd(place, apart) for place in places]
+    hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
+    captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
     first = _beginnings(places, captured, grad, apart)
     found: list[Stretch] = []
     boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
         as_captured = around or _is_taken_from(place.node, found)
+        if found and grad and place.grad and not cut and _is_come_around(place.node, found[-1]):
+            cut = True
         put_off = cut and bool(found) and _is_result(place.node, found[-1].nodes)
         if (cut and not put_off) or index in first or found[-1].as_captured != as_captured:
             found.append(Stretch(as_captured=as_captured))
@@ -189,6 +193,7 @@ def _goes_around_autograd(place: Place, apart: bool) -> bool:
         or node.target is torch_compat.SDPAParams
         or node.meta.get("as_captured")
         or makes_leaf(node)
+        or is_view_in_secret(node)
     )
 
 
@@ -249,11 +254,32 @@ def _is_tensor(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
+def _is_hooked(node: torch.fx.Node) -> bool:
+    return node.meta.get("watched") is Watched.GRADIENT
+
+
+def _is_one_of_several(node: torch.fx.Node) -> bool:
+    """Whether the node takes one of the results of an operation, which have one autograd node."""
+    producer = _first(node)
+    return node.target is operator.getitem and producer is not None and not _is_tensor(producer)
+
+
 def _is_seen(node: torch.fx.Node) -> bool:
     """Whether people outside see the tensor while others are computed from it."""
-    if node.meta.get("watched") is Watched.GRADIENT:
+    if _is_hooked(node):
         return True
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
+
+
+def _is_come_around(node: torch.fx.Node, before: Stretch) -> bool:
+    """Whether a backward may come to what a watched tensor would be computed with, and not to the tensor itself.
+
+    One autograd node for both would call the tensor's hooks, with None for a gradient.
+    """
+    if not _is_hooked(node) or _is_one_of_several(node):
+        return False
+    own = {*before.nodes, node}
+    return any(user not in own for other in before.nodes for user in other.users)
 
 
 def _chained(

@@ -8,6 +8,7 @@ from typing import Any
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.overlaps import is_view_in_secret
 from bothways.runtime.nodes import Watched
 
 # Why a call runs as captured although its graph is compiled.
@@ -20,6 +21,7 @@ MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
 # What a node may be -> what that means for people; the first row that fits one of the nodes counts.
 WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     (lambda node: node.meta.get("watched") is Watched.NODE, "somebody looks at the autograd node of an operation"),
+    (is_view_in_secret, "an operation gives views that autograd does not know of"),
     (lambda node: getattr(node.target, "region", None), "hooks are in force"),
     (lambda node: getattr(node.target, "warns", False), "an operation warns"),
     (lambda node: node.meta.get("as_captured"), "a number or a size is read from data"),
@@ -31,6 +33,7 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     (lambda node: bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.nn.Parameter), (
         "a tensor is made that asks for its own gradient"
     )),
+    (lambda node: node.meta.get("watched") is Watched.GRADIENT, "somebody hooks one of several results"),
     (lambda node: node.target is torch_compat.SDPAParams, "it asks which attention kernel there is"),
 )  # fmt: skip
 

@@ -73,6 +73,7 @@ TORCH: dict[str, tuple[str, str]] = {
     "aoti_torch_get_layout": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_type": ("int32_t", "void *, int32_t *"),
     "aoti_torch_get_device_index": ("int32_t", "void *, int32_t *"),
+    "aoti_torch_dtype_element_size": ("uint64_t", "int32_t"),
     "aoti_torch_get_storage_offset": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_storage_size": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_data_ptr": ("int32_t", "void *, void **"),
@@ -272,7 +273,11 @@ def _answers_rightly(library: CallLibrary) -> bool:
     """Whether each of some tensors is like itself, and like no other, in exactly what differs."""
     samples = _samples()
     checks = [(one, library.like(one)) for one in samples]
-    return all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples)
+    if not all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples):
+        return False
+    one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
+    are_apart = library.apart(3)
+    return are_apart(one, other, third[2:]) and not any(are_apart(one, third[:2], end) for end in (third[6:], third))
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -39,7 +39,7 @@ ASKS: dict[str, str] = {
     "NAMES": "holds = are_names_unchanged((Names *)row->data);",
     "HOLDS": "holds = is_said_to_hold(row->other);",
     "BODIES": "holds = are_bodies_unchanged((const int64_t *)row->data);",
-    "APART": "holds = are_apart(slots, (const int64_t *)((const char *)table + row->data));",
+    "APART": "holds = are_apart(slots, (int64_t *)((char *)table + row->data));",
     "DISTINCT": "holds = are_distinct(slots, (const int64_t *)((const char *)table + row->data));",
 }
 
@@ -225,20 +225,56 @@ static int are_distinct(PyObject **slots, const int64_t *listed) {
     return distinct;
 }
 
-// Whether tensors have memories of their own, as far as that is easily seen: each begins where its memory does.
-static int are_apart(PyObject **slots, const int64_t *listed) {
-    int64_t count = listed[0], offset, plain = 1;
-    void **values = PyMem_Malloc((count + 1) * sizeof(void *));
-    if (!values) return 0;
-    for (int64_t i = 0; plain && i < count; ++i) {
-        PyObject *value = slots[listed[i + 1]];
-        void *tensor = (char *)value + tensor_offset;
-        plain = (value->type == tensor_class || value->type == parameter_class)
-            && !aoti_torch_get_storage_offset(tensor, &offset) && !offset
-            && !aoti_torch_get_data_ptr(tensor, values + i);
+typedef struct { uint64_t begin, end; int64_t slot; } Memory;
+
+// Where the memory lies that a tensor is a part of; one without any is empty.
+static int memory_of(PyObject *value, Memory *memory) {
+    void *tensor = (char *)value + tensor_offset, *data;
+    int64_t offset, size;
+    int32_t code;
+    if (value->type != tensor_class && value->type != parameter_class) return 0;
+    if (aoti_torch_get_data_ptr(tensor, &data) || aoti_torch_get_storage_size(tensor, &size)) return 0;
+    if (aoti_torch_get_storage_offset(tensor, &offset)) return 0;
+    if (offset && aoti_torch_get_dtype(tensor, &code)) return 0;
+    memory->begin = (uint64_t)data - (offset ? offset * aoti_torch_dtype_element_size(code) : 0);
+    memory->end = memory->begin + (data ? size : 0);
+    return 1;
+}
+
+static int are_in_a_row(const Memory *memories, int64_t count) {
+    for (int64_t i = 1; i < count; ++i) if (memories[i].begin < memories[i - 1].end) return 0;
+    return 1;
+}
+
+static void put_in_order(Memory *memories, int64_t count) {
+    for (int64_t gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) {
+        for (int64_t i = gap; i < count; ++i) {
+            Memory moved = memories[i];
+            int64_t at = i;
+            for (; at >= gap && memories[at - gap].begin > moved.begin; at -= gap) memories[at] = memories[at - gap];
+            memories[at] = moved;
+        }
     }
-    int apart = plain && are_all_different(values, count);
-    PyMem_Free(values);
+}
+
+// Whether no tensor's memory lies over another's: storages may be two for the same bytes. The order in which the
+// memories lie is kept for the next call, as most of them stay where they are.
+static int are_apart(PyObject **slots, int64_t *listed) {
+    int64_t count = listed[0], found = 0, plain = 1;
+    Memory few[16], *memories = count <= 16 ? few : PyMem_Malloc(count * sizeof(Memory));
+    if (!memories) return 0;
+    for (int64_t i = 0; plain && i < count; ++i) {
+        memories[found].slot = listed[i + 1];
+        plain = memory_of(slots[listed[i + 1]], memories + found);
+        found += memories[found].end != memories[found].begin;
+    }
+    int apart = plain && are_in_a_row(memories, found);
+    if (plain && !apart) {
+        put_in_order(memories, found);
+        apart = are_in_a_row(memories, found);
+        if (found == count) for (int64_t i = 0; i < count; ++i) listed[i + 1] = memories[i].slot;
+    }
+    if (memories != few) PyMem_Free(memories);
     return apart;
 }
 """

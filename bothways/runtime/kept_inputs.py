@@ -7,6 +7,7 @@ operation; of tensors up to a size there is a copy. What cannot be put back is l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
@@ -56,7 +57,8 @@ def keep_inputs(
 
 
 def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
-    return len(set(map(torch_compat.storage_of, tensors))) < len(tensors)
+    places = sorted(place for place in map(torch_compat.memory_of, tensors) if place[0] != place[1])
+    return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -113,3 +113,10 @@ def strided_code() -> int | None:
 # Classes whose objects hold nothing but a plain tensor: no code of a subclass answers for them.
 PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 REQUIRES_GRAD: Any = inspect.getattr_static(torch.Tensor, "requires_grad")
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses between which a tensor's memory lies, all of its storage's; equal where there is none."""
+    storage = tensor.untyped_storage()
+    begin = storage.data_ptr()
+    return (begin, begin + storage.nbytes()) if begin else (storage._cdata, storage._cdata + 1)

@@ -43,7 +43,7 @@ from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.functions import FunctionValue
 from bothways.capture.values.objects import lookup
-from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.tensors import TensorValue, check_history
 from bothways.errors import Unsupported
 from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Reads
@@ -435,6 +435,7 @@ class Results:
         assert isinstance(original, TensorValue)
         if id(value) in self._fixed:
             self.call.tracer.stop("autograd_function", "a tensor is marked as dirty and as not differentiable")
+        check_history(self.call.tracer, original)
         if original.fake.requires_grad and original.fake.meta.is_leaf and torch.is_grad_enabled():
             self.call.tracer.stop("op_failed", f"{self.call.name}.forward changes a leaf that needs a gradient")
         if not original.fake.requires_grad and self._moves(value):

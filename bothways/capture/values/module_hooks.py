@@ -20,7 +20,7 @@ from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.grad_fns import GradFnValue
 from bothways.capture.values.hooks import Event, HandleEvent, Removal, happen
 from bothways.capture.values.moments import Moment
-from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.tensors import TensorValue, check_history
 from bothways.capture.values.torch_functions import handles
 from bothways.runtime.hooks import hook_last_node, lead_through, place_hook
 
@@ -145,6 +145,7 @@ class BackwardHooks(Value):
             first = first.items_for_graph(tracer)[0].realize()
         if not isinstance(first, TensorValue):
             tracer.stop("hook", f"{self.module.describe()} has backward hooks and returns {result.describe()}")
+        check_history(tracer, first)
         if first.fake.meta.grad_fn is None:
             return
         seen = [value.realize() for value in (*_items(args), *_items(result))]

@@ -117,6 +117,7 @@ FACTORS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha
 STATIC_ADDRESS = "_dynamo_static_input_type"
 
 HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
+ABOUT_HISTORY = HOOK_METHODS | {"grad_fn", "is_leaf", "grad", "output_nr", "requires_grad_"}
 
 
 # Attributes that can be set and methods that are more than an operation; ``tensor_state`` fills both.
@@ -178,6 +179,8 @@ class TensorValue(Value):
 
         if name in LATER:
             tracer.asked.add(name)
+        if name in ABOUT_HISTORY:
+            check_history(tracer, self)
         if not tracer.overrides.leaves_tensors_alone:
             found = get_tensor_attr(tracer, self, name)
             if found is not PASSED:
@@ -212,6 +215,7 @@ class TensorValue(Value):
         if name in SETTERS and self.is_stripped:
             tracer.stop("mutation_unknown", f"cannot set {name!r} of a {self.cls.__name__}")
         if name in SETTERS:
+            check_history(tracer, self)
             SETTERS[name](tracer, self, value)
             return
         if hasattr(torch.Tensor, name):
@@ -421,6 +425,14 @@ def _guard_place(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
     else:
         tracer.guard("{s0}.device == {c0}", source, tensor.device)
     tracer.guard("{s0}.requires_grad" if tensor.requires_grad else "not {s0}.requires_grad", source)
+
+
+def check_history(tracer: Tracer, value: TensorValue) -> None:
+    """Stop where autograd refuses to say how a tensor was computed: of a view whose base was changed, for one."""
+    try:
+        value.fake.meta.is_leaf  # noqa: B018
+    except RuntimeError as error:
+        tracer.stop("op_failed", f"autograd refuses a tensor: {error}")
 
 
 def _is_number(value: ConstantValue) -> bool:

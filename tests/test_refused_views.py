@@ -1,0 +1,256 @@
+"""Views that autograd lets nobody change: one of several, one taken without gradients, one of a custom function.
+
+Eager's error comes at the operation that changes such a view, or uses one whose base was changed, and what came before
+it has happened. A compiled function gives such views out as what they are, over breaks and to its callers.
+"""
+
+import pytest
+import torch
+
+import bothways
+from bothways.testing import difference
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+class Flat(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.view(2, 2)
+
+
+class FlatAndRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view(-1), x[0]
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        return grad.view(2, 2)
+
+
+def without_grad(take):
+    def taken(base):
+        with torch.no_grad():
+            return take(base)
+
+    return taken
+
+
+# How a view of a 2 by 2 tensor is taken that is not to be changed.
+VIEWS = {
+    "unbind": lambda base: base.unbind(0)[0],
+    "split": lambda base: base.split(1)[1],
+    "split with sizes": lambda base: base.split_with_sizes([1, 1])[0],
+    "chunk": lambda base: base.chunk(2)[0],
+    "tensor_split": lambda base: base.tensor_split(2)[1],
+    "hsplit": lambda base: base.hsplit(2)[0],
+    "vsplit": lambda base: base.vsplit(2)[0],
+    "a view of one of several": lambda base: base.unbind(0)[0].view(-1)[:1],
+    "without gradients": without_grad(lambda base: base[0]),
+    "several without gradients": without_grad(lambda base: base.unbind(0)[1]),
+    "custom": Flat.apply,
+    "custom, several": lambda base: FlatAndRow.apply(base)[0],
+}
+# Such as may be changed.
+OPEN = {
+    "an ordinary view": lambda base: base[0],
+    "detached": lambda base: base.unbind(0)[0].detach(),
+    "data": lambda base: base.unbind(0)[0].data,
+}
+# What shares memory and does not say so.
+SECRET = {
+    "unsafe_split": lambda base: base.unsafe_split(1)[0],
+    "unsafe_chunk": lambda base: base.unsafe_chunk(2)[0],
+    "unsafe_split_with_sizes": lambda base: torch.unsafe_split_with_sizes(base, [1, 1])[0],
+    "an operation by its name": lambda base: torch.ops.aten.unsafe_split.Tensor(base, 1)[0],
+}
+# Who looks at the view afterwards.
+CHANGES = {
+    "the view": lambda base, view: view.add_(1),
+    "by an operator": lambda base, view: view.__iadd__(1),
+    "by an index": lambda base, view: view.__setitem__(0, 3.0),
+    "copied to": lambda base, view: view.copy_(view.detach() * 2),
+    "in a list": lambda base, view: torch._foreach_mul_([view], 2),
+    "in place, by a keyword": lambda base, view: torch.nn.functional.relu(view, inplace=True),
+    "the base": lambda base, view: base.mul_(2),
+    "without gradients": without_grad(lambda view: view.add_(1)),
+}
+LEAVES = {"itself": lambda x: x, "a view of it": lambda x: x.view(-1), "one of several": lambda x: x.unbind(0)[0]}
+
+
+def outcome(function):
+    """What a call gives or raises, the gradients, and what it has done to its arguments."""
+    x = torch.tensor([[0.5, 1.0], [1.5, 2.0]], requires_grad=True)
+    y = torch.tensor([[1.0, -1.0], [2.0, 3.0]])
+    shown = []
+    try:
+        results = function(x, y)
+        shown.append([result.detach().clone() for result in results])
+        sum(result.sum() for result in results).backward()
+    except RuntimeError as error:
+        shown.append(str(error))
+    return [*shown, x.detach().clone(), x.grad, y.clone()]
+
+
+def agree(program, backend):
+    compiled = bothways.compile(program, backend=backend)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        for _ in range(2):
+            assert difference(outcome(program), outcome(compiled)) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])
+def test_a_change_in_the_function_is_refused_or_done(name, change, backend):
+    take, change_it = (VIEWS | OPEN | SECRET)[name], CHANGES[change]
+
+    def program(x, y):
+        y.add_(1)
+        base = x * 3 + 1
+        view = take(base)
+        if change == "without gradients":
+            change_it(view)
+        else:
+            change_it(base, view)
+        y.mul_(2)
+        return base.sin() * y.clone(), view * 3
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kept", [True, False], ids=["base kept", "base forgotten"])
+@pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])
+def test_a_change_after_a_break_is_refused_or_done(name, kept, backend):
+    take = (VIEWS | OPEN | SECRET)[name]
+
+    def program(x, y):
+        base = x * y + 1
+        view = take(base)
+        other = base if kept else x
+        bothways.graph_break()
+        view += 1
+        return other.sin(), view * 3
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*VIEWS, *OPEN])
+def test_the_caller_is_refused_as_well(name, backend):
+    take = (VIEWS | OPEN)[name]
+
+    def program(x, y):
+        return (take((x * y + 1).sin()),)
+
+    compiled = bothways.compile(program, backend=backend)
+
+    def plain_caller(x, y):
+        (view,) = program(x, y)
+        view += x.sum()
+        return (view * 2,)
+
+    def caller(x, y):
+        (view,) = compiled(x, y)
+        view += x.sum()
+        return (view * 2,)
+
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        for _ in range(2):
+            assert difference(outcome(plain_caller), outcome(caller)) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("needs", [True, False], ids=["no_grad block", "no gradients behind it"])
+def test_a_view_of_what_has_no_gradient_may_not_get_one(needs, backend):
+    def program(x, y):
+        if needs:
+            with torch.no_grad():
+                view = (x * 3 + 1)[0]
+        else:
+            view = (x.detach() * 3 + 1).unbind(0)[0]
+        bothways.graph_break()
+        view += x[0]
+        return (view.sin() * 2,)
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("question", ["is_leaf", "grad_fn", "grad", "output_nr", "retain_grad", "register_hook"])
+def test_a_view_whose_base_was_changed_is_not_told_about(question, backend):
+    def program(x, y):
+        y.add_(1)
+        base = x * y
+        view = base.unbind(0)[1]
+        base += 1
+        try:
+            found = getattr(view, question)
+            found = found(print) if question == "register_hook" else found() if callable(found) else found
+            y.mul_(3)
+        except RuntimeError:
+            y.mul_(5)
+        return (base * y,)
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_whose_base_was_changed_is_returned(backend):
+    def program(x, y):
+        base = x * y
+        view = base.unbind(0)[1]
+        base += 1
+        return base.sin(), view
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_error_is_caught_in_a_loop_over_the_views(backend):
+    def program(x, y):
+        base = x * y
+        for row in base.unbind(0):
+            try:
+                row += 1
+            except RuntimeError as error:
+                y.add_(len(str(error)))
+        return (base * y,)
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_that_needs_a_gradient_is_not_changed(name, backend):
+    take = LEAVES[name]
+
+    def program(x, y):
+        y.add_(1)
+        take(x).add_(1)
+        y.mul_(2)
+        return (x * y,)
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("beside", [True, False], ids=["beside others", "alone"])
+def test_what_is_computed_from_a_view_taken_without_gradients_needs_one_that_leads_nowhere(beside, backend):
+    def program(x, y):
+        base = x * y
+        with torch.no_grad():
+            view = base.view(-1)
+        return (view.sum().sin() * 2, base.sum()) if beside else (view.sum().sin() * 2,)
+
+    agree(program, backend)
+    x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        results = program(x, y), bothways.compile(program, backend=backend)(x, y)
+    assert [result.requires_grad for result in results[0]] == [result.requires_grad for result in results[1]]
