@@ -20,6 +20,7 @@ from bothways.grad.aliases import sharing_depends_on_layout
 from bothways.grad.facts import Memo
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
+from bothways.grad.renewed import ReadAfterwards, mark_last_writes
 from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.grad.traced import NotDifferentiable, NotForAllSizes
@@ -74,7 +75,8 @@ def aot(
                     return parts
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
-            chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=True)
+            apart = not (isinstance(error, ReadAfterwards) and mark_last_writes(graph.graph))
+            chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=apart)
             if chain is not None:
                 return chain.forward
             return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))

@@ -81,6 +81,7 @@ def reads_elsewhere(written: Sequence[torch.Tensor], read: Sequence[Any]) -> boo
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
+        self.extra_traceback = False  # a page about the graph, in the words of an error that people may read
         self._origins, self._overlaps = origins, Overlaps()
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:

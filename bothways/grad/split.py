@@ -224,7 +224,7 @@ def _is_tensor(node: torch.fx.Node) -> bool:
 
 def _is_seen(node: torch.fx.Node) -> bool:
     """Whether people outside see the tensor while others are computed from it."""
-    if node.meta.get("watched") is Watched.GRADIENT:
+    if node.meta.get("watched") is Watched.GRADIENT or node.meta.get("last_write"):
         return True
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 

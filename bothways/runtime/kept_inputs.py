@@ -2,7 +2,8 @@
 
 A graph that was differentiated writes to its inputs when everything else is done, so nothing is to be undone where
 it fails, the statistics of normalisations aside. One that runs as captured has changed what came before the failing
-operation; of tensors up to a size there is a copy. What cannot be put back is left as it is, and the error leaves.
+operation; of tensors up to a size there is a copy, unless nothing that may fail follows the first change. What cannot
+be put back is left as it is, and the error leaves.
 """
 
 from __future__ import annotations
@@ -37,26 +38,32 @@ def keep_inputs(
     counted: AbstractSet[int],
     as_data: AbstractSet[int],
     statistics: AbstractSet[int],
-) -> list[Kept]:
-    """What is needed to tell whether the graph has changed its inputs, and to undo it.
+    fails_late: bool,
+) -> Sequence[Kept]:
+    """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
-    their ``.data``, or because they are statistics, which are written in the middle of any graph.
+    their ``.data``, or because they are statistics, which are written in the middle of any graph. ``fails_late`` says
+    whether an operation may fail once something was written.
     """
+    written = counted | as_data
     # Where inputs share their memory, a differentiated graph runs as captured.
-    on_its_way = not getattr(graph, "writes_at_end", False) or _share_memory(tensors)
+    on_its_way = fails_late and (not getattr(graph, "writes_at_end", False) or _share_memory(tensors, written))
+    if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
+        return ()
     kept: list[Kept] = []
     for index, tensor in enumerate(tensors):
-        is_uncounted = index in as_data or index in statistics
-        version = None if is_uncounted else torch_compat.version_of(tensor)
+        version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
-        is_written = is_uncounted or (index in counted and (on_its_way or tensor.is_inference()))
+        is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
         kept.append(Kept(tensor, version, is_written, _copy(tensor) if is_written else None))
     return kept
 
 
-def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
-    return len(set(map(torch_compat.storage_of, tensors))) < len(tensors)
+def _share_memory(tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:
+    """Whether one that is written to shares its memory with another."""
+    memory = list(map(torch_compat.storage_of, tensors))
+    return any(memory.count(memory[index]) > 1 for index in written)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
