@@ -23,7 +23,7 @@ from bothways.grad.overlaps import writes_through
 from bothways.grad.renewed import ReadAfterwards, mark_last_writes
 from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
-from bothways.grad.traced import NotDifferentiable, NotForAllSizes
+from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated
@@ -75,7 +75,7 @@ def aot(
                     return parts
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
-            apart = not (isinstance(error, ReadAfterwards) and mark_last_writes(graph.graph))
+            apart = not (mark_data(error) or (isinstance(error, ReadAfterwards) and mark_last_writes(graph.graph)))
             chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=apart)
             if chain is not None:
                 return chain.forward
@@ -100,6 +100,14 @@ def aot(
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
+
+
+def mark_data(error: Exception) -> bool:
+    """Mark an operation that has to see data, if that is what was in the way, to run as captured."""
+    if not isinstance(error, ReadsData) or "as_captured" in error.node.meta:
+        return False
+    error.node.meta["as_captured"] = True
+    return True
 
 
 def _as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:

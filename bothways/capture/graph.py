@@ -434,6 +434,11 @@ class GraphBuilder:
         return any(map(may_fail, nodes[first:]))
 
     @property
+    def breaks_off(self) -> bool:
+        """Whether an operation may raise when it has written a part of an input."""
+        return any(_changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+
+    @property
     def may_draw(self) -> bool:
         """Whether some operation may draw random numbers."""
         return any(may_draw(node) for node in self.graph.nodes)

@@ -19,7 +19,7 @@ def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tens
     """What tells whether an input that is mutated shares memory with another, which would have to see the change."""
     if not changed:
         return lambda inputs: False
-    are_apart = apart(count)
+    are_apart = apart(count, changed)
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:
         if are_apart is not None and are_apart(*inputs):

@@ -15,8 +15,11 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.checked import without_data
 from bothways.grad.fused import update_of
 from bothways.grad.overlaps import Overlaps, WritesShared
+from bothways.grad.traced import ReadsData
+from bothways.torch_compat.said import said
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
 
@@ -88,6 +91,9 @@ class _Noting(torch.fx.Interpreter):
         update = update_of(target, args, kwargs)
         if update is not None:
             return update()
+        checked = without_data(target, args, kwargs)
+        if checked is not None:
+            return checked
         written = written_list(target, args)
         if written and reads_elsewhere(args[0], args[1:]):
             raise WritesShared("an operation on lists reads in one place what it has written in another")
@@ -102,6 +108,9 @@ class _Noting(torch.fx.Interpreter):
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
         given = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
-        result = super().run_node(node)
+        try:
+            result = super().run_node(node)
+        except torch_compat.fake_tensor_errors() as error:
+            raise ReadsData(node, said(error)) from error
         self._overlaps.after(node, given, result)
         return result

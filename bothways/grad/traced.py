@@ -26,6 +26,14 @@ class ChangesGradient(NotDifferentiable):
     """An input is changed that has a gradient, or has one afterwards."""
 
 
+class ReadsData(NotDifferentiable):
+    """An operation of a captured graph has to see data: it runs as captured."""
+
+    def __init__(self, node: torch.fx.Node, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
 class IndependentResults(NotDifferentiable):
     """The function is several functions side by side; ``groups`` holds the outputs of each."""
 

@@ -480,6 +480,11 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def assert_async(condition: torch.Tensor, message: str) -> None:
+    """An operation that fails where the one element of a tensor is false."""
+    torch._assert_async(condition, message)
+
+
 def refuses_leaf(error: BaseException) -> bool:
     """Whether autograd refuses to change a leaf, or a view of one, that asks for its gradient."""
     return "leaf Variable that requires grad" in str(error)
