@@ -20,7 +20,13 @@ from bothways.grad.aliases import sharing_depends_on_layout
 from bothways.grad.facts import Memo
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
-from bothways.grad.renewed import ReadAfterwards, mark_last_writes
+from bothways.grad.renewed import (
+    ReadAfterwards,
+    WritesByIndex,
+    mark_last_writes,
+    mark_writes_by_index,
+    writes_by_index,
+)
 from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
@@ -75,7 +81,7 @@ def aot(
                     return parts
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
-            apart = not (mark_data(error) or (isinstance(error, ReadAfterwards) and mark_last_writes(graph.graph)))
+            apart = not _marked(graph.graph, error)
             chain = split(graph, compile_whole, grad=_is_differentiated(graph, inputs), apart=apart)
             if chain is not None:
                 return chain.forward
@@ -102,8 +108,12 @@ def aot(
     return backend
 
 
-def mark_data(error: Exception) -> bool:
-    """Mark an operation that has to see data, if that is what was in the way, to run as captured."""
+def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
+    """Mark where to cut a graph, if one operation was in the way."""
+    if isinstance(error, ReadAfterwards):
+        return mark_last_writes(graph)
+    if isinstance(error, WritesByIndex):
+        return mark_writes_by_index(graph)
     if not isinstance(error, ReadsData) or "as_captured" in error.node.meta:
         return False
     error.node.meta["as_captured"] = True
@@ -178,6 +188,8 @@ def aot_eager(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., A
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 TOO_SMALL = "small: ATen is as fast"
+# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
+SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
 
 
 def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, with_gradients: Limits) -> bool:
@@ -188,9 +200,10 @@ def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, wit
     operations = sum(map(_operations, graph.graph.nodes))
     elements = max((tensor.numel() for tensor in tensors), default=0)
     gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return any(
-        elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
-    )
+    if gradients:
+        by_index = any(map(writes_by_index, graph.graph.nodes))
+        limits = (*with_gradients, *SMALL_BY_INDEX) if by_index else with_gradients
+    return any(elements <= most and operations <= count for most, count in limits)
 
 
 def _operations(node: torch.fx.Node) -> int:

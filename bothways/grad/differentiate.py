@@ -24,7 +24,7 @@ from bothways.grad.kept import Connections
 from bothways.grad.node import Own, Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
 from bothways.grad.recalled import Changing, Forward, Groups, recall_backward, recall_function
-from bothways.grad.renewed import RENEWED, Renewing, may_be_renewed, read_originals, renewals, renewed_inputs
+from bothways.grad.renewed import RENEWED, Renewing, may_be_renewed, prepare, renewals, renewed_inputs
 from bothways.grad.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import (
@@ -110,8 +110,7 @@ def _differentiated(
         graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
     facts = facts_of(joint, graph, saved, has_backward)
     if how.renewed:
-        renewals(facts, how.renewed, [tensor.requires_grad for tensor in inputs])  # raises where it cannot be
-        read_originals(graph.graph, [joint.primals[place] for place in how.renewed])
+        prepare(joint, facts, graph.graph, how.renewed, [tensor.requires_grad for tensor in inputs])
     compiled = how.fw_compiler(graph, [*numbers, *inputs])
     if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
         return function  # what is changed in place, and by no kernel, is changed fastest as captured

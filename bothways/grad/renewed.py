@@ -18,7 +18,7 @@ from bothways.grad.facts import Facts
 from bothways.grad.joint import nodes_behind, trace_joint
 from bothways.grad.overlaps import VIEWS, name_of
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import NotDifferentiable, Result
+from bothways.grad.traced import Joint, NotDifferentiable, Result
 
 _CLONE = torch.ops.aten.clone.default
 RENEWED = "an input that is changed is a view, or is hooked, or may not be changed"
@@ -26,6 +26,10 @@ RENEWED = "an input that is changed is a view, or is hooked, or may not be chang
 
 class ReadAfterwards(NotDifferentiable):
     """What is computed from an input after it was changed leads through it, and people see both."""
+
+
+class WritesByIndex(NotDifferentiable):
+    """The last change of an input is one that ATen makes where the input lies: a new value would be two copies."""
 
 
 class Found(Exception):  # an answer, which ends a trace
@@ -128,6 +132,38 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return torch_compat.is_strided(tensor) and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
+# What writes to places that an index names; as functions these copy the whole.
+BY_INDEX = frozenset("index_add index_copy index_put scatter scatter_add scatter_reduce masked_scatter".split())
+
+
+def prepare(
+    joint: Joint, facts: Facts, forward: torch.fx.Graph, places: Sequence[int], needs_grad: Sequence[bool]
+) -> None:
+    """Get the forward of a function ready that gives new values; raises where they cannot be, or had better not."""
+    for renewal in renewals(facts, places, needs_grad):
+        if getattr(joint.results[renewal.number].target, "_opname", "") in BY_INDEX:
+            raise WritesByIndex("an input is changed by an index, where it lies")
+    _read_originals(forward, [joint.primals[place] for place in places])
+
+
+def mark_writes_by_index(graph: torch.fx.Graph) -> bool:
+    """Mark the operations that write to inputs by an index, to run as captured; whether there are new ones."""
+    found = [node for node in graph.nodes if writes_by_index(node) and "as_captured" not in node.meta]
+    for node in found:
+        node.meta["as_captured"] = node.meta["writes_by_index"] = True
+    return bool(found)
+
+
+def writes_by_index(node: torch.fx.Node) -> bool:
+    """Whether an operation of a captured graph writes to an input, or to a view of one, by an index."""
+    return (
+        node.op == "call_method"
+        and name_of(node).removesuffix("_") in BY_INDEX
+        and name_of(node).endswith("_")
+        and _root(node).op == "placeholder"
+    )
+
+
 def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) -> list[Renewal]:
     """The renewals of a function that gives new values behind its outputs."""
     found = []
@@ -140,7 +176,7 @@ def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) ->
     return found
 
 
-def read_originals(graph: torch.fx.Graph, originals: Sequence[torch.fx.Node]) -> None:
+def _read_originals(graph: torch.fx.Graph, originals: Sequence[torch.fx.Node]) -> None:
     """Have a forward read some inputs in the place of copies that nobody else gets: it writes to none of them."""
     names = {original.name for original in originals}
     (returned,) = (node for node in graph.nodes if node.op == "output")
