@@ -20,9 +20,16 @@ from bothways.grad.aliases import sharing_depends_on_layout
 from bothways.grad.facts import Memo
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
+from bothways.grad.renewed import (
+    ReadAfterwards,
+    WritesByIndex,
+    mark_last_writes,
+    mark_writes_by_index,
+    writes_by_index,
+)
 from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
-from bothways.grad.traced import NotDifferentiable, NotForAllSizes
+from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.runtime import generated
@@ -76,7 +83,8 @@ def aot(
                     return parts
                 return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
         except refusals as error:
-            chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs), apart=True)
+            apart = not _marked(graph.graph, error)
+            chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs), apart=apart)
             if chain is not None:
                 return chain.forward
             return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
@@ -107,6 +115,18 @@ def aot(
         return compile_whole(graph, inputs) if chain is None else chain.forward
 
     return backend
+
+
+def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
+    """Mark where to cut a graph, if one operation was in the way."""
+    if isinstance(error, ReadAfterwards):
+        return mark_last_writes(graph)
+    if isinstance(error, WritesByIndex):
+        return mark_writes_by_index(graph)
+    if not isinstance(error, ReadsData) or "as_captured" in error.node.meta:
+        return False
+    error.node.meta["as_captured"] = True
+    return True
 
 
 def _as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:
@@ -163,6 +183,8 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 TOO_SMALL = "small: ATen is as fast"
+# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
+SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
 
 
 def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
@@ -177,9 +199,10 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
         gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if gradients and _are_small_layers(graph.graph, elements, operations):
             return True
-        return any(
-            elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
-        )
+        few = with_gradients if gradients else limits
+        if gradients and any(map(writes_by_index, graph.graph.nodes)):
+            few = (*few, *SMALL_BY_INDEX)
+        return any(elements <= most and operations <= count for most, count in few)
 
     return is_small
 

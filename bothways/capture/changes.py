@@ -60,10 +60,17 @@ def written_roots(nodes: Iterable[torch.fx.Node]) -> Written:
     for node in filter(changes_something, nodes):
         statistics = statistics_of(node)
         roots.statistics.update(map(root_of, statistics))
-        for changed in () if statistics else node.all_input_nodes:
+        for changed in () if statistics else _targets(node):
             *steps, root = _path(changed)
             (roots.as_data if any(map(_is_data, steps)) else roots.counted).add(root)
     return roots
+
+
+def _targets(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What an operation may write to: methods of tensors and operators write to what is on their left."""
+    first = node.args[0] if node.args else None
+    on_its_left = node.op == "call_method" or (_name(node) in IN_PLACE_OPERATORS and not isinstance(node.target, str))
+    return [first] if on_its_left and isinstance(first, torch.fx.Node) else node.all_input_nodes
 
 
 def _is_data(node: torch.fx.Node) -> bool:

@@ -404,7 +404,7 @@ class GraphBuilder:
     @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
-        return any(changes_something(node) and not changes_only_its_own(node) for node in self.graph.nodes)
+        return any(map(_changes_inputs, self.graph.nodes))
 
     @property
     def has_effects(self) -> bool:
@@ -427,6 +427,18 @@ class GraphBuilder:
         return any(may_fail(node) for node in self.graph.nodes)
 
     @property
+    def fails_late(self) -> bool:
+        """Whether an operation may raise that writes to an input, or comes after one that does."""
+        nodes = list(self.graph.nodes)
+        first = next((place for place, node in enumerate(nodes) if _changes_inputs(node)), len(nodes))
+        return any(map(may_fail, nodes[first:]))
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether an operation may raise when it has written a part of an input."""
+        return any(_changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+
+    @property
     def may_draw(self) -> bool:
         """Whether some operation may draw random numbers."""
         return any(may_draw(node) for node in self.graph.nodes)
@@ -441,3 +453,7 @@ class GraphBuilder:
     @property
     def op_count(self) -> int:
         return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
+
+
+def _changes_inputs(node: torch.fx.Node) -> bool:
+    return changes_something(node) and not changes_only_its_own(node)

@@ -242,7 +242,8 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
     if emitter.tracer.graph.changes_inputs:
         values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
-        sets = emitter.inject(tuple(map(frozenset, written)), "written")  # made once, asked at every call
+        facts = (*map(frozenset, written), emitter.tracer.graph.fails_late, emitter.tracer.graph.breaks_off)
+        sets = emitter.inject(facts, "written")  # made once, asked at every call
         ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{sets})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:

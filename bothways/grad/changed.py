@@ -21,7 +21,7 @@ def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tens
     """
     if not changed:
         return lambda inputs: False
-    are_apart = apart(count)
+    are_apart = apart(count, changed)
     written = frozenset(changed)
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,10 +23,21 @@ from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import Own, Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
-from bothways.grad.recalled import Forward, Groups, recall_backward, recall_function
+from bothways.grad.recalled import Changing, Forward, Groups, recall_backward, recall_function
+from bothways.grad.renewed import RENEWED, Renewing, may_be_renewed, prepare, renewals, renewed_inputs
 from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result, View
+from bothways.grad.traced import (
+    ChangesGradient,
+    IndependentResults,
+    Joint,
+    Moment,
+    NotDifferentiable,
+    Result,
+    View,
+    check_layouts,
+    take_outputs,
+)
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
@@ -35,7 +46,6 @@ from bothways.runtime.nodes import Reads
 
 Inputs = Callable[[], Sequence[torch.Tensor]]
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
-
 
 
 def differentiate(
@@ -60,18 +70,36 @@ def differentiate(
     not express.
     """
     how = How(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
+    return _differentiated(function, inputs, how, expected)
+
+
+def _differentiated(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], how: How, expected: Sequence[torch.Tensor | None]
+) -> Callable[..., Any]:
+    memo, sizes = how.memo, how.sizes
     match recall_function(memo, len(inputs), len(expected) or None):
         case Groups(groups):
             return _side_by_side(function, inputs, groups, how, expected)
+        case Changing(places):
+            return _renewing(function, inputs, places, how, expected)
         case Forward(facts, run):
             return _joined(function, facts, inputs, run, how)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(function, inputs, grad, sizes=sizes, expected=how.expected)
     except IndependentResults as found:
+        if how.renewed:
+            raise NotDifferentiable("independent results, one of which is an input that is changed") from found
         if memo is not None:
             memo.note({"groups": found.groups})
         return _side_by_side(function, inputs, found.groups, how, expected)
+    except ChangesGradient:
+        if not grad or how.renewed:
+            raise
+        places = renewed_inputs(function, inputs, sizes)
+        if memo is not None:
+            memo.note({"renewed": places})
+        return _renewing(function, inputs, places, how, expected)
     check_layouts(joint, expected)
     has_backward = grad and any(joint.differentiable)
     saved = saved_values(joint) if has_backward else ()
@@ -82,7 +110,9 @@ def differentiate(
         updates = enumerate(joint.updates)
         graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
     facts = facts_of(joint, graph, saved, has_backward)
-    compiled = fw_compiler(graph, [*numbers, *inputs])
+    if how.renewed:
+        prepare(joint, facts, graph.graph, how.renewed, [tensor.requires_grad for tensor in inputs])
+    compiled = how.fw_compiler(graph, [*numbers, *inputs])
     if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
         return function  # what is changed in place, and by no kernel, is changed fastest as captured
     _note(memo, facts.to_data(), compiled)
@@ -101,6 +131,24 @@ class How:
     sizes: Sizes | None
     expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
     ours: frozenset[int] = frozenset()
+    renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
+    plain: Callable[..., Any] | None = None  # what changes them itself
+
+
+def _renewing(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    places: tuple[int, ...],
+    how: How,
+    expected: Sequence[torch.Tensor | None],
+) -> Callable[..., Any]:
+    """Compile a function that changes inputs where autograd looks."""
+    layouts = [*expected, *(inputs[place].detach() for place in places)] if expected else ()
+    memo = None if how.memo is None else how.memo.part("renewed", repr(places))
+    images = None if how.expected is None else tuple(layouts)
+    skipped = 0 if how.sizes is None else len(how.sizes.symbols)
+    how = replace(how, memo=memo, expected=images, renewed=places, plain=function)
+    return _differentiated(Renewing(function, places, skipped), inputs, how, layouts)
 
 
 def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
@@ -128,16 +176,6 @@ def _joined(
     if not facts.has_backward:
         return _inference(function, facts, inputs, compiled)
     return DifferentiatedGraph(function, facts, inputs, compiled, how, joint)
-
-
-def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
-    """Raise when an operation in place, which became one out of place, made an output of another layout."""
-    for output, like in zip(joint.outputs, expected, strict=False):
-        if isinstance(output, Result) and like is not None:
-            value = joint.results[output.index].meta["val"]
-            steps = zip(value.shape, value.stride(), like.stride(), strict=True)
-            if any(size > 1 and step != other for size, step, other in steps):
-                raise NotDifferentiable(f"an output has strides {value.stride()} instead of {like.stride()}")
 
 
 def _side_by_side(
@@ -200,17 +238,6 @@ def _inference(
     return call
 
 
-def take_outputs(outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of the original function from what the graph returned."""
-    return tuple(_take(output, inputs, results) for output in outputs)
-
-
-def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
-    if output is None:
-        return None
-    return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
-
-
 # So many backwards are compiled for one graph; gradients of other layouts go back through plain autograd.
 MOST_LAYOUTS = 8
 
@@ -231,6 +258,7 @@ class DifferentiatedGraph:
         connected: Connections | None = None,
     ) -> None:
         self.function = function
+        self.plain = how.plain or function
         self.generated = generated.current()
         self.how = how
         self._forward_conditions = [read.forward for read in how.reads if read.forward is not None]
@@ -240,7 +268,10 @@ class DifferentiatedGraph:
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
         self.changed, self.uncounted = facts.changed, facts.uncounted
-        self.share = sharing(facts.changed, len(inputs))
+        self.renewals = renewals(facts, how.renewed, self.needs_grad)
+        self.share = sharing((*facts.changed, *how.renewed), len(inputs))
+        self.unread = frozenset(renewal.place for renewal in self.renewals if not renewal.matters)
+        self.changes_inputs = bool(facts.changed or how.renewed)
         self.is_random = facts.is_random
         self._expected = how.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
@@ -260,8 +291,9 @@ class DifferentiatedGraph:
             for index in range(self.visible_count)
             if index >= self.result_count or not self.differentiable[index]
         )
+        self.seen_outputs = self.outputs[: len(self.outputs) - len(how.renewed)]
         # The numbers of the results that the outputs are, where nothing else is to be done; and whether that is all.
-        only_results = not self.changed and not any(isinstance(output, View) for output in self.outputs)
+        only_results = not self.changes_inputs and not any(isinstance(output, View) for output in self.outputs)
         self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
         self._returns_results = self._places == list(range(self.result_count))
         self.wanted_gradients = torch_compat.WantedGradients()
@@ -287,19 +319,23 @@ class DifferentiatedGraph:
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if self.again.twin is not None and self.again.serves(inputs):
             return self.again.twin(*inputs)
-        if autograd_is_watched() or (self.changed and self.share(inputs)):
+        if autograd_is_watched() or (self.changes_inputs and self.share(inputs)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
-            return self.function(*inputs)
+            return self.plain(*inputs)
         if self._uneven_inputs and self._is_told(inputs):
             self.tell("some calls", UNEVEN)
-            return self.function(*inputs)
+            return self.plain(*inputs)
+        if self.renewals and not may_be_renewed(inputs, self.renewals):
+            self.tell("some calls", RENEWED)
+            return self.plain(*inputs)
         results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
         if self._returns_results:
             return results
         if self._places is not None:
             return tuple([None if place is None else results[place] for place in self._places])
-        write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
-        return take_outputs(self.outputs, inputs, results)
+        if self.changed:
+            write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
+        return take_outputs(self.seen_outputs, inputs, results)
 
     def _related(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The inputs as the node may know them: autograd goes through all it leads to, and uses up what they saved."""

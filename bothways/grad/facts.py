@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch.fx
 
-from bothways.grad.partition import needed_inputs
+from bothways.grad.partition import needed_inputs, reachable
 from bothways.grad.traced import Joint, Output, Result, View
 
 
@@ -30,7 +30,8 @@ class Facts:
     forward, operation by operation. Of the inputs that are ``changed``, the ``uncounted`` keep their versions: that is
     done to their ``.data``. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
     comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
-    ``statistics_inputs`` are changed by operations that do not say so. A trace ``is_turned`` when images lie in it as
+    ``statistics_inputs`` are changed by operations that do not say so; on what is in the ``unread_inputs`` no gradient
+    depends. A trace ``is_turned`` when images lie in it as
     convolutions like them best; all traces of the function then are.
     """
 
@@ -47,6 +48,7 @@ class Facts:
     strange_inputs: tuple[int, ...]
     uneven_inputs: tuple[int, ...]
     statistics_inputs: tuple[int, ...]
+    unread_inputs: tuple[int, ...]
     is_turned: bool
 
     def to_data(self) -> dict[str, Any] | None:
@@ -78,8 +80,14 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(inputs) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
-        tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint), joint.is_turned,
+        tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
+        _unread_inputs(joint), joint.is_turned,
     )  # fmt: skip
+
+
+def _unread_inputs(joint: Joint) -> tuple[int, ...]:
+    read = reachable([*(node for node in joint.gradients if node is not None), *joint.kept_nodes], frozenset())
+    return tuple(index for index, node in enumerate(joint.primals) if node not in read)
 
 
 def _statistics_inputs(joint: Joint) -> tuple[int, ...]:

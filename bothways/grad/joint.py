@@ -24,6 +24,7 @@ from bothways.grad.sizes import Sizes
 from bothways.grad.trace import Recorder
 from bothways.grad.traced import (
     USUAL,
+    ChangesGradient,
     IndependentResults,
     Joint,
     Moment,
@@ -36,6 +37,7 @@ from bothways.grad.traced import (
 )
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
+from bothways.torch_compat.said import said
 
 
 def trace_joint(
@@ -96,7 +98,7 @@ def _trace(
         try:
             joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
-            raise NotDifferentiable(str(error)) from error
+            raise NotDifferentiable(said(error)) from error
         if sizes is not None:
             sizes.specialise()
     joint.sizes = sizes
@@ -160,7 +162,7 @@ def _trace_joint(
         described = [results.describe(output) for output in outputs]
         variables = {} if hidden is None else saved_variables(recorder, results.values)
         results.add(hidden or (), variables)
-        behind = [_nodes_behind(value) for value in results.values]
+        behind = [nodes_behind(value) for value in results.values]
         differentiable = tuple(value.requires_grad for value in results.values)
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
@@ -241,7 +243,8 @@ def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]
         if torch_compat.wants_numbers(error):
             raise NotThin("an operation that takes no symbolic sizes") from error
         # The stand-ins are leaves where the inputs may have a history: what is legal on those may not be here.
-        raise NotDifferentiable(str(error)) from error
+        kind = ChangesGradient if torch_compat.refuses_leaf(error) else NotDifferentiable
+        raise kind(said(error)) from error
     except BaseException:
         restore(before)
         raise
@@ -272,7 +275,7 @@ def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[f
     return tuple(frozenset(places[id(leaf)] for leaf in found if id(leaf) in places) for found in leaves)
 
 
-def _nodes_behind(result: torch.Tensor) -> set[Any]:
+def nodes_behind(result: torch.Tensor) -> set[Any]:
     """The autograd nodes that a backward through a result goes through."""
     pending: list[Any] = [result.grad_fn]
     seen: set[Any] = set()
@@ -287,11 +290,11 @@ def _nodes_behind(result: torch.Tensor) -> set[Any]:
 def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
     """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
     found: Variables = {}
-    for node in set().union(*map(_nodes_behind, results)):
+    for node in set().union(*map(nodes_behind, results)):
         try:
             saved = list(torch_compat.saved_tensors_of(node))
         except RuntimeError as error:  # it was changed since
-            raise NotDifferentiable(str(error)) from error
+            raise NotDifferentiable(said(error)) from error
         for variable in saved:
             made_by = recorder.known(_unwrapped(variable))
             if made_by is not None and not _same_history(found.setdefault(made_by, variable), variable):
@@ -388,7 +391,7 @@ def _updates(
         new = _unwrapped(value)
         if new is not fake:
             if value.grad_fn is not None or (value.requires_grad and moves):
-                raise NotDifferentiable("an input that needs a gradient is mutated")
+                raise ChangesGradient("an input that needs a gradient is mutated")
             if _geometry(new) != _geometry(fake):
                 raise NotDifferentiable("the shape of an input is changed")
             updates[index] = recorder.node_of(new)
@@ -421,7 +424,7 @@ def _add_backward(
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error
-        raise NotDifferentiable(str(error)) from error
+        raise NotDifferentiable(said(error)) from error
     changed = zip([*wrapped, *tangents], [*before, *given], strict=True)
     if any(_unwrapped(value) is not inner for value, inner in changed):
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")

@@ -15,6 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.partition import NotRepeatable
+from bothways.grad.renewed import Renewal
 from bothways.grad.usual import Usual
 
 Gradients = Sequence[torch.Tensor | None]
@@ -47,6 +48,7 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
+    renewals: Sequence[Renewal]
     connected: tuple[int, ...] | None
     is_asked: bool
     wanted_gradients: torch_compat.WantedGradients
@@ -56,6 +58,7 @@ class Graph(Protocol):
     result_count: int
     visible_count: int
     fixed: tuple[int, ...]
+    unread: frozenset[int]
     pick_needed: Pick
     pick_others: Pick
     usual: Usual | None
@@ -118,6 +121,8 @@ class CompiledNode(torch.autograd.Function):
         kept: Sequence[torch.Tensor] = inputs
         if graph.changed:
             kept = tuple([value.clone() if index in graph.changed else value for index, value in enumerate(inputs)])
+        if graph.renewals:
+            kept, results = _renewed(ctx, graph, kept, inputs, results)
         if graph.other_inputs:
             # Changing one of these is no error until a backward has to be differentiated again.
             ctx.others = others = graph.pick_others(kept)
@@ -131,7 +136,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.connected is None:
             ctx.to_save = graph.pick_needed(kept) + tuple(results[count:])
         else:
-            visible = _apart(visible, inputs)
+            visible = _apart(visible, kept)
             hidden = [visible[index] for index in graph.connected]
             ctx.to_save = (*graph.pick_needed(kept), *hidden, *results[count:])
         if graph.fixed:
@@ -191,7 +196,7 @@ class CompiledNode(torch.autograd.Function):
 
         def unchanged(read: Iterable[int]) -> None:
             for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
-                if index in read:
+                if index in read and index not in graph.unread:
                     check_unchanged(tensor, version)
 
         wanted = graph.wanted_gradients.of(ctx)
@@ -215,6 +220,37 @@ class CompiledNode(torch.autograd.Function):
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), given, unchanged, wanted)
+
+
+def _renewed(
+    ctx: Any,
+    graph: Graph,
+    kept: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[Any],
+) -> tuple[tuple[torch.Tensor, ...], list[Any]]:
+    """Write new values into the inputs that get another history, which are results of the node from now on.
+
+    What they were is kept for a backward that is differentiated again: as a copy that leads where they have led, or
+    as anything of that shape where no gradient depends on it.
+    """
+    before, after = list(kept), list(results)
+    for place, number, matters in graph.renewals:
+        target, value = inputs[place], results[number]
+        before[place] = _with_history(target) if matters else target.detach()
+        target.copy_(value)
+        # Where the backward reads the new value, it reads it of the tensor that people may change.
+        after = [target if one is value else one for one in after]
+    ctx.dirty_tensors = tuple([inputs[renewal.place] for renewal in graph.renewals])  # as ``mark_dirty`` would set it
+    return tuple(before), after
+
+
+def _with_history(tensor: torch.Tensor) -> torch.Tensor:
+    torch_compat.set_grad_enabled(True)
+    try:
+        return tensor.clone()
+    finally:
+        torch_compat.set_grad_enabled(False)
 
 
 def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -16,8 +16,11 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import of_parts
+from bothways.grad.checked import without_data
 from bothways.grad.fused import update_of
 from bothways.grad.overlaps import Overlaps, WritesShared
+from bothways.grad.traced import ReadsData
+from bothways.torch_compat.said import said
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)
 
@@ -82,6 +85,7 @@ def reads_elsewhere(written: Sequence[torch.Tensor], read: Sequence[Any]) -> boo
 class _Noting(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, origins: Origins) -> None:
         super().__init__(module)
+        self.extra_traceback = False  # a page about the graph, in the words of an error that people may read
         self._origins, self._overlaps = origins, Overlaps()
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -91,6 +95,9 @@ class _Noting(torch.fx.Interpreter):
         product = of_parts(target, args)
         if product is not None:
             return product(*args, **kwargs)
+        checked = without_data(target, args, kwargs)
+        if checked is not None:
+            return checked
         written = written_list(target, args)
         if written and reads_elsewhere(args[0], args[1:]):
             raise WritesShared("an operation on lists reads in one place what it has written in another")
@@ -109,6 +116,9 @@ class _Noting(torch.fx.Interpreter):
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
         given = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
-        result = super().run_node(node)
+        try:
+            result = super().run_node(node)
+        except torch_compat.fake_tensor_errors() as error:
+            raise ReadsData(node, said(error)) from error
         self._overlaps.after(node, given, result)
         return result

@@ -7,6 +7,7 @@ not be taken apart; it then runs as captured.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,8 +41,21 @@ class Overlaps:
         for tensor in written:
             if shares_elements(tensor) or (behind and tensor._is_view()):
                 raise WritesShared("an operation writes to elements that share their memory")
-            if any(_meet(tensor, other) for other, _ in given if other is not tensor):
+            if not puts_back(node) and any(_meet(tensor, other) for other, _ in given if other is not tensor):
                 raise WritesShared("an operation writes to a part of what it reads")
+
+
+IN_PLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv))
+
+
+def puts_back(node: torch.fx.Node) -> bool:
+    """Whether it is the end of ``x[0] += y``: what was taken from a place, and changed there, is written to it."""
+    if node.target is not operator.setitem or not isinstance(node.args[2], torch.fx.Node):
+        return False
+    value = node.args[2]
+    while value.target in IN_PLACE_OPERATORS and isinstance(value.args[0], torch.fx.Node):
+        value = value.args[0]
+    return value.target is operator.getitem and value.args == node.args[:2] and len(node.all_input_nodes) == 2
 
 
 # What gives a view of its first argument, or that argument itself.

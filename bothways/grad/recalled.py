@@ -25,6 +25,13 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class Changing:
+    """Inputs that are changed where autograd looks, by their places."""
+
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Forward:
     """The facts of a function, and its compiled forward."""
 
@@ -32,12 +39,14 @@ class Forward:
     run: Callable[..., Any]
 
 
-def recall_function(memo: Memo | None, inputs: int, outputs: int | None) -> Groups | Forward | None:
+def recall_function(memo: Memo | None, inputs: int, outputs: int | None) -> Groups | Changing | Forward | None:
     """What is remembered of a function of so many inputs and, where that is known, outputs."""
 
-    def look(memo: Memo, known: Any) -> Groups | Forward | None:
+    def look(memo: Memo, known: Any) -> Groups | Changing | Forward | None:
         if set(known) == {"groups"}:
             return Groups(_checked_groups(known["groups"], outputs))
+        if set(known) == {"renewed"}:
+            return Changing(_checked_places(known["renewed"], inputs))
         facts = _checked_facts(known["facts"], inputs, outputs)
         results = len(facts.differentiable) + len(facts.changed) + len(facts.saved_positions)
         run = memo.program(known["program"], inputs, results)
@@ -70,6 +79,11 @@ def _checked_groups(groups: Any, outputs: int | None) -> list[list[int]]:
     if places != expected or not all(type(place) is int for place in places) or not all(groups) or len(groups) < 2:
         raise Wrong("groups")
     return [list(group) for group in groups]
+
+
+def _checked_places(places: Any, inputs: int) -> tuple[int, ...]:
+    _expect(bool(places) and all(type(place) is int for place in places) and _are_places(places, inputs))
+    return tuple(places)
 
 
 # Of what the items of a fact are.

@@ -6,7 +6,6 @@ about sizes are conditions of that backward; where they do not hold, another one
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +24,11 @@ from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import apply_node
 from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.renewed import RENEWED, may_be_renewed
 from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides
+from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides, View
+from bothways.grad.traced import take_outputs as take_as_traced
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
 from bothways.runtime.listening import listening
@@ -154,6 +155,7 @@ class SizedGraph(DifferentiatedGraph):
         self._sized_backwards: list[SizedBackward] = []
         self._connected_backwards: list[SizedBackward] = []
         self._operations = _forward_operations(joint)
+        self._takes_windows = any(isinstance(output, View) and output.window is not None for output in facts.outputs)
         super().__init__(function, facts, inputs, compiled, how, joint, connected)
 
     def __call__(self, *values: Any) -> Any:
@@ -162,19 +164,26 @@ class SizedGraph(DifferentiatedGraph):
         twin = self.again.twin
         if twin is not None and self.again.serves(tensors) and twin.holds(*numbers):
             return twin(*values)
-        if autograd_is_watched() or (self.changed and self.share(tensors)):
+        if autograd_is_watched() or (self.changes_inputs and self.share(tensors)):
             self.tell("some calls", WATCHED if autograd_is_watched() else SHARED)
-            return self.function(*values)
+            return self.plain(*values)
         if self._uneven_inputs and self._is_told(tensors):
             self.tell("some calls", UNEVEN)
-            return self.function(*values)
+            return self.plain(*values)
+        if self.renewals and not may_be_renewed(tensors, self.renewals):
+            self.tell("some calls", RENEWED)
+            return self.plain(*values)
         results = apply_node(self._at(numbers), *(self._related(tensors) if self._strange_inputs else tensors))
-        write_back(tensors, self.changed, results[self.result_count :], self.uncounted)
-        return take_outputs(self.outputs, tensors, results, self.sizes.values(numbers))
+        if self.changed:
+            write_back(tensors, self.changed, results[self.result_count :], self.uncounted)
+        if not self._takes_windows:
+            return take_as_traced(self.seen_outputs, tensors, results)
+        return take_outputs(self.seen_outputs, tensors, results, self.sizes.values(numbers))
 
     def _at(self, numbers: tuple[int, ...]) -> SizedGraph:
         """The graph of the sizes of one call, which the autograd node keeps."""
-        bound = copy.copy(self)
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
         bound.numbers = numbers
         bound.function, bound.run_forward = partial(self.function, *numbers), partial(self.run_forward, *numbers)
         return bound

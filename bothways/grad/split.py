@@ -266,7 +266,7 @@ def _is_one_of_several(node: torch.fx.Node) -> bool:
 
 def _is_seen(node: torch.fx.Node) -> bool:
     """Whether people outside see the tensor while others are computed from it."""
-    if _is_hooked(node):
+    if _is_hooked(node) or node.meta.get("last_write"):
         return True
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 

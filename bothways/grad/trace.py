@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -20,9 +20,11 @@ import torch.fx
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
 from bothways.grad.layouts import Layouts
-from bothways.grad.origins import Origins
 from bothways.grad.sizes import Size
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
+
+if TYPE_CHECKING:
+    from bothways.grad.origins import Origins
 
 # Questions the dispatcher answers for itself; they compute nothing.
 _QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})

@@ -22,6 +22,18 @@ class NotForAllSizes(NotDifferentiable):
     """Some formula wants to know sizes that are symbols."""
 
 
+class ChangesGradient(NotDifferentiable):
+    """An input is changed that has a gradient, or has one afterwards."""
+
+
+class ReadsData(NotDifferentiable):
+    """An operation of a captured graph has to see data: it runs as captured."""
+
+    def __init__(self, node: torch.fx.Node, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
 class IndependentResults(NotDifferentiable):
     """The function is several functions side by side; ``groups`` holds the outputs of each."""
 
@@ -131,6 +143,27 @@ class Joint:
     @property
     def random_nodes(self) -> list[torch.fx.Node]:
         return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
+
+
+def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
+    """Raise when an operation in place, which became one out of place, made an output of another layout."""
+    for output, like in zip(joint.outputs, expected, strict=False):
+        if isinstance(output, Result) and like is not None:
+            value = joint.results[output.index].meta["val"]
+            steps = zip(value.shape, value.stride(), like.stride(), strict=True)
+            if any(size > 1 and step != other for size, step, other in steps):
+                raise NotDifferentiable(f"an output has strides {value.stride()} instead of {like.stride()}")
+
+
+def take_outputs(outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of the original function from what the graph returned."""
+    return tuple(_take(output, inputs, results) for output in outputs)
+
+
+def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    if output is None:
+        return None
+    return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:

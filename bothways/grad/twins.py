@@ -29,6 +29,7 @@ from bothways.grad.kept import connections
 from bothways.grad.node import Own, Unchanged
 from bothways.grad.origins import noting_origins
 from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.renewed import Renewing
 from bothways.grad.running import as_traced, strides_of
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Moment, NotDifferentiable
@@ -133,6 +134,8 @@ def differentiable_backward(
     twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
     run = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
+        if graph.how.renewed:  # here it is a function of what they were
+            run = Renewing(run, graph.how.renewed, skipped=0)
         return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
     values = [*inputs, *given]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())

@@ -24,6 +24,7 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     (is_view_in_secret, "an operation gives views that autograd does not know of"),
     (lambda node: getattr(node.target, "region", None), "hooks are in force"),
     (lambda node: getattr(node.target, "warns", False), "an operation warns"),
+    (lambda node: node.meta.get("writes_by_index"), "an input is changed by an index, where it lies"),
     (lambda node: node.meta.get("as_captured"), "a number or a size is read from data"),
     (lambda node: node.target is getattr and node.args[1] == "data", ".data is read"),
     (lambda node: getattr(node.target, "__name__", "") == "set_data_", ".data is set"),

@@ -81,6 +81,7 @@ TORCH: dict[str, tuple[str, str]] = {
 }
 
 DATA_PTR: str = sys.intern("data_ptr")
+MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 TP_DESCR_GET = 54  # of typeslots.h, part of Python's stable interface
 
 # Objects and numbers it knows, by their names in C.
@@ -155,9 +156,12 @@ class CallLibrary:
         grad = Row("GRADIENT", flag=tensor.requires_grad, object="requires_grad", other=torch_compat.REQUIRES_GRAD)
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
-    def apart(self, count: int) -> Callable[..., Any]:
-        """A builtin function that tells whether so many tensors have memories of their own; False if it is not sure."""
-        return self.check([Row("APART", data=[count, *range(count)])], count, count)
+    def apart(self, count: int, changed: Sequence[int]) -> Callable[..., Any]:
+        """A builtin function that tells, of so many tensors, whether those that are changed have memories of their own;
+        False if it is not sure."""
+        pairs = {(min(one, other), max(one, other)) for one in changed for other in range(count) if one != other}
+        sets = sorted(pairs) if 0 < len(pairs) <= MOST_PAIRS else [tuple(range(count))]
+        return self.check([Row("APART", data=[len(places), *places]) for places in sets], count, count)
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
@@ -183,10 +187,11 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
     return enter
 
 
-def apart(count: int) -> Callable[..., Any] | None:
-    """What tells, of so many tensors, whether they have memories of their own, where there is something that does."""
+def apart(count: int, changed: Sequence[int]) -> Callable[..., Any] | None:
+    """What tells, of so many tensors, whether those that are changed have memories of their own, where there is
+    something that does."""
     library = call_library()
-    return None if library is None else library.apart(count)
+    return None if library is None else library.apart(count, changed)
 
 
 _found: list[CallLibrary | None] = []  # what was found, as soon as that is certain
@@ -276,7 +281,7 @@ def _answers_rightly(library: CallLibrary) -> bool:
     if not all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples):
         return False
     one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
-    are_apart = library.apart(3)
+    are_apart = library.apart(3, range(3))
     return are_apart(one, other, third[2:]) and not any(are_apart(one, third[:2], end) for end in (third[6:], third))
 
 

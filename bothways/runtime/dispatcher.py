@@ -2,7 +2,8 @@
 
 The dispatcher is one Python function with the user's signature whose code is generated anew for each program
 that is added and swapped in place, so that the user's reference stays valid and a call costs no indirection.
-The program that was hit last is tried first. What a program reads stays for as long as any code that may read it:
+The program that was hit last is tried first, unless calls take turns: then the order changes ever more seldom. What a
+program reads stays for as long as any code that may read it:
 a call that is still running keeps its code alive, and the code keeps the program's names.
 """
 
@@ -30,6 +31,9 @@ MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothway
 LATER = "_bothways_later"
 Rename = Callable[[Iterable[str]], tuple[str, ...]]
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
+# So many programs become the first at once; after that each waits for twice as many calls as the one before, up to a
+# limit. A loop whose turns need different programs would change the function's code at every call.
+AT_ONCE, MOST_WAITING = 4, 64
 
 
 class Names:
@@ -72,6 +76,7 @@ class Dispatcher:
         self._passing = entries_of(function)  # how many of the last parameters are entries of a stack
         self._programs: dict[int, Program] = {}
         self._first: int | None = None
+        self._promotions = self._waiting = 0
         self._numbers = itertools.count()
         self._names: dict[int, Names] = {}
         self._codes: dict[int | None, types.CodeType] = {}
@@ -209,14 +214,20 @@ class Dispatcher:
             return self._text(self._lines(self._first))
 
     def _promote(self, number: int) -> None:
+        if self._waiting > 0:
+            self._waiting -= 1
+            return
         with self._lock:
             function = self._function()
             if number in self._programs and function is not None:
+                self._promotions += 1
+                self._waiting = min(1 << max(0, self._promotions - AT_ONCE), MOST_WAITING) - 1
                 self._first = number
                 function.__code__ = self._code(number)
 
     def _renew(self) -> None:
         self._codes.clear()
+        self._promotions = self._waiting = 0
         function = self._function()
         if function is not None:
             function.__code__ = self._code(self._first)

@@ -2,7 +2,8 @@
 
 A graph that was differentiated writes to its inputs when everything else is done, so nothing is to be undone where
 it fails, the statistics of normalisations aside. One that runs as captured has changed what came before the failing
-operation; of tensors up to a size there is a copy. What cannot be put back is left as it is, and the error leaves.
+operation; of tensors up to a size there is a copy, unless nothing that may fail follows the first change. What cannot
+be put back is left as it is, and the error leaves.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ class Kept(NamedTuple):
     version: int | None
     is_written: bool  # before the graph fails, as far as names tell
     copy: torch.Tensor | None
+    is_half_written: bool  # what an operation has written before it fails does not count
 
     def may_have_changed(self) -> bool:
-        return self.is_written if self.version is None else torch_compat.version_of(self.tensor) != self.version
+        if self.version is None or self.is_half_written:
+            return self.is_written
+        return torch_compat.version_of(self.tensor) != self.version
 
 
 def keep_inputs(
@@ -38,25 +42,37 @@ def keep_inputs(
     counted: AbstractSet[int],
     as_data: AbstractSet[int],
     statistics: AbstractSet[int],
-) -> list[Kept]:
-    """What is needed to tell whether the graph has changed its inputs, and to undo it.
+    fails_late: bool,
+    breaks_off: bool,
+) -> Sequence[Kept]:
+    """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
-    their ``.data``, or because they are statistics, which are written in the middle of any graph.
+    their ``.data``, or because they are statistics, which are written in the middle of any graph. ``fails_late`` says
+    whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing.
     """
+    written = counted | as_data
     # Where inputs share their memory, a differentiated graph runs as captured.
-    on_its_way = not getattr(graph, "writes_at_end", False) or _share_memory(tensors)
+    on_its_way = fails_late and (not getattr(graph, "writes_at_end", False) or _share_memory(graph, tensors, written))
+    if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
+        return ()
     kept: list[Kept] = []
     for index, tensor in enumerate(tensors):
-        is_uncounted = index in as_data or index in statistics
-        version = None if is_uncounted else torch_compat.version_of(tensor)
+        version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
-        is_written = is_uncounted or (index in counted and (on_its_way or tensor.is_inference()))
-        kept.append(Kept(tensor, version, is_written, _copy(tensor) if is_written else None))
+        is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
+        copy = _copy(tensor) if is_written else None
+        kept.append(Kept(tensor, version, is_written, copy, is_written and breaks_off))
     return kept
 
 
-def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
+def _share_memory(graph: Callable[..., Any], tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:
+    """Whether one that is written to shares its memory with another; where the graph does not tell, whether any do."""
+    share = getattr(graph, "share", None)
+    if share is not None:
+        return bool(share(tensors))
+    if not written:
+        return False
     places = sorted(place for place in map(torch_compat.memory_of, tensors) if place[0] != place[1])
     return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 

@@ -472,6 +472,16 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def assert_async(condition: torch.Tensor, message: str) -> None:
+    """An operation that fails where the one element of a tensor is false."""
+    torch._assert_async(condition, message)
+
+
+def refuses_leaf(error: BaseException) -> bool:
+    """Whether autograd refuses to change a leaf, or a view of one, that asks for its gradient."""
+    return "leaf Variable that requires grad" in str(error)
+
+
 def forget_graph_text(name: str) -> None:
     """Let go of the text of a graph's code that nobody has any more, by the name of the file that it pretends to be."""
     if name.startswith("<eval_with_key>"):

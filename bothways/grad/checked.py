@@ -1,0 +1,33 @@
+"""Operations that look at their data before they compute: what they check becomes a check of the traced graph.
+
+A trace has no data. What is checked here fails as the operation does, and the rest is ordinary operations that need no
+data; an operation that is not in the table runs as captured, between parts that are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None:
+    if tensor.dtype is not torch.int64 or tensor.device.type != "cpu" or tensor.numel() == 0 or num_classes <= 0:
+        return None
+    low, high = tensor.min(), tensor.max()
+    torch_compat.assert_async(low >= 0, "Class values must be non-negative.")
+    torch_compat.assert_async(high < num_classes, "Class values must be smaller than num_classes.")
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+
+
+# Operation -> the same without data, or None where it has to be asked itself.
+CHECKED: Mapping[Any, Callable[..., torch.Tensor | None]] = {torch.nn.functional.one_hot: _one_hot}
+
+
+def without_data(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """What an operation gives, with its checks in the trace; None where it is not one of these."""
+    rule = CHECKED.get(target)
+    return None if rule is None else rule(*args, **kwargs)
