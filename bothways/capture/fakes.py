@@ -77,6 +77,15 @@ class Fake:
             contiguous_stride(tuple(size for _, size in sizes_by_stride))
         )
 
+    @property
+    def refusal(self) -> str | None:
+        """What autograd says where it refuses to tell how the tensor was computed."""
+        try:
+            self.meta.is_leaf  # noqa: B018
+        except RuntimeError as error:
+            return str(error)
+        return None
+
     def become(self, other: torch.Tensor) -> None:
         """Take over what an operation on a stand-in has changed about it."""
         facts = (tuple(other.shape), other.stride(), other.dtype, other.requires_grad)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import Own, Unchanged, apply_node, pick
 from bothways.grad.partition import NotRepeatable, extract, saved_values
+from bothways.grad.plan import Compiler, GradPlan
 from bothways.grad.recalled import Changing, Forward, Groups, recall_backward, recall_function
 from bothways.grad.renewed import RENEWED, Renewing, may_be_renewed, prepare, renewals, renewed_inputs
 from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
@@ -45,7 +46,6 @@ from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
 Inputs = Callable[[], Sequence[torch.Tensor]]
-Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
 
 def differentiate(
@@ -69,12 +69,12 @@ def differentiate(
     inputs that a node of ours gave and nobody else sees. Raises ``NotDifferentiable`` for what the differentiator does
     not express.
     """
-    how = How(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
+    how = GradPlan(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
     return _differentiated(function, inputs, how, expected)
 
 
 def _differentiated(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], how: How, expected: Sequence[torch.Tensor | None]
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], how: GradPlan, expected: Sequence[torch.Tensor | None]
 ) -> Callable[..., Any]:
     memo, sizes = how.memo, how.sizes
     match recall_function(memo, len(inputs), len(expected) or None):
@@ -119,27 +119,11 @@ def _differentiated(
     return _joined(function, facts, inputs, compiled, how, joint)
 
 
-@dataclass(frozen=True)
-class How:
-    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs nobody sees."""
-
-    fw_compiler: Compiler
-    bw_compiler: Compiler
-    reads: Sequence[Reads]
-    memo: Memo | None
-    sizes: Sizes | None
-    expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
-    ours: frozenset[int] = frozenset()
-    renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
-    plain: Callable[..., Any] | None = None  # what changes them itself
-
-
 def _renewing(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     places: tuple[int, ...],
-    how: How,
+    how: GradPlan,
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile a function that changes inputs where autograd looks."""
@@ -163,7 +147,7 @@ def _joined(
     facts: Facts,
     inputs: Sequence[torch.Tensor],
     compiled: Callable[..., Any],
-    how: How,
+    how: GradPlan,
     joint: Joint | None = None,
 ) -> Callable[..., Any]:
     """A compiled forward as a function like the original; ``joint`` is its trace, where there was one."""
@@ -182,7 +166,7 @@ def _side_by_side(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     groups: list[list[int]],
-    how: How,
+    how: GradPlan,
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
@@ -253,7 +237,7 @@ class DifferentiatedGraph:
         facts: Facts,
         inputs: Sequence[torch.Tensor],
         compiled: Callable[..., Any],
-        how: How,
+        how: GradPlan,
         joint: Joint | None,
         connected: Connections | None = None,
     ) -> None:

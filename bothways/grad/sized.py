@@ -18,12 +18,13 @@ from bothways import torch_compat
 from bothways.grad import twins
 from bothways.grad.again import Wanted, connected_graph
 from bothways.grad.changed import sharing, write_back
-from bothways.grad.differentiate import DifferentiatedGraph, How, Inputs
+from bothways.grad.differentiate import DifferentiatedGraph, Inputs
 from bothways.grad.facts import Facts
 from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import apply_node
 from bothways.grad.partition import NotRepeatable, extract
+from bothways.grad.plan import GradPlan
 from bothways.grad.renewed import RENEWED, may_be_renewed
 from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
@@ -44,7 +45,7 @@ def joined(
     facts: Facts,
     inputs: Sequence[torch.Tensor],
     compiled: Callable[..., Any],
-    how: How,
+    how: GradPlan,
     joint: Joint,
 ) -> Callable[..., Any]:
     """A compiled forward as a function of sizes and tensors."""
@@ -145,7 +146,7 @@ class SizedGraph(DifferentiatedGraph):
         facts: Facts,
         inputs: Sequence[torch.Tensor],
         compiled: Callable[..., Any],
-        how: How,
+        how: GradPlan,
         joint: Joint,
         connected: Connections | None = None,
     ) -> None:

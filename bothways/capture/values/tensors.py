@@ -429,10 +429,8 @@ def _guard_place(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
 
 def check_history(tracer: Tracer, value: TensorValue) -> None:
     """Stop where autograd refuses to say how a tensor was computed: of a view whose base was changed, for one."""
-    try:
-        value.fake.meta.is_leaf  # noqa: B018
-    except RuntimeError as error:
-        tracer.stop("op_failed", f"autograd refuses a tensor: {error}")
+    if (refusal := value.fake.refusal) is not None:
+        tracer.stop("op_failed", f"autograd refuses a tensor: {refusal}")
 
 
 def _is_number(value: ConstantValue) -> bool:

@@ -1,0 +1,32 @@
+"""What a graph is differentiated with: decided once by the backend, and handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways.grad.facts import Memo
+from bothways.grad.sizes import Sizes
+from bothways.runtime.nodes import Reads
+
+Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class GradPlan:
+    """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
+    of its inputs nobody sees."""
+
+    fw_compiler: Compiler
+    bw_compiler: Compiler
+    reads: Sequence[Reads]
+    memo: Memo | None
+    sizes: Sizes | None
+    expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
+    ours: frozenset[int] = frozenset()
+    renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
+    plain: Callable[..., Any] | None = None  # what changes them itself
