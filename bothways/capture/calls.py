@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways.capture import policy
+from bothways.capture import policy, standins
+from bothways.capture.interpreter import Frame
 from bothways.capture.policy import Treatment
 from bothways.capture.replaced import is_replaced
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
+from bothways.capture.values import linked, torch_functions
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.constants import ConstantValue, constant_arguments
+from bothways.capture.values.functions import CellValue
+from bothways.capture.values.numbers import specialise_sizes
+from bothways.capture.values.tensors import TensorValue
 from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
@@ -45,9 +50,6 @@ _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     """Capture a call of a Python function."""
-    from bothways.capture import standins
-    from bothways.capture.values import torch_functions
-
     real = function.function
     if real is not None:
         marked = mark_of(real)
@@ -79,9 +81,6 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
 
 def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     """Call a function of PyTorch's that is one operation; one in whose way somebody stands asks for that itself."""
-    from bothways.capture.values import torch_functions
-    from bothways.capture.values.tensors import TensorValue
-
     real = function.function
     assert real is not None
     if tracer.overrides.has_say([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
@@ -102,8 +101,6 @@ def _call_behind(
     kwargs: Kwargs,
 ) -> Value:
     """Call what a wrapper's closure holds instead of the wrapper."""
-    from bothways.capture.values.functions import CellValue
-
     cell = function.closure[function.code.co_freevars.index(variable)]
     assert isinstance(cell, CellValue) and cell.content is not None
     if instead is not None:
@@ -112,11 +109,6 @@ def _call_behind(
 
 
 def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values import torch_functions
-    from bothways.capture.values.constants import constant_arguments
-    from bothways.capture.values.numbers import specialise_sizes
-    from bothways.capture.wrap import library_value
-
     real = function.function
     assert real is not None
     if marked is Mark.IN_GRAPH:
@@ -126,7 +118,7 @@ def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Ar
         return ConstantValue(True)
     if marked is Mark.CONSTANT_RESULT:
         positional, keywords = constant_arguments(tracer, args, kwargs)
-        return library_value(tracer, tracer.run_const(real, *positional, **keywords))
+        return linked.library_value(tracer, tracer.run_const(real, *positional, **keywords))
     if marked is Mark.STATIC_SIZES:
         return specialise_sizes(tracer, *args, **kwargs)
     if marked is Mark.GRAPH_BREAK:
@@ -136,14 +128,11 @@ def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Ar
 
 def inline(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     """Interpret the callee in a frame of its own; a generator function gives a suspended frame."""
-    from bothways.capture.interpreter import Frame
-    from bothways.capture.values.generators import GeneratorValue
-
     if function.code.co_flags & _COROUTINE:
         tracer.stop("async", f"{function.name} is a coroutine")
     if len(tracer.frames) >= tracer.depth_limit:
         tracer.stop("too_deep", f"{function.name} is called {len(tracer.frames)} calls deep")
     frame = Frame(tracer, function, function.bind(tracer, args, kwargs))
     if function.code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(tracer, frame)
+        return linked.GeneratorValue(tracer, frame)
     return frame.run_to_return()

@@ -18,26 +18,18 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture import compiled_hooks, opcodes, wrap  # noqa: F401  # here rather than in the first call
+from bothways.capture import opcodes
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template
 from bothways.capture.interpreter import Frame, Stopped
 from bothways.capture.overrides import without_class
+from bothways.capture.raised import Raised
 from bothways.capture.render import kept_by, render, render_guards, render_late
 from bothways.capture.replaced import replaced_below
 from bothways.capture.sources import Attr, Local, Source
 from bothways.capture.stack_labels import labels_of
-from bothways.capture.standins import modules, sequences  # noqa: F401  # likewise
-from bothways.capture.tracer import Observed, Tracer
-from bothways.capture.values import (  # noqa: F401  # likewise
-    autograd_functions,
-    dict_methods,
-    formatting,
-    instance_dicts,
-    object_methods,
-    partials,
-)
+from bothways.capture.tracer import Tracer
 from bothways.capture.values.base import Value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
@@ -278,7 +270,7 @@ def _interpret(
         ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
         check_abandoned(tracer, kept_by(tracer, ending))
         return ending
-    except Observed as observed:
+    except Raised as observed:
         kind = observed.value.python_type().__name__
         where = observed.value.raised_at or frame.position()
         raise Unsupported(Break("exception_escapes", f"{kind} leaves the function", where)) from None

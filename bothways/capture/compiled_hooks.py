@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from bothways.backends.eager import eager
+from bothways.capture.render import inner_names
+from bothways.capture.values import linked
 from bothways.config import config
 from bothways.errors import Unsupported
 from bothways.runtime.compiled import CompiledFunction, Options
@@ -28,12 +30,9 @@ class HookSite(CompiledFunction):
     """One place where hooks are registered; calling it makes the hook that is registered instead."""
 
     def __init__(self) -> None:
-        from bothways.capture.capture import capture
-        from bothways.capture.render import inner_names
-
         own = types.FunctionType(call_hook.__code__, call_hook.__globals__, "hook")
         own.__module__, own.__qualname__ = __name__, "hook"
-        super().__init__(own, Options(eager, "eager", fullgraph=True), capture, inner_names)
+        super().__init__(own, Options(eager, "eager", fullgraph=True), linked.capture_function, inner_names)
         self.function = self.take()
 
     def __call__(self, hook: Any) -> Any:

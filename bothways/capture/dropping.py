@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture.sources import Local
+from bothways.capture.values import linked
 from bothways.capture.values.base import LazyValue, Value
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def is_iterator(value: object) -> bool:
 
 def must_stay(value: object) -> bool:
     """Whether a variable holds a generator that cleans up when it goes, or what takes from one."""
-    from bothways.capture.values.generators import GeneratorValue
-
-    if isinstance(value, GeneratorValue):
+    if isinstance(value, linked.GeneratorValue):
         return value.must_clean_up()
     if isinstance(value, LazyValue):
         kind, found = type(value.obj), cast("Any", value.obj)

@@ -16,9 +16,9 @@ from bothways.capture.frame_state import stack_texts, stack_values
 from bothways.capture.instructions import free_names
 from bothways.capture.interpreter import Frame, Handled
 from bothways.capture.liveness import live_variables
+from bothways.capture.raised import Raised
 from bothways.capture.sources import Local, Source
 from bothways.capture.steps import END, Fact, Given, Named, Outcome, Result, Step, reads_frame, step_of
-from bothways.capture.tracer import Observed
 from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
@@ -152,7 +152,7 @@ class Stop:
         keywords = dict(zip(step.keywords, step.operands[split:], strict=True))
         try:
             bound = function.bind(self._tracer, arguments, keywords)
-        except Observed:  # the arguments do not fit: the call itself says so
+        except Raised:  # the arguments do not fit: the call itself says so
             return step
         origin = Origin(code, function.globals, None, closure_is_given=True)
         bound.update(zip(code.co_freevars, function.closure, strict=True))

@@ -25,6 +25,11 @@ from bothways.capture.object_inputs import ObjectInput, outline_of
 from bothways.capture.safe_operations import may_draw, may_fail
 from bothways.capture.sources import Source
 from bothways.capture.values.base import NotConstant, Value
+from bothways.capture.values.constants import constant_value
+from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.numbers import NumberValue
+from bothways.capture.values.tensors import TensorValue
 from bothways.capture.warning_rules import kernel_warns
 from bothways.fake import is_whole_for_torch
 from bothways.grad.overlaps import is_shared
@@ -37,7 +42,6 @@ from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-    from bothways.capture.values.tensors import TensorValue
 
 # Tensor functions whose Python result follows from dtype and sizes alone, so that it may be folded. The result
 # of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
@@ -176,8 +180,6 @@ class GraphBuilder:
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
-        from bothways.capture.values.tensors import TensorValue
-
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         is_method = name.endswith("_") and not name.endswith("__")
         writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
@@ -267,11 +269,6 @@ class GraphBuilder:
         """An argument twice: as the graph holds it and as the fakes take it."""
         if isinstance(value, ObjectInput):
             return value.node, None
-        from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
-        from bothways.capture.values.dicts import DictValue
-        from bothways.capture.values.numbers import NumberValue
-        from bothways.capture.values.tensors import TensorValue
-
         value = value.realize()
         if isinstance(value, NumberValue):
             return self._sizes.node(value.content), value.content
@@ -303,10 +300,6 @@ class GraphBuilder:
         return constant, constant
 
     def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:
-        from bothways.capture.values.constants import constant_value
-        from bothways.capture.values.containers import ListValue, TupleValue
-        from bothways.capture.values.tensors import TensorValue
-
         if isinstance(result, Fake):
             own = tensors.get(id(result))
             if own is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture.values import linked
 from bothways.runtime.code_tables import exception_table
 from bothways.runtime.resume import slots_of
 
@@ -63,9 +64,7 @@ class Decoded:
 
 @lru_cache(maxsize=4096)
 def decode(code: types.CodeType) -> Decoded:
-    from bothways.capture.opcodes import handler_table
-
-    table, unknown = handler_table()
+    table, unknown = linked.handler_table()
     raw = list(dis.get_instructions(code))
     index_of = {instruction.offset: index for index, instruction in enumerate(raw)}
     # Exception ranges and jumps may name offsets of caches or prefixes that get_instructions folds away.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.dropping import check_dropped
 from bothways.capture.instructions import decode
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
 from bothways.capture.values.base import Value
 from bothways.errors import Position
 
@@ -113,7 +113,7 @@ class Frame:
                     self.tracer.stop("too_long", f"{self.code.co_qualname} runs more than {MOST_STEPS} instructions")
                 try:
                     signal = instruction.handler(self, instruction)
-                except Observed as observed:
+                except Raised as observed:
                     self.unwind(observed)
                     continue
                 if signal is not None:
@@ -126,7 +126,7 @@ class Frame:
         assert self.result is not None
         return self.result
 
-    def throw_in(self, observed: Observed) -> None:
+    def throw_in(self, observed: Raised) -> None:
         """Raise an exception at the point where a suspended frame stands."""
         self.tracer.frames.append(self)
         try:
@@ -135,7 +135,7 @@ class Frame:
             del observed  # as below
             self.tracer.frames.pop()
 
-    def unwind(self, observed: Observed) -> None:
+    def unwind(self, observed: Raised) -> None:
         """Jump to the handler of the instruction that raised, or leave the frame."""
         row = self.decoded.handler_for(self.index - 1)
         observed.remember(self.tracer, self.position())

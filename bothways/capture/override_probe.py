@@ -14,7 +14,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bothways import torch_compat
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
+from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -57,12 +61,7 @@ class _StandIns:
         return made
 
     def _make(self, value: Value) -> Any:
-        from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
-        from bothways.capture.values.dicts import DictValue
-        from bothways.capture.values.numbers import NumberValue
-        from bothways.capture.values.tensors import TensorValue
-
-        if isinstance(value, TensorValue):
+        if isinstance(value, linked.TensorValue):
             outline = torch.empty((0,) * len(value.fake.shape), dtype=value.fake.dtype, device="meta")
             return outline if value.cls is torch.Tensor else torch_compat.make_subclass(value.cls, outline)
         if isinstance(value, NumberValue):
@@ -81,10 +80,6 @@ class _StandIns:
             return object.__new__(kind if hasattr(kind, "__torch_function__") else object)
 
     def value(self, obj: Any) -> Value:
-        from bothways.capture.values.containers import TupleValue
-        from bothways.capture.values.dicts import DictValue
-        from bothways.capture.wrap import library_value
-
         known = self._values.get(id(obj))
         if known is not None:
             return known
@@ -93,7 +88,7 @@ class _StandIns:
         if type(obj) is dict:
             pairs = [(self.value(key), self.value(item)) for key, item in obj.items()]
             return DictValue.from_pairs(self._tracer, pairs)
-        return library_value(self._tracer, obj)
+        return linked.library_value(self._tracer, obj)
 
 
 def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Request | None:

@@ -18,8 +18,14 @@ from bothways import torch_compat
 from bothways.capture import policy, protocols
 from bothways.capture.override_probe import Request, ask
 from bothways.capture.sources import Item
+from bothways.capture.values import linked
+from bothways.capture.values.attributes import MISSING, bind_class_attribute, is_data_descriptor, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.class_guards import guard_class_lacks
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.functions import library_function
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -136,9 +142,6 @@ def _is_meant(tracer: Tracer, types_: tuple[type, ...]) -> bool:
 
 def handle(tracer: Tracer, request: Request) -> Value:
     """Call the handlers of a request, until one does not give NotImplemented."""
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.values.containers import TupleValue
-
     overrides = tracer.overrides
     classes: list[Value] = [ClassValue.of(tracer, cls) for cls in request.types]
     arguments = [request.function, TupleValue(classes), *request.rest]
@@ -168,9 +171,8 @@ def _is_not_implemented(value: Value) -> bool:
 
 def refuse_length(tracer: Tracer, value: Value) -> None:
     """Stop where Python asks for the length of what it iterates over, to make room, and somebody sees that."""
-    from bothways.capture.values.tensors import TensorValue
-
-    if not tracer.overrides.idle and isinstance(value.realize(), TensorValue) and tracer.overrides.has_say([value]):
+    overrides = tracer.overrides
+    if not overrides.idle and isinstance(value.realize(), linked.TensorValue) and overrides.has_say([value]):
         tracer.stop("torch_mode", "a container is made of a tensor where somebody overrides its length")
 
 
@@ -213,12 +215,9 @@ def call_special(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -
 
 def call_tensor_method(tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A method of ``torch.Tensor`` itself, in which somebody may have a say: those in Python ask by themselves."""
-    from bothways.capture.calls import inline
-    from bothways.capture.values.functions import library_function
-
     method = getattr(torch.Tensor, name, None)
     if isinstance(method, types.FunctionType):
-        return inline(tracer, library_function(tracer, method), args, kwargs)
+        return linked.inline_call(tracer, library_function(tracer, method), args, kwargs)
     if method is None:
         return ConstantValue(NotImplemented)
     return overridden(tracer, method, args, kwargs)
@@ -226,9 +225,6 @@ def call_tensor_method(tracer: Tracer, name: str, args: Args, kwargs: Kwargs) ->
 
 def own_attribute(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
     """What a tensor's class defines under a name, above all that PyTorch defines, bound to the tensor."""
-    from bothways.capture.values.attributes import bind_class_attribute
-    from bothways.capture.values.class_guards import guard_class_lacks
-
     if name in tracer.definitions.patched:
         return _patched(tracer, tensor, name)
     if tensor.cls in PLAIN_CLASSES:
@@ -242,8 +238,6 @@ def own_attribute(tracer: Tracer, tensor: TensorValue, name: str) -> Value | Non
 
 def _patched(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
     """What somebody has put in the place of a method of tensors; what was there before counts as removed."""
-    from bothways.capture.values.attributes import bind_class_attribute, lookup
-
     attribute = lookup(tensor.cls, name)
     if not isinstance(attribute, (types.FunctionType, property, staticmethod, classmethod)):
         tracer.stop("attribute_unknown", f"Tensor.{name} was replaced by {type(attribute).__name__}")
@@ -252,9 +246,6 @@ def _patched(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
 
 def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
     """An attribute of a tensor where its class, or somebody who has a say, defines it; else PASSED."""
-    from bothways.capture.values.attributes import MISSING, is_data_descriptor, lookup
-    from bothways.capture.wrap import library_value
-
     _refuse_hooks(tracer, tensor, "__getattribute__", "__getattr__")
     held = name in tensor.attrs or (tensor.obj is not None and name in tensor.obj.__dict__)
     attribute = lookup(tensor.cls, name)
@@ -266,7 +257,7 @@ def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
     if not tracer.overrides.has_say([tensor]):
         return PASSED
     if isinstance(attribute, property) and attribute.fget is not None:
-        return protocols.call(tracer, library_value(tracer, attribute.fget), [tensor])
+        return protocols.call(tracer, linked.library_value(tracer, attribute.fget), [tensor])
     if isinstance(attribute, types.GetSetDescriptorType):
         return overridden(tracer, getattr, [tensor, ConstantValue(name)])
     return PASSED
@@ -274,13 +265,10 @@ def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
 
 def set_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str, value: Value) -> bool:
     """Whether an attribute of a tensor was set by its class's own setter, or by somebody who has a say."""
-    from bothways.capture.values.attributes import lookup
-    from bothways.capture.wrap import library_value
-
     _refuse_hooks(tracer, tensor, "__setattr__")
     attribute = lookup(tensor.cls, name)
     if isinstance(attribute, property) and attribute.fset is not None:
-        protocols.call(tracer, library_value(tracer, attribute.fset), [tensor, value])
+        protocols.call(tracer, linked.library_value(tracer, attribute.fset), [tensor, value])
         return True
     if not isinstance(attribute, types.GetSetDescriptorType):
         return False
@@ -288,8 +276,6 @@ def set_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str, value: Value
 
 
 def _refuse_hooks(tracer: Tracer, tensor: TensorValue, *names: str) -> None:
-    from bothways.capture.values.attributes import lookup
-
     if tensor.cls in PLAIN_CLASSES:
         return
     if any(isinstance(lookup(tensor.cls, name), types.FunctionType) for name in names):

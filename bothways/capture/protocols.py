@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, LazyValue, NotConstant, Value
 from bothways.capture.values.constants import SINGLETONS, ConstantValue, constant_value
 
@@ -195,7 +196,7 @@ def try_get_attr(tracer: Tracer, value: Value, name: str) -> Value | None:
     """The attribute, or None when the captured program would see an AttributeError."""
     try:
         return get_attr(tracer, value, name)
-    except Observed as observed:
+    except Raised as observed:
         if issubclass(observed.value.python_type(), AttributeError):
             return None
         raise
@@ -217,7 +218,7 @@ def next_or_none(tracer: Tracer, iterator: Value) -> Value | None:
     """The iterator's next element, or None at its end."""
     try:
         return iterator.realize().next(tracer)
-    except Observed as observed:
+    except Raised as observed:
         if issubclass(observed.value.python_type(), StopIteration):
             return None
         raise
@@ -279,10 +280,8 @@ def as_index(tracer: Tracer, value: Value) -> int:
 
 def index_constant(tracer: Tracer, value: Value) -> Any:
     """A subscript of a sequence: an index or a slice of them."""
-    from bothways.capture.values.containers import SliceValue
-
     value = value.realize()
-    if isinstance(value, SliceValue):
+    if isinstance(value, linked.SliceValue):
         parts = [part.realize() for part in value.bounds]
         return slice(
             *(None if isinstance(p, ConstantValue) and p.content is None else as_index(tracer, p) for p in parts)

@@ -16,7 +16,7 @@ from bothways.capture import protocols
 from bothways.capture.dropping import is_quiet
 from bothways.capture.interpreter import NULL, Frame
 from bothways.capture.opcodes.common import BINARY_SYMBOLS
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
 from bothways.capture.values.base import Value
 from bothways.capture.values.builtins import BuiltinValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
@@ -153,7 +153,7 @@ def _binary(frame: Frame, inst: Instruction) -> Step:
 def _compare(frame: Frame, inst: Instruction) -> Step:
     if NULL_ABOVE and inst.arg & COERCE_TO_BOOL:
         # The comparison is a tensor's, mostly, and only its truth is left to Python.
-        with suppress(Unsupported, Observed):
+        with suppress(Unsupported, Raised):
             compared = protocols.compare(frame.tracer, inst.argval, *_top(frame, 2))
             return Step("return True if {0} else False", [compared], _then(frame, 2, Result()))
         return Step(f"return True if {{0}} {inst.argval} {{1}} else False", _top(frame, 2), _then(frame, 2, Result()))

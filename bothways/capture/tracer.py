@@ -17,10 +17,14 @@ from bothways.capture.effects import Effects
 from bothways.capture.graph import GraphBuilder
 from bothways.capture.guards import Guard, GuardSet
 from bothways.capture.overrides import Overrides
+from bothways.capture.raised import Raised
 from bothways.capture.saved_tensors import SavedTensors
 from bothways.capture.sources import Attr, Expression, Injected, Item, Source, WeakInjected
 from bothways.capture.symbols import Symbols
 from bothways.capture.values.base import LazyValue, NotConstant, Value
+from bothways.capture.values.exceptions import new_exception
+from bothways.capture.values.functions import library_function
+from bothways.capture.wrap import look_at
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 from bothways.runtime.listening import heard
 from bothways.runtime.size_history import SizeHistory
@@ -32,21 +36,6 @@ if TYPE_CHECKING:
     from bothways.capture.values.generators import GeneratorValue
     from bothways.capture.values.hooks import Event
     from bothways.capture.values.random_numbers import Draw
-
-
-class Observed(Exception):
-    """An exception of the captured program, on its way to the handler that catches it."""
-
-    def __init__(self, value: ExceptionValue, *, again: bool = False) -> None:
-        """``again``: it goes on from a handler, which leaves no trace of its own."""
-        super().__init__()
-        self.value, self._again = value, again
-
-    def remember(self, tracer: Tracer, position: Position) -> None:
-        """The exception passes a frame."""
-        if not self._again:
-            self.value.note_raised(tracer, position)
-        self._again = False
 
 
 class Tracer:
@@ -139,9 +128,7 @@ class Tracer:
 
     def throw(self, kind: type[BaseException], *args: object) -> NoReturn:
         """Raise an exception inside the captured program."""
-        from bothways.capture.values.exceptions import new_exception
-
-        raise Observed(new_exception(self, kind, args))
+        raise Raised(new_exception(self, kind, args))
 
     # Objects from outside.
 
@@ -175,8 +162,6 @@ class Tracer:
 
     def look_at(self, obj: object, source: Source) -> Value:
         """The Value for an object whose kind or content the program depends on; adds the guards."""
-        from bothways.capture.wrap import look_at
-
         if any(obj is changed for changed, _ in self.left_to_python):
             self.stop("autograd_function", f"{source} is read after a custom function has changed it")
         known = self._known.get(id(obj))
@@ -248,8 +233,6 @@ class Tracer:
 
     def inline(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""
-        from bothways.capture.values.functions import library_function
-
         assert isinstance(function, types.FunctionType)
         return library_function(self, function).call(self, args, kwargs)
 
@@ -258,12 +241,10 @@ class Tracer:
         before = heard()
         try:
             result = function(*args, **kwargs)
-        except (Observed, Unsupported, NotConstant):
+        except (Raised, Unsupported, NotConstant):
             raise
         except Exception as error:
-            from bothways.capture.values.exceptions import new_exception
-
-            raise Observed(new_exception(self, type(error), error.args)) from None
+            raise Raised(new_exception(self, type(error), error.args)) from None
         if heard() != before and not self.fullgraph:
             self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
         return result

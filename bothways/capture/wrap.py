@@ -25,7 +25,7 @@ from bothways.capture.values.attention_params import AttentionParams
 from bothways.capture.values.attributes import lookup
 from bothways.capture.values.autograd_contexts import RealContext
 from bothways.capture.values.base import Value
-from bothways.capture.values.builtins import BuiltinValue
+from bothways.capture.values.builtins import BoundBuiltin, BuiltinValue
 from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import (
     CONSTANT_TYPES,
@@ -39,12 +39,14 @@ from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
 from bothways.capture.values.dict_views import ProxyValue
 from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.exceptions import ExceptionValue
 from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.messages import LoggerValue
 from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.namespaces import NamespaceValue
 from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.partials import CachedFunction, PartialValue
 from bothways.capture.values.random_numbers import RandomValue
 from bothways.capture.values.sets import SetValue
 from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
@@ -182,8 +184,6 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
         if not _is_method_of(obj, owner):
             tracer.guard("{s0} is {c0}", source, obj)
             return BuiltinValue(obj)
-        from bothways.capture.values.builtins import BoundBuiltin
-
         tracer.guard("type({s0}) is {c0}", source, type(obj))
         tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
         return BoundBuiltin(tracer.wrap(owner, Attr(source, "__self__")), obj.__name__)
@@ -229,21 +229,15 @@ def _look_slice(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 
 def _look_partial(tracer: Tracer, obj: Any, source: Source) -> Value:
-    from bothways.capture.values.partials import PartialValue
-
     return PartialValue.external(tracer, obj, source)
 
 
 def _look_cached(tracer: Tracer, obj: Any, source: Source) -> Value:
-    from bothways.capture.values.partials import CachedFunction
-
     return CachedFunction.external(tracer, obj, source)
 
 
 def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a user class."""
-    from bothways.capture.values.exceptions import ExceptionValue
-
     cls = type(obj)
     if issubclass(cls, torch.nn.Module):
         return _look_module(tracer, obj, source)

@@ -11,6 +11,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
+from bothways.capture.opcodes.common import unknown_opcode
+
 if TYPE_CHECKING:
     from bothways.capture.instructions import Handler
 
@@ -20,8 +22,6 @@ VERSIONS = {(3, 11): "py311", (3, 12): "py312", (3, 13): "py313"}
 @cache
 def handler_table() -> tuple[dict[str, Handler], Handler]:
     """The running version's table, and the handler for instructions that are not in it."""
-    from bothways.capture.opcodes.common import unknown_opcode
-
     version = sys.version_info[:2]
     if version not in VERSIONS:
         supported = ", ".join(f"{major}.{minor}" for major, minor in VERSIONS)

@@ -11,6 +11,7 @@ from bothways.capture.dropping import check_dropped, check_forgotten
 from bothways.capture.instructions import FREE, free_names
 from bothways.capture.interpreter import NULL, Frame, Signal
 from bothways.capture.sources import Item
+from bothways.capture.values import linked
 from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.functions import CellValue
@@ -179,8 +180,6 @@ FACTS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 
 def read_global(frame: Frame, name: str) -> Value:
     """A global or builtin variable, pending writes first."""
-    from bothways.capture.wrap import library_value
-
     tracer, globals_ = frame.tracer, frame.globals
     written = tracer.effects.read_global(globals_, name)
     if written is not None and written.value is not None:
@@ -190,7 +189,7 @@ def read_global(frame: Frame, name: str) -> Value:
     if written is None and name in globals_:
         if library and isinstance(globals_[name], FACTS):
             tracer.definitions.name(module, globals_, name)
-            return library_value(tracer, globals_[name])
+            return linked.library_value(tracer, globals_[name])
         return tracer.member(globals_[name], Item(tracer.globals_source(globals_), name), "{c0} in {s0}")
     tracer.definitions.builtin(name)
     if hasattr(builtins, name):
@@ -198,7 +197,7 @@ def read_global(frame: Frame, name: str) -> Value:
             tracer.definitions.name(module, globals_, name)
         elif written is None:
             tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
-        return library_value(tracer, getattr(builtins, name))
+        return linked.library_value(tracer, getattr(builtins, name))
     if written is None:
         tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
     tracer.throw(NameError, f"name {name!r} is not defined")
@@ -326,10 +325,8 @@ def pop_jump_if(expected: bool) -> Handler:
 
 def branch_truth(frame: Frame, value: Value, following: int) -> bool:
     """The truth of a value that decides a jump; what an ``assert`` makes sure of is taken for granted."""
-    from bothways.capture.values.assumptions import takes_for_granted
-
     is_assert = frame.decoded.instructions[following].name == "LOAD_ASSERTION_ERROR"
-    return (is_assert and takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
+    return (is_assert and linked.takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
 
 
 def pop_jump_if_none(expected: bool) -> Handler:
@@ -373,8 +370,6 @@ def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
     """Importing what is imported already looks it up, and nothing else."""
     import sys
 
-    from bothways.capture.wrap import library_value
-
     names, level = frame.pop(), frame.pop()
     wanted = absolute_name(frame.globals, inst.argval, level.constant())
     module = sys.modules.get(wanted)
@@ -383,7 +378,7 @@ def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
         frame.tracer.stop("import", f"{inst.argval} is imported inside the function")
     top = wanted if names.constant() else wanted.partition(".")[0]
     frame.tracer.definitions.name("sys.modules", sys.modules, top)
-    frame.push(library_value(frame.tracer, sys.modules[top]))
+    frame.push(linked.library_value(frame.tracer, sys.modules[top]))
 
 
 @opcode

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from bothways.capture import protocols
 from bothways.capture.interpreter import Frame, Handled
 from bothways.capture.opcodes.common import is_none, opcode
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
+from bothways.capture.values import linked
+from bothways.capture.values.attributes import type_attribute
 from bothways.capture.values.base import Value
 from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue
@@ -45,13 +47,13 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
         handled = tracer.handled or tracer.outer_exception().realize()
         if not isinstance(handled, ExceptionValue):
             tracer.throw(RuntimeError, "No active exception to reraise")
-        raise Observed(handled, again=True)
+        raise Raised(handled, again=True)
     cause = frame.pop().realize() if inst.arg == 2 else None
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):
         cause = _as_cause(tracer, cause)
     raised.chain(tracer, cause=cause, context=tracer.handled)
-    raise Observed(raised)
+    raise Raised(raised)
 
 
 def _as_cause(tracer: Tracer, cause: Value) -> Value:
@@ -62,7 +64,7 @@ def _as_cause(tracer: Tracer, cause: Value) -> Value:
 
 @opcode
 def RERAISE(frame: Frame, inst: Instruction) -> None:
-    raise Observed(frame.pop().realize(), again=True)
+    raise Raised(frame.pop().realize(), again=True)
 
 
 @opcode
@@ -76,8 +78,6 @@ def WITH_EXCEPT_START(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def BEFORE_WITH(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values.attributes import type_attribute
-
     tracer, manager = frame.tracer, frame.pop().realize()
     enter = type_attribute(tracer, manager, "__enter__")
     leave = type_attribute(tracer, manager, "__exit__")
@@ -93,6 +93,4 @@ def BEFORE_WITH(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def LOAD_ASSERTION_ERROR(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.wrap import library_value
-
-    frame.push(library_value(frame.tracer, AssertionError))
+    frame.push(linked.library_value(frame.tracer, AssertionError))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from bothways.capture import protocols
 from bothways.capture.interpreter import Frame, Signal
 from bothways.capture.opcodes.common import is_none, opcode
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
+from bothways.capture.values import linked
 from bothways.capture.values.base import Value
 from bothways.capture.values.constants import ConstantValue
 
@@ -37,16 +38,14 @@ def GET_YIELD_FROM_ITER(frame: Frame, inst: Instruction) -> None:
 
 def send(frame: Frame, iterator: Value, value: Value) -> tuple[bool, Value]:
     """Resume a delegate: (True, what it yielded) or (False, what it returned)."""
-    from bothways.capture.values.generators import GeneratorValue
-
     iterator = iterator.realize()
     try:
-        if isinstance(iterator, GeneratorValue):
+        if isinstance(iterator, linked.GeneratorValue):
             return True, iterator.resume(frame.tracer, value)
         if not is_none(value):
             return True, protocols.call_attr(frame.tracer, iterator, "send", value)
         return True, iterator.next(frame.tracer)
-    except Observed as observed:
+    except Raised as observed:
         if not issubclass(observed.value.python_type(), StopIteration):
             raise
         return False, protocols.get_attr(frame.tracer, observed.value, "value")

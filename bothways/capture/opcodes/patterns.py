@@ -11,9 +11,12 @@ from bothways.capture import protocols
 from bothways.capture.interpreter import Frame
 from bothways.capture.opcodes.common import TABLE, opcode
 from bothways.capture.values.base import Value
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.type_checks import isinstance_of
 
 if TYPE_CHECKING:
     from bothways.capture.instructions import Handler, Instruction
@@ -65,8 +68,6 @@ def _entry(tracer: Tracer, mapping: Value, key: Value) -> Value | None:
     """What ``mapping.get(key)`` finds, or None."""
     if isinstance(mapping, DictValue):
         return mapping.get_item(tracer, key) if mapping.contains(tracer, key) else None
-    from bothways.capture.values.objects import ObjectValue
-
     nothing = ObjectValue(object)
     found = protocols.call_attr(tracer, mapping, "get", key, nothing).realize()
     return None if found is nothing else found
@@ -74,9 +75,6 @@ def _entry(tracer: Tracer, mapping: Value, key: Value) -> Value | None:
 
 @opcode
 def MATCH_CLASS(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.values.type_checks import isinstance_of
-
     names, pattern, subject = frame.pop(), frame.pop().realize(), frame.pop()
     tracer = frame.tracer
     if not isinstance(pattern, ClassValue):

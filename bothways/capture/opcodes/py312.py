@@ -19,7 +19,8 @@ from bothways.capture.opcodes.common import (
     read_global,
     unknown_opcode,
 )
-from bothways.capture.tracer import Observed
+from bothways.capture.raised import Raised
+from bothways.capture.values import linked
 from bothways.capture.values.base import Value
 from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue
@@ -136,7 +137,7 @@ def CLEANUP_THROW(frame: Frame, inst: Instruction) -> None:
     """An exception left what was delegated to; StopIteration only means that it came to its end."""
     raised = frame.pop()
     if not issubclass(raised.cls, StopIteration):
-        raise Observed(raised)
+        raise Raised(raised)
     frame.pop_many(2)
     frame.push(ConstantValue(None))
     frame.push(protocols.get_attr(frame.tracer, raised, "value"))
@@ -146,11 +147,9 @@ def CLEANUP_THROW(frame: Frame, inst: Instruction) -> None:
 
 
 def stop_iteration_error(frame: Frame, inst: Instruction) -> None:
-    from bothways.capture.values import generators as values
-
     raised = frame.pop()
     if issubclass(raised.cls, StopIteration):
-        raised = values.stop_iteration_error(frame.tracer, raised)
+        raised = linked.stop_iteration_error(frame.tracer, raised)
     frame.push(raised)
 
 

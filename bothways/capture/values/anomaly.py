@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.builtins import BoundBuiltin
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.torch_functions import handles
 from bothways.runtime.hooks import WarnAt, anomaly_state, restore_anomaly, set_anomaly
@@ -35,8 +36,6 @@ class AnomalyMode(Value):
         return self.cls
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in ("__enter__", "__exit__"):
             return BoundBuiltin(self, name)
         return super().get_attr(tracer, name)

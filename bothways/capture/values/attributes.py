@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.sources import Attr, Item
+from bothways.capture.values import linked
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.capture.values.functions import FunctionValue, MethodValue
 
 if TYPE_CHECKING:
@@ -54,12 +56,10 @@ def lookup(cls: type, name: str) -> Any:
 
 def find_class_attribute(tracer: Tracer, cls: type, name: str) -> Any:
     """What ``lookup`` finds, or what captured code put in its place."""
-    from bothways.capture.values.classes import ClassValue
-
     tracer.definitions.meet(cls, name)
     for base in cls.__mro__:
         known = tracer.known(base)
-        if isinstance(known, ClassValue) and name in known.attrs:
+        if isinstance(known, linked.ClassValue) and name in known.attrs:
             stored = known.attrs[name]
             if stored is not None:
                 return Stored(stored)
@@ -75,61 +75,52 @@ def is_data_descriptor(attribute: Any) -> bool:
 
 def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, attribute: Any) -> Value:
     """What ``owner.name`` gives when the class (or ``super``) has ``attribute`` and the instance does not."""
-    from bothways.capture.values.builtins import BoundBuiltin
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.wrap import library_value
-
     if isinstance(attribute, Stored):
         return _bind_stored(tracer, owner, cls, name, attribute.value.realize())
     guard_class_attribute(tracer, cls, name, attribute)
     if isinstance(attribute, types.FunctionType):
-        return MethodValue(library_value(tracer, attribute), owner)
+        return MethodValue(linked.library_value(tracer, attribute), owner)
     if isinstance(attribute, staticmethod):
-        return library_value(tracer, attribute.__func__)
+        return linked.library_value(tracer, attribute.__func__)
     if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
-        bound_to = owner if isinstance(owner, ClassValue) else ClassValue.of(tracer, cls)
+        bound_to = owner if isinstance(owner, linked.ClassValue) else linked.ClassValue.of(tracer, cls)
         if isinstance(attribute, types.ClassMethodDescriptorType):
-            return BoundBuiltin(bound_to, name)
-        return MethodValue(library_value(tracer, attribute.__func__), bound_to)
+            return linked.BoundBuiltin(bound_to, name)
+        return MethodValue(linked.library_value(tracer, attribute.__func__), bound_to)
     if isinstance(attribute, property):
         if attribute.fget is None:
             tracer.throw(AttributeError, f"property {name!r} of {cls.__name__!r} object has no getter")
-        return protocols.call(tracer, library_value(tracer, attribute.fget), [owner])
+        return protocols.call(tracer, linked.library_value(tracer, attribute.fget), [owner])
     if isinstance(attribute, functools.cached_property):
-        result = protocols.call(tracer, library_value(tracer, attribute.func), [owner])
+        result = protocols.call(tracer, linked.library_value(tracer, attribute.func), [owner])
         protocols.get_attr(tracer, owner, "__dict__").set_item(tracer, constant_name(name), result)
         return result
     if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
-        return BoundBuiltin(owner, name)
+        return linked.BoundBuiltin(owner, name)
     if isinstance(attribute, FIELD_GETTER):
-        return protocols.call(tracer, library_value(tracer, tuple.__getitem__), [owner, field_index(attribute)])
+        return protocols.call(tracer, linked.library_value(tracer, tuple.__getitem__), [owner, field_index(attribute)])
     getter = lookup(type(attribute), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = class_entry(tracer, cls, name, attribute)
-        return protocols.call(tracer, library_value(tracer, getter), [descriptor, owner, ClassValue.of(tracer, cls)])
+        arguments = [descriptor, owner, linked.ClassValue.of(tracer, cls)]
+        return protocols.call(tracer, linked.library_value(tracer, getter), arguments)
     if getter is not MISSING:
         tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} is a {type(attribute).__name__}")
     return class_variable(tracer, cls, name, attribute)
 
 
 def constant_name(name: str) -> Value:
-    from bothways.capture.values.constants import ConstantValue
-
     return ConstantValue(name)
 
 
 def field_index(getter: Any) -> Value:
     """Which element of a named tuple a field's descriptor reads: its pickled form tells."""
-    from bothways.capture.values.constants import ConstantValue
-
     return ConstantValue(getter.__reduce__()[1][0])
 
 
 def _bind_stored(tracer: Tracer, owner: Value, cls: type, name: str, stored: Value) -> Value:
-    from bothways.capture.values.classes import ClassValue
-
     if isinstance(stored, FunctionValue):
-        return stored if isinstance(owner, ClassValue) else MethodValue(stored, owner)
+        return stored if isinstance(owner, linked.ClassValue) else MethodValue(stored, owner)
     if lookup(stored.python_type(), "__get__") is not MISSING:
         tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} was replaced by {stored.describe()}")
     return stored
@@ -150,12 +141,9 @@ def class_entry(tracer: Tracer, cls: type, name: str, attribute: Any) -> Value:
 
 def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
     """``owner.name`` found on the owner's type alone: for kinds whose instances have no ``__dict__``."""
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.values.constants import constant_value
-
     cls = owner.python_type()
     if name == "__class__":
-        return ClassValue.of(tracer, cls)
+        return linked.ClassValue.of(tracer, cls)
     attribute = find_class_attribute(tracer, cls, name)
     if attribute is MISSING:
         tracer.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
@@ -170,13 +158,11 @@ def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
 
 def type_attribute(tracer: Tracer, owner: Value, name: str) -> Value | None:
     """A special method, looked up on the type and bound, or None."""
-    from bothways.capture.values.objects import ObjectValue
-
     owner = owner.realize()
     attribute = find_class_attribute(tracer, owner.python_type(), name)
     if attribute is MISSING or attribute is None:
         guard_class_lacks(tracer, owner.python_type())
         return None
-    if not isinstance(owner, ObjectValue):
+    if not isinstance(owner, linked.ObjectValue):
         return owner.get_attr(tracer, name)  # kinds of our own answer for their special methods themselves
     return bind_class_attribute(tracer, owner, owner.python_type(), name, attribute)

@@ -15,6 +15,7 @@ from bothways.capture import protocols
 from bothways.capture.sources import Source
 from bothways.capture.values.attributes import is_data_descriptor, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.builtins import BoundBuiltin
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.objects import ObjectValue
@@ -40,8 +41,6 @@ class ContextValue(ObjectValue):
         self.in_forward = True
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in _METHODS:
             return BoundBuiltin(self, name)
         if name in ("saved_tensors", "saved_variables"):

@@ -26,8 +26,9 @@ from bothways.capture.definitions import Definitions
 from bothways.capture.fakes import Fake
 from bothways.capture.guards import STAMPED, Guard
 from bothways.capture.object_inputs import outline_of
+from bothways.capture.raised import Raised
 from bothways.capture.shape_rules import Prediction
-from bothways.capture.tracer import Observed
+from bothways.capture.values import linked
 from bothways.capture.values.autograd_arguments import (
     NodeArguments,
     StandIns,
@@ -159,7 +160,7 @@ def _look_at_forward(call: Call) -> Looked:
     try:
         with _undone(side, call.tracer):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
-    except Observed:
+    except Raised:
         if side.effects or side.left_to_python != call.tracer.left_to_python or stand_ins.tensors_changed:
             call.tracer.stop("autograd_function", f"{call.name}.forward changes something and raises")
         raise
@@ -240,12 +241,10 @@ def _runs_as_python(looked: Looked) -> bool:
 
 def _is_stateful(side: Tracer) -> bool:
     """Whether the code reads tensors that it was not given, changes something, or runs the user's Python itself."""
-    from bothways.capture.wrap import COMPILED
-
     return (
         bool(side.graph.inputs)
         or bool(side.effects)
-        or COMPILED in side.asked
+        or linked.COMPILED in side.asked
         or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
     )
 
@@ -298,7 +297,7 @@ def _reads_the_world(call: Call, looked: Looked, given: list[bool], must_capture
         if must_capture:
             raise
         return True
-    except Observed:
+    except Raised:
         return True
     read = [guard for guard in itertools.islice(side.guards, count, None) if not _is_settled(guard)]
     opaque = (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.sources import Source
+from bothways.capture.values import linked
 from bothways.source_text import with_article
 
 if TYPE_CHECKING:
@@ -111,13 +112,12 @@ class Value:
         tracer.throw(TypeError, f"object of type {self.python_type().__name__!r} has no len()")
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
-        from bothways.capture import protocols
-
         kind = self.python_type()
         if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
             tracer.throw(TypeError, f"argument of type {kind.__name__!r} is not iterable")
-        iterator = protocols.iterate(tracer, self)
-        return any(protocols.equal(tracer, element, item) for element in protocols.elements(tracer, iterator))
+        iterator = linked.protocols.iterate(tracer, self)
+        elements = linked.protocols.elements(tracer, iterator)
+        return any(linked.protocols.equal(tracer, element, item) for element in elements)
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         """``self op other`` (or ``other op self`` when reflected); None stands for NotImplemented."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
 from bothways.capture.guards import WeakIdentity
+from bothways.capture.values import linked
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
 from bothways.capture.values.constants import ConstantValue, constant_value
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
 
 @handles(len)
 def _len(tracer: Tracer, value: Value) -> Value:
-    from bothways.capture.values.tensors import TensorValue
-
     value = value.realize()
-    if isinstance(value, TensorValue) and tracer.overrides.leaves_tensors_alone:
+    if isinstance(value, linked.TensorValue) and tracer.overrides.leaves_tensors_alone:
         return constant_value(value.first_size(tracer))
     return ConstantValue(protocols.length(tracer, value))
 

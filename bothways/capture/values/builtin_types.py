@@ -14,6 +14,7 @@ from bothways.capture.overrides import refuse_length
 from bothways.capture.values import iterators
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.builtin_table import handles
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
 from bothways.capture.values.deques import DequeValue
@@ -74,8 +75,6 @@ def _str(tracer: Tracer, object: Value | None = None, *rest: Value, **kwargs: Va
 
 @handles(type)
 def _type(tracer: Tracer, value: Value, *definition: Value, **kwargs: Value) -> Value:
-    from bothways.capture.values.classes import ClassValue
-
     if definition or kwargs:
         tracer.stop("class_definition", "a class is made with type()")
     return ClassValue.of(tracer, value.realize().python_type())

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways.capture import protocols
+from bothways.capture import protocols, standins
 from bothways.capture.sources import Source
-from bothways.capture.values import builtin_functions, builtin_types  # noqa: F401  they fill the table
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.builtin_table import HANDLERS, handles
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.type_checks import isinstance_of, issubclass_of
 from bothways.runtime.nodes import Pinned
@@ -63,8 +64,6 @@ def is_pure(function: Any) -> bool:
 
 def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | None:
     """The handler of a callable, its stand-in included."""
-    from bothways.capture import standins
-
     try:
         handler = HANDLERS.get(function)
     except TypeError:  # a method bound to something unhashable
@@ -76,9 +75,7 @@ def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | Non
         return None
 
     def inlined(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.wrap import library_value
-
-        return protocols.call(tracer, library_value(tracer, stand_in), args, kwargs)
+        return protocols.call(tracer, linked.library_value(tracer, stand_in), args, kwargs)
 
     return inlined
 
@@ -150,8 +147,6 @@ class BuiltinValue(Value):
         if isinstance(owner, types.GetSetDescriptorType) and function.__name__ in DESCRIPTOR_CALLS:
             return DESCRIPTOR_CALLS[function.__name__](tracer, owner.__name__, args)
         if function.__name__ == "__new__" and isinstance(owner, type):
-            from bothways.capture.values.classes import ClassValue
-
             return ClassValue.of(tracer, owner).call_method(tracer, "__new__", args, kwargs)
         if is_pure(function):
             positional, keywords = constant_arguments(tracer, args, kwargs)
@@ -203,8 +198,6 @@ class BoundBuiltin(Value):
         return (BoundBuiltin, self.owner.identity(), self.name)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values.classes import ClassValue
-
         owner = self.owner.realize()
         if self.name == "__call__":
             return owner.call(tracer, args, kwargs)

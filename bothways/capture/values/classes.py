@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
 from bothways.capture.sources import Source
+from bothways.capture.values import linked
 from bothways.capture.values.attributes import (
     C_METHODS,
     MISSING,
@@ -23,6 +24,7 @@ from bothways.capture.values.attributes import (
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.functions import CellValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -62,9 +64,6 @@ class ClassValue(Value):
         return f"the class {self.cls.__name__}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BuiltinValue
-        from bothways.capture.wrap import library_value
-
         if name == "__class__":
             return ClassValue.of(tracer, type(self.cls))
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -74,7 +73,7 @@ class ClassValue(Value):
         if name == "__dict__" and self.attrs:
             tracer.stop("attribute_unknown", f"cannot read '__dict__' of {self.describe()}, which was changed")
         if name in ("__mro__", "__bases__", "__base__", "__members__", "__dict__", "__flags__"):
-            return library_value(tracer, getattr(self.cls, name))
+            return linked.library_value(tracer, getattr(self.cls, name))
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is MISSING:
             return self._from_metaclass(tracer, name)
@@ -82,24 +81,22 @@ class ClassValue(Value):
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
         guard_class_attribute(tracer, self.cls, name, attribute)
         if isinstance(attribute, types.FunctionType):
-            return library_value(tracer, attribute)
+            return linked.library_value(tracer, attribute)
         if isinstance(attribute, (staticmethod, classmethod, types.ClassMethodDescriptorType)):
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
         if isinstance(attribute, types.GetSetDescriptorType):
-            return BuiltinValue(attribute)
+            return linked.BuiltinValue(attribute)
         if isinstance(attribute, C_METHODS) or (isinstance(attribute, types.BuiltinFunctionType) and name == "__new__"):
-            return BuiltinValue(getattr(self.cls, name))
+            return linked.BuiltinValue(getattr(self.cls, name))
         if isinstance(attribute, property):
-            return library_value(tracer, attribute)
+            return linked.library_value(tracer, attribute)
         getter = lookup(type(attribute), "__get__")
         if isinstance(getter, types.FunctionType):
             descriptor = class_entry(tracer, self.cls, name, attribute)
-            return protocols.call(tracer, library_value(tracer, getter), [descriptor, ConstantValue(None), self])
+            return protocols.call(tracer, linked.library_value(tracer, getter), [descriptor, ConstantValue(None), self])
         return class_variable(tracer, self.cls, name, attribute)
 
     def _from_metaclass(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         attribute = lookup(type(self.cls), name)
         if attribute is MISSING:
             guard_class_lacks(tracer, self.cls)
@@ -108,7 +105,7 @@ class ClassValue(Value):
                 return found
             tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         return bind_class_attribute(tracer, self, type(self.cls), name, attribute)
 
     def _special(self, tracer: Tracer, name: str, *args: Value) -> Value | None:
@@ -138,14 +135,10 @@ class ClassValue(Value):
         tracer.effects.mutated(self)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values.construction import construct
-
-        return construct(tracer, self, args, kwargs)
+        return linked.construct(tracer, self, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values.construction import CLASS_METHODS
-
-        handler = CLASS_METHODS.get(name)
+        handler = linked.CLASS_METHODS.get(name)
         if handler is not None:
             return handler(tracer, self, args, kwargs)
         return super().call_method(tracer, name, args, kwargs)
@@ -161,11 +154,9 @@ class ClassValue(Value):
         return constant_value(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]), tracer)  # type: ignore[index]
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import SequenceIterator
-
         if isinstance(self.cls, enum.EnumMeta):
             members: list[Any] = list(self.cls)
-            return SequenceIterator([ConstantValue(member) for member in members], types.GeneratorType)
+            return linked.SequenceIterator([ConstantValue(member) for member in members], types.GeneratorType)
         found = self._special(tracer, "__iter__")
         return found.realize() if found is not None else super().iterate(tracer)
 
@@ -231,8 +222,6 @@ class SuperValue(Value):
         return super
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.construction import CLASS_METHODS, ClassMethodCall
-
         owner = self.owner.realize()
         on_class = isinstance(owner, ClassValue) and self.after in owner.cls.__mro__
         cls = owner.cls if isinstance(owner, ClassValue) and on_class else owner.python_type()
@@ -240,12 +229,10 @@ class SuperValue(Value):
         for base in mro[mro.index(self.after) + 1 :]:
             if name in base.__dict__:
                 attribute = base.__dict__[name]
-                if isinstance(attribute, types.BuiltinFunctionType) and name in CLASS_METHODS:
-                    return ClassMethodCall(base, name)
+                if isinstance(attribute, types.BuiltinFunctionType) and name in linked.CLASS_METHODS:
+                    return linked.ClassMethodCall(base, name)
                 if on_class and isinstance(attribute, types.FunctionType):
-                    from bothways.capture.wrap import library_value
-
-                    return library_value(tracer, attribute)
+                    return linked.library_value(tracer, attribute)
                 if isinstance(attribute, C_METHODS):
                     return _base_method(owner, base, name)
                 if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
@@ -259,9 +246,7 @@ class SuperValue(Value):
 
 def _base_method(owner: Value, base: type, name: str) -> Value:
     """A C method of a base class, called past the overrides of the object's own class."""
-    from bothways.capture.values.construction import BaseMethod
-
-    return BaseMethod(owner, base, name)
+    return linked.BaseMethod(owner, base, name)
 
 
 def make_super(tracer: Tracer, args: Args) -> Value:
@@ -283,8 +268,6 @@ def make_super(tracer: Tracer, args: Args) -> Value:
 
 def _implicit_arguments(tracer: Tracer) -> tuple[Value, Value]:
     """What ``super()`` finds in the frame that calls it: the class, and the first argument."""
-    from bothways.capture.values.functions import CellValue
-
     frame = tracer.frames[-1]
     if not frame.code.co_argcount:
         tracer.throw(RuntimeError, "super(): no arguments")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.attention
 
+from bothways.capture.sources import Attr
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.source_text import with_article
 
@@ -75,9 +77,7 @@ class ConstantValue(Value):
             return _member_attribute(tracer, self, self.content, name)
         found = tracer.run_const(getattr, self.content, name)
         if isinstance(found, (types.BuiltinMethodType, types.MethodWrapperType)):
-            from bothways.capture.values.builtins import BoundBuiltin
-
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         return constant_value(found, tracer)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -92,18 +92,12 @@ class ConstantValue(Value):
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.content, str) and name in ("format", "format_map"):
-            from bothways.capture.values.formatting import format_text
-
-            return format_text(tracer, self.content, name, args, kwargs)
+            return linked.format_text(tracer, self.content, name, args, kwargs)
         if isinstance(self.content, (str, bytes)) and name == "join" and len(args) == 1:
-            from bothways.capture import protocols
-
-            parts = [protocols.as_constant(tracer, part) for part in protocols.unpack(tracer, args[0])]
+            parts = [linked.protocols.as_constant(tracer, part) for part in linked.protocols.unpack(tracer, args[0])]
             return ConstantValue(tracer.run_const(self.content.join, parts))
         if isinstance(self.content, torch.device) and name in ("__enter__", "__exit__"):
-            from bothways.capture.values.settings import call_device
-
-            return call_device(tracer, self, name)
+            return linked.call_device(tracer, self, name)
         method = tracer.run_const(getattr, self.content, name)
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return constant_value(tracer.run_const(method, *positional, **keywords), tracer)
@@ -114,16 +108,12 @@ class ConstantValue(Value):
         return super().get_item(tracer, key)
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import SequenceIterator
-
         if isinstance(self.content, range):
-            from bothways.capture.values.iterators import RangeIterator
-
-            return RangeIterator(self.content)
+            return linked.RangeIterator(self.content)
         if isinstance(self.content, (str, bytes)):
-            return SequenceIterator([constant_value(item) for item in self.content], type(iter(self.content)))
+            return linked.SequenceIterator([constant_value(item) for item in self.content], type(iter(self.content)))
         if isinstance(self.content, enum.Flag):
-            return SequenceIterator([ConstantValue(member) for member in self.content], types.GeneratorType)
+            return linked.SequenceIterator([ConstantValue(member) for member in self.content], types.GeneratorType)
         return super().iterate(tracer)
 
     def truth(self, tracer: Tracer) -> bool:
@@ -137,8 +127,6 @@ class ConstantValue(Value):
         return bool(tracer.run_const(lambda: wanted in self.content))  # type: ignore[operator]
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
-        from bothways.capture.values.formatting import text_binary
-
         if type(self.content) in (int, float) and not reflected:
             return self._with_size(tracer, op, other)
         if reflected or not isinstance(self.content, (str, bytes)):
@@ -146,13 +134,11 @@ class ConstantValue(Value):
         extended = getattr(other, "payload", None)
         if isinstance(extended, ConstantValue) and op.symbol != "%":  # a user's subclass of str, int, …
             return None if _has_own_reflection(other, op) else self._with(tracer, op, extended)
-        return text_binary(tracer, self.content, op, other)
+        return linked.text_binary(tracer, self.content, op, other)
 
     def _with_size(self, tracer: Tracer, op: Operator, other: Value) -> Value | None:
         """A number and a symbol: Python does not ask the second of two numbers of one type."""
-        from bothways.capture.values.numbers import NumberValue
-
-        return other.binary(tracer, op, self, True) if isinstance(other, NumberValue) else None
+        return other.binary(tracer, op, self, True) if isinstance(other, linked.NumberValue) else None
 
     def _with(self, tracer: Tracer, op: Operator, other: ConstantValue) -> Value:
         return constant_value(tracer.run_const(op.function, self.content, other.content), tracer)
@@ -170,24 +156,18 @@ def _has_own_reflection(other: Value, op: Operator) -> bool:
 
 
 def library_class(tracer: Tracer, cls: type) -> Value:
-    from bothways.capture.values.classes import ClassValue
-
-    return ClassValue.of(tracer, cls)
+    return linked.ClassValue.of(tracer, cls)
 
 
 def _member_attribute(tracer: Tracer, value: ConstantValue, member: enum.Enum, name: str) -> Value:
     """An attribute of an enum member: its name and value, what ``__init__`` gave it, or one of its class."""
-    from bothways.capture.sources import Attr
-    from bothways.capture.values.attributes import class_attribute, is_data_descriptor, lookup
-    from bothways.capture.wrap import library_value
-
-    found = lookup(type(member), name)
+    found = linked.lookup_attribute(type(member), name)
     if name in ("name", "value") and found is enum.Enum.__dict__[name]:
-        return library_value(tracer, getattr(member, name))
-    if name in vars(member) and not is_data_descriptor(found):
+        return linked.library_value(tracer, getattr(member, name))
+    if name in vars(member) and not linked.is_data_descriptor(found):
         source = Attr(tracer.inject(member, str(member)), name)
         return tracer.member(vars(member)[name], source, "hasattr({s0}, {c0})")
-    return class_attribute(tracer, value, name)
+    return linked.class_attribute(tracer, value, name)
 
 
 class _Same:
@@ -210,35 +190,27 @@ class _Same:
 
 def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
     """The Value of a result computed at capture time; containers of constants become container Values."""
-    from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
-    from bothways.capture.values.dicts import DictValue
-    from bothways.capture.values.sets import SetValue
-
     kind = type(obj)
     if is_constant_type(kind):
         return ConstantValue(obj)
     if kind is tuple or kind is torch.Size:
-        return TupleValue([constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
+        return linked.TupleValue([constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
     if kind is list:
-        return ListValue([constant_value(item, tracer) for item in obj])  # type: ignore[attr-defined]
+        return linked.ListValue([constant_value(item, tracer) for item in obj])  # type: ignore[attr-defined]
     if kind is dict and tracer is not None:
-        return DictValue.from_pairs(
+        return linked.DictValue.from_pairs(
             tracer, [(constant_value(k, tracer), constant_value(v, tracer)) for k, v in obj.items()]  # type: ignore[attr-defined]
         )
     if kind in (set, frozenset) and tracer is not None:
-        return SetValue.of(tracer, [constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
+        return linked.SetValue.of(tracer, [constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]
     if kind is slice:
-        return SliceValue([constant_value(part) for part in (obj.start, obj.stop, obj.step)])  # type: ignore[attr-defined]
+        return linked.SliceValue([constant_value(part) for part in (obj.start, obj.stop, obj.step)])  # type: ignore[attr-defined]
     if kind is torch.SymInt or kind is torch.SymFloat:
-        from bothways.capture.values.numbers import NumberValue
-
-        return NumberValue(obj)
+        return linked.NumberValue(obj)
     if isinstance(obj, tuple) and hasattr(kind, "_fields"):
-        return TupleValue([constant_value(item, tracer) for item in obj], kind)
+        return linked.TupleValue([constant_value(item, tracer) for item in obj], kind)
     if tracer is not None:
-        from bothways.capture.wrap import library_value
-
-        return library_value(tracer, obj)
+        return linked.library_value(tracer, obj)
     raise NotConstant(with_article(kind.__name__))
 
 

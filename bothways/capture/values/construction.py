@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways.capture import protocols
+from bothways.capture import protocols, standins
 from bothways.capture.overrides import PASSED, overridden
-from bothways.capture.values.attributes import HEAP_TYPE, MISSING, lookup
+from bothways.capture.values import builtins, linked, object_methods, torch_functions
+from bothways.capture.values.attributes import HEAP_TYPE, MISSING, bind_class_attribute, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.classes import ClassValue, make_super
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
 from bothways.capture.values.containers import ListValue, TupleValue
+from bothways.capture.values.deques import DequeValue
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.exceptions import ExceptionValue
+from bothways.capture.values.modules import ModuleValue
 from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.tensor_subclasses import new_tensor
 from bothways.source_text import described
 
 if TYPE_CHECKING:
@@ -55,10 +62,6 @@ def builtin_base(cls: type) -> type:
 
 def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """``cls(*args, **kwargs)``."""
-    from bothways.capture import standins
-    from bothways.capture.values import builtins, torch_functions
-    from bothways.capture.wrap import library_value
-
     cls = target.cls
     if cls is super:
         return make_super(tracer, args)
@@ -67,7 +70,7 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
         return special(tracer, args, kwargs)
     stand_in = standins.find(cls)
     if stand_in is not None:
-        return protocols.call(tracer, library_value(tracer, stand_in), args, kwargs)
+        return protocols.call(tracer, linked.library_value(tracer, stand_in), args, kwargs)
     if cls is torch.device:
         result = overridden(tracer, torch.device, args, kwargs)
         if result is not PASSED:
@@ -83,14 +86,12 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
         return ConstantValue(tracer.run_const(cls, *positional, **keywords))
     custom = lookup(type(cls), "__call__")
     if isinstance(custom, types.FunctionType):
-        return protocols.call(tracer, library_value(tracer, custom), [target, *args], kwargs)
+        return protocols.call(tracer, linked.library_value(tracer, custom), [target, *args], kwargs)
     return instantiate(tracer, target, args, kwargs)
 
 
 def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """``type.__call__``: make with ``__new__``, then run ``__init__``."""
-    from bothways.capture.wrap import library_value
-
     cls = target.cls
     tracer.definitions.meet(cls, "__init__")
     if issubclass(cls, torch.autograd.Function) and not args and not kwargs:
@@ -98,9 +99,9 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
     make = lookup(cls, "__new__")
     made: Value
     if isinstance(make, staticmethod):
-        made = protocols.call(tracer, library_value(tracer, make.__func__), [target, *args], kwargs)
+        made = protocols.call(tracer, linked.library_value(tracer, make.__func__), [target, *args], kwargs)
     elif isinstance(make, types.FunctionType):
-        made = protocols.call(tracer, library_value(tracer, make), [target, *args], kwargs)
+        made = protocols.call(tracer, linked.library_value(tracer, make), [target, *args], kwargs)
     else:
         made = new_instance(tracer, cls, args, kwargs)
     made = made.realize()
@@ -110,8 +111,6 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
 
 
 def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
-    from bothways.capture.values.attributes import bind_class_attribute
-
     initialize = lookup(cls, "__init__")
     if isinstance(initialize, types.FunctionType):
         protocols.call(tracer, bind_class_attribute(tracer, made, cls, "__init__", initialize), args, kwargs)
@@ -125,13 +124,7 @@ def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwar
 
 def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """``base.__new__(cls, *args)`` for the C base class: an empty instance, or an immutable one with content."""
-    from bothways.capture.values import builtins
-    from bothways.capture.values.containers import TupleValue
-    from bothways.capture.values.exceptions import ExceptionValue
-
     if issubclass(cls, torch.Tensor):
-        from bothways.capture.values.tensor_subclasses import new_tensor
-
         return new_tensor(tracer, cls, args, kwargs)
     if lookup(cls, "__del__") is not MISSING:
         tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nobody holds it")
@@ -141,13 +134,9 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
             tracer.stop("object_unknown", f"{described(cls)} is made, and only C code knows what it holds")
         tracer.run_const(object.__new__, cls)  # complains about abstract classes; has no other effect
         if issubclass(cls, torch.nn.Module):
-            from bothways.capture.values.modules import ModuleValue
-
             return ModuleValue(cls)
         return ObjectValue(cls)
     if base is types.SimpleNamespace:
-        from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
-
         return SimpleNamespaceValue(cls)
     if issubclass(base, BaseException):
         return ExceptionValue(cls, args)
@@ -200,8 +189,6 @@ class BaseMethod(Value):
         return types.BuiltinMethodType
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values import object_methods
-
         owner = self.owner.realize()
         if isinstance(owner, ObjectValue) and owner.payload is not None and self.base is not object:
             return owner.payload.call_method(tracer, self.name, args, kwargs)
@@ -227,8 +214,6 @@ def _mro(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value
 
 
 def _fromkeys(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values.dicts import DictValue
-
     if owner.cls not in (dict, collections.OrderedDict, collections.defaultdict):
         tracer.stop("call_unknown", f"{owner.cls.__name__}.fromkeys is not supported")
     default = args[1] if len(args) > 1 else kwargs.get("value", ConstantValue(None))
@@ -287,8 +272,6 @@ def fill_payload(value: ObjectValue, emitter: Emitter, name: str) -> None:
     base = builtin_base(value.cls)
     if value.payload is None or base in IMMUTABLE_PAYLOADS:
         return
-    from bothways.capture.values.deques import DequeValue
-
     # The base class's own method: the user's override already ran at capture time.
     plain = next(kind for kind in _FILLERS if issubclass(base, kind))
     holder = emitter.inject(base, base.__qualname__)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.raised import Raised
 from bothways.capture.sources import Source
-from bothways.capture.tracer import Observed
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.methods import Method, call_from_table, is_none, none
@@ -57,9 +58,7 @@ class ListValue(SequenceValue):
         return self.items[self.position(tracer, index, "list index out of range")]
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import ListIterator
-
-        return ListIterator(self)
+        return linked.ListIterator(self)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
         if self._printing:
@@ -191,9 +190,7 @@ class ListValue(SequenceValue):
         return none()
 
     def _reversed(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import ReversedListIterator
-
-        return ReversedListIterator(self)
+        return linked.ReversedListIterator(self)
 
     METHODS: ClassVar[dict[str, Method]] = {
         "append": _append,
@@ -265,7 +262,7 @@ class ListValue(SequenceValue):
 def _sliceable(tracer: Tracer, value: Value) -> list[Value]:
     try:
         iterator = protocols.iterate(tracer, value)
-    except Observed as observed:
+    except Raised as observed:
         if issubclass(observed.value.python_type(), TypeError):
             tracer.run_const([].__setitem__, slice(0, 0), None)  # raises what this version of Python says
         raise
@@ -354,9 +351,7 @@ class TupleValue(SequenceValue):
         return self.items[self.position(tracer, index, "tuple index out of range")]
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import SequenceIterator
-
-        return SequenceIterator(list(self.known_items()), type(iter(())))
+        return linked.SequenceIterator(list(self.known_items()), type(iter(())))
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         name = op.reflected if reflected else op.method
@@ -460,10 +455,8 @@ class SliceValue(Value):
         return tracer.run_const(lambda: (hash(self.constant()), self.constant())[1])
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
         names = ("start", "stop", "step")
-        return self.bounds[names.index(name)] if name in names else class_attribute(tracer, self, name)
+        return self.bounds[names.index(name)] if name in names else linked.class_attribute(tracer, self, name)
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         if op.symbol in protocols.COMPARE and isinstance(other, SliceValue):

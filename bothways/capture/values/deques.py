@@ -10,6 +10,7 @@ from bothways.capture import protocols
 from bothways.capture.sources import Source
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.iterators import DequeIterator
 from bothways.capture.values.methods import Method, call_from_table, none
 from bothways.capture.values.sequences import SequenceValue, content, unchanged
 
@@ -81,8 +82,6 @@ class DequeValue(SequenceValue):
         del self._write(tracer)[position]
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import DequeIterator
-
         return DequeIterator(self, backwards=False)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
@@ -221,8 +220,6 @@ class DequeValue(SequenceValue):
         return none()
 
     def _reversed(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import DequeIterator
-
         return DequeIterator(self, backwards=True)
 
     METHODS: ClassVar[dict[str, Method]] = {

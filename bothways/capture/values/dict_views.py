@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bothways.capture import protocols
 from bothways.capture.sources import Source
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
@@ -48,9 +49,7 @@ class DictView(Value):
         return [_element(entry, self.which) for entry in self.owner.known_entries()]
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return ProxyValue(self.owner) if name == "mapping" else class_attribute(tracer, self, name)
+        return ProxyValue(self.owner) if name == "mapping" else linked.class_attribute(tracer, self, name)
 
     def iterate(self, tracer: Tracer) -> Value:
         return DictIterator(self._fresh(tracer), self.which)
@@ -136,9 +135,7 @@ class DictIterator(Value):
         return self._kind
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         return call_from_table(tracer, self, {}, iter({}), name, args, kwargs)
@@ -213,9 +210,7 @@ class ProxyValue(Value):
         return MappingProxyType
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         return self.owner.get_item(tracer, key)

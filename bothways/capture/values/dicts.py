@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture import protocols
+from bothways.capture.emit import stores
 from bothways.capture.sources import Attr, Got, InjectedItem, Item, Source
 from bothways.capture.values import keys as key_values
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.methods import call_from_table, is_none, none, reject_attribute
@@ -122,8 +124,6 @@ class DictValue(Value):
         tracer.throw(TypeError, f"unhashable type: {self.kind.__name__!r}")
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
         if name == "default_factory" and self.kind is defaultdict:
             return self.default_factory or none()
         if self.kind is OrderedDict and not hasattr(OrderedDict, name):
@@ -134,7 +134,7 @@ class DictValue(Value):
                 return tracer.member(held[name], Attr(cast(Source, self.source), name), "hasattr({s0}, {c0})")
             if self.source is not None:
                 tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.kind is dict:
@@ -258,9 +258,7 @@ class DictValue(Value):
             tracer.throw(KeyError, key_values.exception_argument(key))
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.dict_views import DictIterator
-
-        return DictIterator(self, "keys")
+        return linked.DictIterator(self, "keys")
 
     def length(self, tracer: Tracer) -> int:
         return len(self.known_entries())
@@ -356,9 +354,7 @@ class DictValue(Value):
     # Methods.
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values.dict_methods import METHODS
-
-        return call_from_table(tracer, self, METHODS[self.kind], self.kind(), name, args, kwargs)
+        return call_from_table(tracer, self, linked.DICT_METHODS[self.kind], self.kind(), name, args, kwargs)
 
     # What is left of it.
 
@@ -408,8 +404,6 @@ class DictValue(Value):
         return f"{emitter.inject(self.kind, self.kind.__name__)}({arguments})"
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        from bothways.capture.emit import stores
-
         for entry in self.entries.values():
             emitter.build(f"{name}[{emitter.rebuild(entry.key)}] = {emitter.rebuild(entry.value)}")
         for statement in stores(emitter, name, self.attrs):

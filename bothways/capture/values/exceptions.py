@@ -15,7 +15,9 @@ from bothways.capture.sources import Source
 from bothways.capture.values.attributes import C_FIELDS, MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.builtin_table import handles
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.containers import ListValue, TupleValue
 from bothways.capture.values.methods import is_none
 from bothways.capture.values.objects import ObjectValue
 from bothways.runtime.continuations import made_traceback
@@ -58,8 +60,6 @@ class ExceptionValue(ObjectValue):
         self.was_raised = False
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.containers import TupleValue
-
         if name == "args":
             return TupleValue(list(self.args))
         if name == "__traceback__" and self.traceback is not None:
@@ -168,8 +168,6 @@ class ExceptionValue(ObjectValue):
         return ConstantValue(None)
 
     def _add_note(self, tracer: Tracer, note: Value) -> Value:
-        from bothways.capture.values.containers import ListValue
-
         kind = note.realize().python_type()
         if not issubclass(kind, str):
             tracer.throw(TypeError, f"note must be a str, not {kind.__name__!r}")
@@ -271,8 +269,6 @@ def as_exception(
     complaint: str = "exceptions must derive from BaseException",
 ) -> ExceptionValue:
     """``raise X`` makes an instance when X is a class; ``args`` are what ``throw`` gives for it."""
-    from bothways.capture.values.classes import ClassValue
-
     value = value.realize()
     if isinstance(value, ClassValue) and issubclass(value.cls, BaseException):
         given = [arg.realize() for arg in args or ()]
@@ -287,9 +283,6 @@ def as_exception(
 
 def catches(tracer: Tracer, wanted: Value, raised: ExceptionValue) -> bool:
     """Whether ``except wanted`` catches an exception; subclass hooks have no say in it."""
-    from bothways.capture.values.classes import ClassValue
-    from bothways.capture.values.containers import TupleValue
-
     wanted = wanted.realize()
     choices = wanted.known_items() if isinstance(wanted, TupleValue) else [wanted]
     kinds = [choice.realize() for choice in choices]
@@ -301,8 +294,6 @@ def catches(tracer: Tracer, wanted: Value, raised: ExceptionValue) -> bool:
 
 @handles(sys.exc_info)
 def _exc_info(tracer: Tracer) -> Value:
-    from bothways.capture.values.containers import TupleValue
-
     handled = tracer.handled
     if handled is None:
         return TupleValue([ConstantValue(None)] * 3)

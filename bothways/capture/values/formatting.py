@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture import protocols
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.dicts import DictValue
 
 if TYPE_CHECKING:
     from bothways.capture.protocols import Operator
@@ -48,9 +50,6 @@ class _Shown:
 
 def operand(tracer: Tracer, value: Value) -> Any:
     """What Python's formatting gets for a Value."""
-    from bothways.capture.values.containers import TupleValue
-    from bothways.capture.values.dicts import DictValue
-
     value = value.realize()
     try:
         return value.constant()

@@ -13,6 +13,7 @@ from bothways.capture.override_probe import Request
 from bothways.capture.overrides import handle, has_handler
 from bothways.capture.standins.overrides import default_torch_function
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.builtins import BoundBuiltin
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.dicts import DictValue
@@ -36,8 +37,6 @@ class SwitchValue(Value):
         return kind
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in ("__enter__", "__exit__"):
             return BoundBuiltin(self, name)
         return super().get_attr(tracer, name)

@@ -14,8 +14,11 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy, protocols
+from bothways.capture.emit import changes
 from bothways.capture.guards import WeakIdentity
+from bothways.capture.protocols import same_object
 from bothways.capture.sources import Attr, Cell, Injected, Item, Source
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, is_constant_type
 
@@ -174,9 +177,7 @@ class FunctionValue(Value):
         return repr(self.function)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.calls import call_function
-
-        return call_function(tracer, self, args, kwargs)
+        return linked.call_function(tracer, self, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__call__":
@@ -189,16 +190,13 @@ class FunctionValue(Value):
 
     def bind(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> dict[str, Value]:
         """The callee's locals, bound as Python binds them, with Python's own complaints."""
-        from bothways.capture.values.containers import TupleValue
-        from bothways.capture.values.dicts import DictValue
-
         code = self.code
         names = code.co_varnames
         count, keyword_only = code.co_argcount, code.co_kwonlyargcount
         bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
         cursor = count + keyword_only
         if code.co_flags & inspect.CO_VARARGS:
-            bound[names[cursor]] = TupleValue(list(args[count:]))
+            bound[names[cursor]] = linked.TupleValue(list(args[count:]))
             cursor += 1
         elif len(args) > count:
             self._complain_too_many(tracer, len(args))
@@ -220,7 +218,7 @@ class FunctionValue(Value):
             else:
                 tracer.throw(TypeError, f"{self.qualname}() got an unexpected keyword argument {name!r}")
         if accepts_extra:
-            bound[names[cursor]] = DictValue.from_pairs(tracer, extra)
+            bound[names[cursor]] = linked.DictValue.from_pairs(tracer, extra)
         first_default = count - len(self.defaults)
         missing = []
         for index, name in enumerate(names[:count]):
@@ -269,15 +267,12 @@ class FunctionValue(Value):
         return self.function.__dict__ if self.function is not None else {}
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import MISSING, class_attribute, lookup
-        from bothways.capture.values.instance_dicts import InstanceDict
-
         if name in _FIELDS:
             if name not in self.fields:
                 self.fields[name] = self._field(tracer, name)
             return self.fields[name]
         if name == "__dict__":
-            return InstanceDict(self)
+            return linked.InstanceDict(self)
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -288,25 +283,22 @@ class FunctionValue(Value):
                     self.instance_dict()[name], Attr(self.source, name), "{c0} in {s0}.__dict__"
                 )
             tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
-        if lookup(types.FunctionType, name) is not MISSING:
-            return class_attribute(tracer, self, name)
+        if linked.lookup_attribute(types.FunctionType, name) is not linked.MISSING:
+            return linked.class_attribute(tracer, self, name)
         tracer.throw(AttributeError, f"'function' object has no attribute {name!r}")
 
     def _field(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.containers import TupleValue
-        from bothways.capture.values.dicts import DictValue
-
         if self.function is not None and self.source is not None:
             return tracer.wrap(getattr(self.function, name), Attr(self.source, name))
         if name == "__annotations__":
-            self.annotations = self.annotations or DictValue.from_pairs(tracer, [])
+            self.annotations = self.annotations or linked.DictValue.from_pairs(tracer, [])
             return self.annotations
         if name == "__kwdefaults__" and self.keyword_defaults:
             defaults = self.keyword_defaults.items()
-            return DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in defaults])
+            return linked.DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in defaults])
         sequences = {"__defaults__": self.defaults, "__closure__": self.closure, "__type_params__": []}
         if sequences.get(name) or name == "__type_params__":
-            return TupleValue(list(sequences[name]))
+            return linked.TupleValue(list(sequences[name]))
         first = self.code.co_consts[0] if self.code.co_consts else None
         constants = {
             "__name__": self.name,
@@ -381,10 +373,8 @@ class FunctionValue(Value):
             emitter.build(statement)
 
     def _annotations_text(self, emitter: Emitter) -> str:
-        from bothways.capture.values.containers import TupleValue
-
         assert self.annotations is not None
-        if not isinstance(self.annotations, TupleValue):
+        if not isinstance(self.annotations, linked.TupleValue):
             return emitter.rebuild(self.annotations)
         # CPython passes names and values in one flat tuple and makes the dictionary when it is asked for.
         flat = [emitter.rebuild(item) for item in self.annotations.items]
@@ -396,8 +386,6 @@ class FunctionValue(Value):
             emitter.effect(statement)
 
     def _stores(self, emitter: Emitter, name: str) -> Iterator[str]:
-        from bothways.capture.emit import changes
-
         for attribute in sorted(self._changed_fields):
             yield f"{name}.{attribute} = {emitter.rebuild(self.fields[attribute])}"
         yield from changes(emitter, name, self.attrs, self.instance_dict())
@@ -422,8 +410,6 @@ class MethodValue(Value):
         return (self.function.realize().hash_key(tracer), id(self.owner.realize()))
 
     def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
-        from bothways.capture.protocols import same_object
-
         if op.symbol not in ("==", "!=") or not isinstance(other, MethodValue):
             return None
         same = same_object(tracer, self.function, other.function) and same_object(tracer, self.owner, other.owner)

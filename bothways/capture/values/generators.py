@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
+from bothways.capture.emit import resolve
 from bothways.capture.interpreter import Frame, Signal
-from bothways.capture.tracer import Observed
+from bothways.capture.opcodes.generators import delegate_of, end_delegation
+from bothways.capture.raised import Raised
 from bothways.capture.values import suspended
+from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.exceptions import ExceptionValue, as_exception, new_exception
@@ -71,7 +74,7 @@ class GeneratorValue(Value):
         self._check_idle(tracer)
         frame = self.frame
         if frame is None:
-            raise Observed(raised)
+            raise Raised(raised)
         delegate = self._delegate(frame)
         if delegate is None:
             return self._throw_here(tracer, frame, raised)
@@ -85,15 +88,13 @@ class GeneratorValue(Value):
             if method is None:
                 return self._throw_here(tracer, frame, raised)
             return self._while_running(lambda: protocols.call(tracer, method, [raised]))
-        except Observed as observed:
+        except Raised as observed:
             if self.frame is None:
                 raise  # it came out of this generator, not out of the delegate
             return self._after_delegate(tracer, frame, observed)
 
-    def _after_delegate(self, tracer: Tracer, frame: Frame, observed: Observed) -> Value:
+    def _after_delegate(self, tracer: Tracer, frame: Frame, observed: Raised) -> Value:
         """Go on in this generator with what left the one it delegates to."""
-        from bothways.capture.opcodes.generators import end_delegation
-
         if BYTECODE_DECIDES:
             return self._throw_here(tracer, frame, observed.value)
         end_delegation(frame)
@@ -112,7 +113,7 @@ class GeneratorValue(Value):
             return nothing
         try:
             self.throw(tracer, new_exception(tracer, GeneratorExit, []))
-        except Observed as observed:
+        except Raised as observed:
             if issubclass(observed.value.cls, StopIteration):
                 return protocols.get_attr(tracer, observed.value, "value") if CLOSE_GIVES_RESULT else nothing
             if issubclass(observed.value.cls, GeneratorExit):
@@ -127,8 +128,6 @@ class GeneratorValue(Value):
             tracer.throw(ValueError, "generator already executing")
 
     def _delegate(self, frame: Frame) -> Value | None:
-        from bothways.capture.opcodes.generators import delegate_of
-
         return delegate_of(frame) if self.started else None
 
     def _while_running(self, action: Callable[[], Value]) -> Value:
@@ -143,11 +142,11 @@ class GeneratorValue(Value):
             self.frame, self.started = None, True
             if issubclass(raised.cls, StopIteration) and not BYTECODE_DECIDES:
                 raised = stop_iteration_error(tracer, raised)
-            raise Observed(raised)
+            raise Raised(raised)
         frame.push(ConstantValue(None))  # CPython sends None along with the exception
-        return self._run(tracer, frame, Observed(raised))
+        return self._run(tracer, frame, Raised(raised))
 
-    def _run(self, tracer: Tracer, frame: Frame, thrown: Observed | None = None) -> Value:
+    def _run(self, tracer: Tracer, frame: Frame, thrown: Raised | None = None) -> Value:
         self.running = True
         tracer.handling.append(self._handled)
         try:
@@ -155,10 +154,10 @@ class GeneratorValue(Value):
                 thrown.value.chain(tracer, context=self._handled)
                 frame.throw_in(thrown)
             signal = frame.run()
-        except Observed as observed:
+        except Raised as observed:
             self.frame = None
             if issubclass(observed.value.cls, StopIteration):
-                raise Observed(stop_iteration_error(tracer, observed.value)) from None
+                raise Raised(stop_iteration_error(tracer, observed.value)) from None
             raise
         finally:
             self._handled = tracer.handling.pop()
@@ -175,8 +174,6 @@ class GeneratorValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
         return class_attribute(tracer, self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -272,8 +269,6 @@ def check_abandoned(tracer: Tracer, kept: Iterable[Value]) -> None:
 
 def _reached(roots: Iterable[Value]) -> set[int]:
     """What the program builds, by id."""
-    from bothways.capture.emit import resolve
-
     pending = [resolve(root) for root in roots]
     found: set[int] = set()
     while pending:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import torch.fx
 
 from bothways.capture.sources import Attr
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.hooks import on_tensor, register
 from bothways.capture.values.moments import Moment, act_at, result_of
 from bothways.capture.values.tensors import TensorValue
 from bothways.runtime.hooks import hold_grad_fn
@@ -58,15 +60,11 @@ class GradFnValue(Value):
         return self._fake
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in HOOKS or name == "name":
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values.hooks import on_tensor, register
-
         if name in HOOKS:
             self.moment.watch_node()
             return register(tracer, on_tensor(self.moment, HOOKS[name]), [*args, *kwargs.values()])

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bothways import torch_compat
 from bothways.capture import protocols
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.moments import Moment, act_at, result_of
@@ -91,10 +92,8 @@ class HandleEvent(Event):
     """A registration, which is also the handle that captured code got for it."""
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in ("remove", "__enter__", "__exit__"):
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -150,9 +149,7 @@ class Registration(HandleEvent):
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
         if emitter.tracer.fullgraph and self.place.captured:
-            from bothways.capture.compiled_hooks import HookSite
-
-            return f"{emitter.inject(HookSite(), 'compiled_hook')}({text})"
+            return f"{emitter.inject(linked.HookSite(), 'compiled_hook')}({text})"
         return text
 
     def _moment_before(self) -> torch.fx.Node:

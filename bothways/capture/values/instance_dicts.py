@@ -10,12 +10,12 @@ from bothways.capture.sources import Attr, Item, Source
 from bothways.capture.values.attributes import C_FIELDS, class_attribute, is_data_descriptor, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.dicts import DictValue
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
     from bothways.capture.protocols import Operator
     from bothways.capture.tracer import Tracer
-    from bothways.capture.values.dicts import DictValue
     from bothways.capture.values.functions import FunctionValue
     from bothways.capture.values.objects import ObjectValue
 
@@ -36,8 +36,6 @@ class InstanceDict(Value):
 
     def snapshot(self, tracer: Tracer) -> DictValue:
         """The whole dictionary as a new one; relies on the names and their order."""
-        from bothways.capture.values.dicts import DictValue
-
         owner = self.owner
         content: dict[str, Value | None] = {}
         if owner.source is not None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
-from bothways.capture.values.attributes import lookup
+from bothways.capture.standins import sequences
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.containers import ListValue, TupleValue
@@ -37,9 +38,7 @@ class IteratorValue(Value):
         return self
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         return call_from_table(tracer, self, {}, iter(()), name, args, kwargs)
@@ -385,7 +384,7 @@ _SELF = (lambda self: self).__code__.co_code
 def taken_along(emitter: Emitter, iterator: Value) -> str:
     """An iterator as an argument of one that takes from it, which asks for its iterator once more."""
     iterator = iterator.realize()
-    found = lookup(iterator.python_type(), "__iter__")
+    found = linked.lookup_attribute(iterator.python_type(), "__iter__")
     if isinstance(found, types.FunctionType) and found.__code__.co_code != _SELF:
         what = iterator.describe()
         emitter.tracer.stop("escape", f"cannot rebuild an iterator over {what}, which has an __iter__ of its own")
@@ -409,8 +408,6 @@ def reversed_iterator(tracer: Tracer, value: Value) -> Value:
     if hasattr(kind, "__reversed__"):
         return protocols.call_attr(tracer, value, "__reversed__").realize()
     if hasattr(kind, "__len__") and hasattr(kind, "__getitem__"):
-        from bothways.capture.standins import sequences
-
         return tracer.inline(_function(sequences.reverse_by_index), [value], {})
     tracer.throw(TypeError, f"{kind.__name__!r} object is not reversible")
 

@@ -11,8 +11,10 @@ import types
 from typing import TYPE_CHECKING
 
 from bothways.capture.sources import Injected
+from bothways.capture.values import linked
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.constants import ConstantValue, constant_value, is_constant_type
+from bothways.capture.values.containers import TupleValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -41,13 +43,9 @@ def known_key(tracer: Tracer, key: object) -> Value:
     if is_constant_type(type(key)):
         return ConstantValue(key)
     if type(key) is tuple:
-        from bothways.capture.values.containers import TupleValue
-
         return TupleValue([known_key(tracer, item) for item in key])
     if type(key) is frozenset:
-        from bothways.capture.values.sets import SetValue
-
-        return SetValue.of(tracer, [known_key(tracer, item) for item in key], frozenset)
+        return linked.SetValue.of(tracer, [known_key(tracer, item) for item in key], frozenset)
     if isinstance(key, _LIBRARY_TYPES):
         return constant_value(key, tracer)
     return tracer.look_at(key, injected(tracer, key))

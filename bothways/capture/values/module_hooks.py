@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bothways import torch_compat
 from bothways.capture.sources import Attr, Item
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.grad_fns import GradFnValue
@@ -101,9 +102,7 @@ class BackwardHooks(Value):
         return BackwardHooks
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
-        return BoundBuiltin(self, name)
+        return linked.BoundBuiltin(self, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "enter":
@@ -263,9 +262,7 @@ for _method in REGISTERING:
 
 def _register(tracer: Tracer, module: Value, method: str, args: Args, kwargs: Kwargs) -> Value:
     """Register a backward hook on a module from outside; what the function calls later has it."""
-    from bothways.capture.values.modules import ModuleValue
-
-    if not isinstance(module, ModuleValue) or module.source is None:
+    if not isinstance(module, linked.ModuleValue) or module.source is None:
         tracer.stop("hook", f"a backward hook is registered on {module.describe()}, which was made inside")
     kinds, known = REGISTERING[method], kinds_registered(module)
     if kinds.full or kinds.last:

@@ -15,9 +15,12 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture import protocols
 from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.standins.modules import call_with_hooks
 from bothways.capture.values.attributes import MISSING, lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.dicts import DictValue
 from bothways.capture.values.module_hooks import BackwardHooks, Kinds, kinds_on
 from bothways.capture.values.objects import ObjectValue
 
@@ -141,10 +144,6 @@ class ModuleValue(ObjectValue):
         self._stop_at_first_call(tracer)
         backward = kinds_on(tracer, self)
         if self._has_forward_hooks(tracer) or backward != Kinds():
-            from bothways.capture.standins.modules import call_with_hooks
-            from bothways.capture.values.containers import TupleValue
-            from bothways.capture.values.dicts import DictValue
-
             packed = DictValue.from_pairs(tracer, [(ConstantValue(k), v) for k, v in kwargs.items()])
             hooks = ConstantValue(None) if backward == Kinds() else BackwardHooks(self, backward)
             return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed, hooks], {})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture import policy
 from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.values import linked
 from bothways.capture.values.attributes import is_data_descriptor, lookup
 from bothways.capture.values.base import Value
 
@@ -54,14 +55,12 @@ class NamespaceValue(Value):
 
     def _definition(self, tracer: Tracer, name: str) -> Value:
         """What a library's module has; where its class computes it, that is a setting, which may change."""
-        from bothways.capture.wrap import library_value
-
         cls = type(self.module)
         if cls is not types.ModuleType and is_data_descriptor(lookup(cls, name)) and name != "__dict__":
             source = tracer.inject(self.module, self.module.__name__)
             return tracer.wrap(tracer.run_const(getattr, self.module, name), Attr(source, name))
         try:
-            return library_value(tracer, tracer.run_const(getattr, self.module, name))
+            return linked.library_value(tracer, tracer.run_const(getattr, self.module, name))
         finally:  # that it is not there is read, too
             tracer.definitions.name(self.module.__name__, self.module.__dict__, name)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways.capture import protocols
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_value
 from bothways.symbols import SYMBOLIC, Real, RealNode, expression_of
@@ -90,8 +92,6 @@ class NumberValue(Value):
 
     def _plainly(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         """The operation on the numbers of this call."""
-        from bothways.capture import protocols
-
         if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES)):
             return None
         known = ConstantValue(other.constant()) if isinstance(other, NumberValue) else other
@@ -189,11 +189,8 @@ def extreme_of(name: str, left: Value, right: Value) -> Value | None:
 
 def specialise_sizes(tracer: Tracer, tensor: Value, dims: Value | None = None) -> Value:
     """``mark_static`` inside of a compiled function: the sizes are those of this call from here on."""
-    from bothways.capture import protocols
-    from bothways.capture.values.tensors import TensorValue
-
     tensor = tensor.realize()
-    if not isinstance(tensor, TensorValue):
+    if not isinstance(tensor, linked.TensorValue):
         tracer.stop("call_unknown", f"{tensor.describe()} has no sizes to be static")
     chosen = None if dims is None else protocols.as_constant(tracer, dims)
     shape = tensor.fake.shape

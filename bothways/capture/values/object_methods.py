@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bothways.capture import protocols
+from bothways.capture.values import linked
 from bothways.capture.values.attributes import lookup
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.class_guards import guard_class_attribute
@@ -24,8 +25,6 @@ _REPR_WRAPPERS = frozenset((dataclasses.__file__, reprlib.__file__))
 
 def call_repr(tracer: Tracer, owner: ObjectValue) -> Value | None:
     """``__repr__`` written in Python, or None; the wrapper that asks for the object's address is looked through."""
-    from bothways.capture.wrap import library_value
-
     found = lookup(owner.cls, "__repr__")
     code = getattr(found, "__code__", None)
     if code is None or code.co_filename not in _REPR_WRAPPERS or not hasattr(found, "__wrapped__"):
@@ -35,7 +34,7 @@ def call_repr(tracer: Tracer, owner: ObjectValue) -> Value | None:
     guard_class_attribute(tracer, owner.cls, "__repr__", found)
     owner.printing = True
     try:
-        return protocols.call(tracer, library_value(tracer, found.__wrapped__), [owner])
+        return protocols.call(tracer, linked.library_value(tracer, found.__wrapped__), [owner])
     finally:
         owner.printing = False
 

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture import policy, protocols
 from bothways.capture.guards import WeakIdentity
 from bothways.capture.overrides import has_handler
+from bothways.capture.raised import Raised
 from bothways.capture.sources import Attr, Source
+from bothways.capture.standins.sequences import iterate_by_index
+from bothways.capture.values import linked, object_methods
 from bothways.capture.values.attributes import (
     C_FIELDS,
     C_METHODS,
@@ -29,7 +32,10 @@ from bothways.capture.values.attributes import (
 )
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.classes import ClassValue
 from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.instance_dicts import InstanceDict
+from bothways.capture.values.object_methods import call_repr
 from bothways.source_text import described, is_plain_name
 
 if TYPE_CHECKING:
@@ -91,36 +97,27 @@ class ObjectValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.tracer import Observed
-        from bothways.capture.wrap import library_value
-
         custom = lookup(self.cls, "__getattribute__")
         try:
             if isinstance(custom, types.FunctionType):
                 guard_class_attribute(tracer, self.cls, "__getattribute__", custom)
-                return protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name)])
+                return protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name)])
             return self.generic_get_attr(tracer, name)
-        except Observed as observed:
+        except Raised as observed:
             fallback = lookup(self.cls, "__getattr__")
             if fallback is MISSING or not issubclass(observed.value.python_type(), AttributeError):
                 raise
             return self.missing_attr(tracer, name, fallback)
 
     def missing_attr(self, tracer: Tracer, name: str, fallback: Any) -> Value:
-        from bothways.capture.wrap import library_value
-
         guard_class_attribute(tracer, self.cls, "__getattr__", fallback)
-        return protocols.call(tracer, library_value(tracer, fallback), [self, ConstantValue(name)])
+        return protocols.call(tracer, linked.library_value(tracer, fallback), [self, ConstantValue(name)])
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
         """``object.__getattribute__``."""
-        from bothways.capture.values.classes import ClassValue
-
         if name == "__class__":
             return ClassValue.of(tracer, self.cls)
         if name == "__dict__" and self._has_dict():
-            from bothways.capture.values.instance_dicts import InstanceDict
-
             return InstanceDict(self)
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is not MISSING and is_data_descriptor(attribute):
@@ -172,24 +169,20 @@ class ObjectValue(Value):
         return lookup(self.payload.python_type(), name) is lookup(self.cls, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        from bothways.capture.wrap import library_value
-
         custom = lookup(self.cls, "__setattr__")
         if isinstance(custom, types.FunctionType):
             guard_class_attribute(tracer, self.cls, "__setattr__", custom)
-            protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name), value])
+            protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name), value])
         else:
             self.generic_set_attr(tracer, name, value)
 
     def generic_set_attr(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """``object.__setattr__``, and ``object.__delattr__`` when value is None."""
-        from bothways.capture.wrap import library_value
-
         if name in ("__class__", "__dict__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is not MISSING and is_data_descriptor(attribute) and not isinstance(attribute, C_FIELDS):
-            self._set_through(tracer, name, attribute, value, library_value)
+            self._set_through(tracer, name, attribute, value, linked.library_value)
             return
         if not self._has_dict() and not isinstance(attribute, C_FIELDS):
             complaint = "has no attribute {!r}" if attribute is MISSING else "attribute {!r} is read-only"
@@ -243,12 +236,10 @@ class ObjectValue(Value):
         protocols.call(tracer, wrap(tracer, function), [descriptor, self, *([value] if value is not None else [])])
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        from bothways.capture.wrap import library_value
-
         custom = lookup(self.cls, "__delattr__")
         if isinstance(custom, types.FunctionType):
             guard_class_attribute(tracer, self.cls, "__delattr__", custom)
-            protocols.call(tracer, library_value(tracer, custom), [self, ConstantValue(name)])
+            protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name)])
         else:
             self.generic_set_attr(tracer, name, None)
 
@@ -275,8 +266,6 @@ class ObjectValue(Value):
         return protocols.call(tracer, method, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.values import object_methods
-
         handler = object_methods.HANDLERS.get(name)
         own = lookup(self.cls, name)
         is_object_method = own is getattr(object, name, MISSING) or name == "__init_subclass__"
@@ -325,8 +314,6 @@ class ObjectValue(Value):
         if self.payload is not None:
             return self.payload.iterate(tracer)
         if lookup(self.cls, "__getitem__") is not MISSING:
-            from bothways.capture.standins.sequences import iterate_by_index
-
             return tracer.inline(iterate_by_index, [self], {})
         return super().iterate(tracer)
 
@@ -397,8 +384,6 @@ class ObjectValue(Value):
         return self._payload_or(tracer, super().unary, "unary", function, method)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        from bothways.capture.values.object_methods import call_repr
-
         names = ("__repr__",) if conversion == "repr" else ("__str__", "__repr__")
         for name in names:
             result = call_repr(tracer, self) if name == "__repr__" else self.special(tracer, name)
@@ -428,14 +413,10 @@ class ObjectValue(Value):
         return self.cls.__name__.lower()
 
     def rebuild_empty(self, emitter: Emitter) -> str:
-        from bothways.capture.values.construction import rebuild_new
-
-        return rebuild_new(self, emitter)
+        return linked.rebuild_new(self, emitter)
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        from bothways.capture.values.construction import fill_payload
-
-        fill_payload(self, emitter, name)
+        linked.fill_payload(self, emitter, name)
         for attribute, value in self.attrs.items():
             if value is not None:
                 emitter.build(self._store(name, attribute, emitter.rebuild(value)))

@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture import protocols
+from bothways.capture.emit import changes, stores
 from bothways.capture.sources import Attr, Injected, Item, Source
+from bothways.capture.values import linked
 from bothways.capture.values.attributes import class_attribute
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.dicts import DictValue
 from bothways.errors import Unsupported
 from bothways.source_text import is_plain_name
 
@@ -69,9 +73,6 @@ class PartialValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.containers import TupleValue
-        from bothways.capture.values.dicts import DictValue
-
         if name == "func":
             return self.function
         if name == "args":
@@ -128,14 +129,10 @@ class PartialValue(Value):
     rebuild_empty = rebuild
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        from bothways.capture.emit import stores
-
         for statement in stores(emitter, name, self.attrs):
             emitter.build(statement)
 
     def emit_effects(self, emitter: Emitter) -> None:
-        from bothways.capture.emit import changes
-
         assert self.source is not None
         name = emitter.read(self.source)
         for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
@@ -162,8 +159,6 @@ class CachedFunction(Value):
         return f"the cached function {self.obj.__name__}"
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.wrap import library_value
-
         positional = [self._argument(tracer, arg) for arg in args]
         keywords = {name: self._argument(tracer, arg) for name, arg in kwargs.items()}
         assert self.source is not None
@@ -181,7 +176,7 @@ class CachedFunction(Value):
                 raise failure
             tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
         # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
-        return library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
+        return linked.library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
 
     def _argument(self, tracer: Tracer, arg: Value) -> Any:
         """A constant, or an object that is a fact of the program: what another cached function has given."""

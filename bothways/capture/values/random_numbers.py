@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture import policy
 from bothways.capture.sources import Source, path_step
-from bothways.capture.values import builtin_table, torch_functions
+from bothways.capture.values import builtin_table, linked, torch_functions
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments
 from bothways.capture.values.numbers import number_value
@@ -83,10 +83,8 @@ class RandomValue(Value):
         return self
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in DRAWS or name in STATE:
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -197,9 +195,7 @@ def _of_module(function: Any) -> builtin_table.Handler:
     """A method in C of the generator that the module ``random`` has."""
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        from bothways.capture.wrap import library_value
-
-        owner = library_value(tracer, function.__self__)
+        owner = linked.library_value(tracer, function.__self__)
         return owner.call_method(tracer, function.__name__, args, kwargs)
 
     return handler

@@ -18,7 +18,9 @@ from bothways import torch_compat
 from bothways.capture import policy, protocols
 from bothways.capture.emit import resolve
 from bothways.capture.sources import Attr, Item, Source
+from bothways.capture.standins.contexts import decorate
 from bothways.capture.values.base import Args, Kwargs, LazyValue, Value
+from bothways.capture.values.builtins import BoundBuiltin
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import CellValue, FunctionValue
 from bothways.capture.values.reach import habits_of, keeps_apart
@@ -163,8 +165,6 @@ class DisabledHooks(Value):
         return contextlib._GeneratorContextManager
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in ("__enter__", "__exit__"):
             return BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
@@ -183,8 +183,6 @@ class DisabledHooks(Value):
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """Used as a decorator."""
-        from bothways.capture.standins.contexts import decorate
-
         return tracer.inline(decorate, [self, *args], kwargs)
 
 

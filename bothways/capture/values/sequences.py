@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bothways.capture import protocols
 from bothways.capture.sources import BaseItem, Item, Source
+from bothways.capture.values import linked
 from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.methods import reject_attribute
@@ -134,20 +135,16 @@ class SequenceValue(Value):
         return any(protocols.equal(tracer, element, item) for element in self.known_items())
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         reject_attribute(tracer, self, name)
 
     def subscript(self, tracer: Tracer, key: Value) -> int | slice:
         """A subscript as Python's sequences take it."""
-        from bothways.capture.values.containers import SliceValue
-
         key = key.realize()
         known = isinstance(key, ConstantValue) and hasattr(key.content, "__index__")
-        if not known and not isinstance(key, SliceValue) and not hasattr(key.python_type(), "__index__"):
+        if not known and not isinstance(key, linked.SliceValue) and not hasattr(key.python_type(), "__index__"):
             tracer.throw(TypeError, self._bad_index(key.python_type().__name__))
         index: int | slice = protocols.index_constant(tracer, key)
         return index

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bothways.capture import protocols
 from bothways.capture.sources import Source
 from bothways.capture.values import keys as key_values
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.iterators import SetIterator
 from bothways.capture.values.methods import Method, call_from_table, none, reject_attribute
 from bothways.capture.values.sequences import content
 
@@ -88,9 +90,7 @@ class SetValue(Value):
         return frozenset(self.keys)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.attributes import class_attribute
-
-        return class_attribute(tracer, self, name)
+        return linked.class_attribute(tracer, self, name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         reject_attribute(tracer, self, name)
@@ -198,8 +198,6 @@ class SetValue(Value):
     # Slots.
 
     def iterate(self, tracer: Tracer) -> Value:
-        from bothways.capture.values.iterators import SetIterator
-
         return SetIterator(self)
 
     def length(self, tracer: Tracer) -> int:

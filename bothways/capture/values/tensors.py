@@ -16,6 +16,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture import protocols
+from bothways.capture.emit import changes, stores
 from bothways.capture.fakes import Fake, fake_like
 from bothways.capture.guards import WeakIdentity
 from bothways.capture.overrides import (
@@ -29,8 +30,10 @@ from bothways.capture.overrides import (
     slot,
 )
 from bothways.capture.sources import Attr, Source
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue, constant_value
+from bothways.capture.values.classes import ClassValue
+from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import TupleValue
 from bothways.capture.values.numbers import NumberValue
 from bothways.capture.values.places import selected, written
@@ -174,9 +177,6 @@ class TensorValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-        from bothways.capture.values.classes import ClassValue
-
         if name in LATER:
             tracer.asked.add(name)
         if name in ABOUT_HISTORY:
@@ -200,7 +200,7 @@ class TensorValue(Value):
         if name == "__class__":
             return ClassValue.of(tracer, self.cls)
         if name in STOPS or callable(getattr(torch.Tensor, name, None)):
-            return BoundBuiltin(self, name)
+            return linked.BoundBuiltin(self, name)
         if hasattr(torch.Tensor, name):
             tracer.stop("attribute_unknown", f"cannot read Tensor.{name}")
         if hasattr(self.cls, name):
@@ -251,8 +251,6 @@ class TensorValue(Value):
             # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
             tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
         if name in METADATA_METHODS:
-            from bothways.capture.values.constants import constant_arguments
-
             positional, keywords = constant_arguments(tracer, args, kwargs)
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name == "__len__":
@@ -262,9 +260,7 @@ class TensorValue(Value):
         if name in STOPS:
             tracer.stop(*STOPS[name])
         if name in HOOK_METHODS:
-            from bothways.capture.values.hooks import register_on_tensor
-
-            return register_on_tensor(tracer, self, name, [*args, *kwargs.values()])
+            return linked.register_on_tensor(tracer, self, name, [*args, *kwargs.values()])
         if name in _STATE_QUERIES:
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
@@ -276,9 +272,7 @@ class TensorValue(Value):
         return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
 
     def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
-        from bothways.capture.values.objects import ObjectValue
-
-        is_object = isinstance(other, ObjectValue) and other.payload is None
+        is_object = isinstance(other, linked.ObjectValue) and other.payload is None
         if not tracer.overrides.leaves_tensors_alone or is_object:
             result = call_special(tracer, self, op.reflected if reflected else op.method, [other])
             if result is not PASSED:
@@ -380,16 +374,12 @@ class TensorValue(Value):
     rebuild_empty = rebuild
 
     def fill(self, emitter: Emitter, name: str) -> None:
-        from bothways.capture.emit import stores
-
         if self._is_reclassed:
             emitter.build(f"{name}.__class__ = {emitter.inject(self.cls, self.cls.__name__)}")
         for statement in stores(emitter, name, self.attrs):
             emitter.build(statement)
 
     def emit_effects(self, emitter: Emitter) -> None:
-        from bothways.capture.emit import changes
-
         assert self.source is not None and self.obj is not None
         name = emitter.read(self.source)
         for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
@@ -449,9 +439,7 @@ def _grad(tracer: Tracer, value: TensorValue) -> Value:
 
 
 def _grad_fn(tracer: Tracer, value: TensorValue) -> Value:
-    from bothways.capture.values.grad_fns import grad_fn_of
-
-    return grad_fn_of(tracer, value)
+    return linked.grad_fn_of(tracer, value)
 
 
 def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:

@@ -15,23 +15,11 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.sources import Source
-from bothways.capture.values import (  # noqa: F401  they fill the table of handlers
-    anomaly,
-    assumptions,
-    data_checks,
-    data_numbers,
-    data_sizes,
-    function_modes,
-    hooks,
-    optimizer_steps,
-    saved_tensors,
-    settings,
-    stretches,
-    tensor_state,
-    tensor_subclasses,
-)
+from bothways.capture.standins.contexts import decorate
 from bothways.capture.values.base import Args, Kwargs, Value
+from bothways.capture.values.builtins import BoundBuiltin
 from bothways.capture.values.constants import ConstantValue, constant_arguments
+from bothways.capture.values.functions import FunctionValue
 from bothways.capture.values.torch_functions import handles
 from bothways.source_text import with_article
 
@@ -100,17 +88,12 @@ class ContextValue(Value):
             self.context.leave(self._entered.pop()[1])
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        from bothways.capture.values.builtins import BoundBuiltin
-
         if name in ("__enter__", "__exit__"):
             return BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """Used as a decorator."""
-        from bothways.capture.standins.contexts import decorate
-        from bothways.capture.values.functions import FunctionValue
-
         function = args[0].realize()
         if not isinstance(function, FunctionValue) or function.code.co_flags & inspect.CO_GENERATOR:
             tracer.stop("call_unknown", f"a context manager decorates {function.describe()}")

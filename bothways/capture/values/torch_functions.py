@@ -18,10 +18,15 @@ import torch
 from bothways import torch_compat
 from bothways.capture import policy, protocols
 from bothways.capture.overrides import PASSED, PLAIN_CLASSES, overridden
+from bothways.capture.standins.contexts import decorate, decorate_with_factory
+from bothways.capture.standins.optimizers import addcdiv_by_tensors, lerp_by_tensor, powers_of_tensor
+from bothways.capture.values import linked
 from bothways.capture.values.base import Args, Kwargs, Value
 from bothways.capture.values.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.containers import TupleValue
+from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.capture.values.numbers import NumberValue, OpenTruth
+from bothways.capture.values.partials import PartialValue
 from bothways.capture.values.tensors import TensorValue
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
@@ -202,8 +207,6 @@ HANDLERS.update({function: _answer(content) for function, content in CONSTANT_AN
 
 @handles(functools.partial)
 def _partial(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values.partials import PartialValue
-
     return PartialValue.make(tracer, args, kwargs)
 
 
@@ -214,24 +217,18 @@ def _is_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(inspect.signature)
 def _signature(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values.functions import FunctionValue, MethodValue
-    from bothways.capture.wrap import library_value
-
     given = args[0].realize() if args else None
     function = given.function.realize() if isinstance(given, MethodValue) else given
     if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
         tracer.stop("call_unknown", "inspect.signature is asked about something else than a function")
     function.hash_key(tracer)  # defaults and annotations belong to the very function
     bound = function.function if given is function else types.MethodType(function.function, object())
-    return library_value(tracer, tracer.run_const(inspect.signature, bound))
+    return linked.library_value(tracer, tracer.run_const(inspect.signature, bound))
 
 
 @handles(torch_compat.context_decorator)
 def _context_decorator(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``@torch.no_grad()`` on a function defined inside: PyTorch's own way inspects what it decorates."""
-    from bothways.capture.standins.contexts import decorate, decorate_with_factory
-    from bothways.capture.values.functions import FunctionValue, MethodValue
-
     context, function = args[0].realize(), args[1].realize()
     if not isinstance(function, FunctionValue) or function.code.co_flags & inspect.CO_GENERATOR:
         tracer.stop("call_unknown", f"a context manager decorates {function.describe()}")
@@ -266,12 +263,10 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.APPLY_FUNCTION)
 def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.values.autograd_functions import apply
-
     tracer.overrides.refuse_modes(tracer, "a custom function")
     if any(isinstance(arg, TensorValue) and arg.cls not in PLAIN_CLASSES for arg in (arg.realize() for arg in args)):
         tracer.stop("tensor_subclass", "a custom function is given a tensor of a class of the user's")
-    return apply(tracer, args, kwargs)
+    return linked.apply_autograd_function(tracer, args, kwargs)
 
 
 @handles(trace_wrapped)
@@ -304,8 +299,6 @@ def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.foreach_addcdiv_)
 def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.standins.optimizers import addcdiv_by_tensors
-
     by_tensors = len(args) == 4 and any(isinstance(value.realize(), TensorValue) for value in args[3].realize().parts())
     if by_tensors:
         return tracer.inline(addcdiv_by_tensors, args, kwargs)
@@ -314,8 +307,6 @@ def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.foreach_lerp_)
 def _foreach_lerp_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.standins.optimizers import lerp_by_tensor
-
     if len(args) == 3 and isinstance(args[2].realize(), TensorValue):
         return tracer.inline(lerp_by_tensor, args, kwargs)
     return call_in_graph(tracer, torch_compat.foreach_lerp_, args, kwargs)
@@ -323,8 +314,6 @@ def _foreach_lerp_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch_compat.foreach_pow)
 def _foreach_pow(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    from bothways.capture.standins.optimizers import powers_of_tensor
-
     if len(args) == 2 and isinstance(args[0].realize(), TensorValue):
         return tracer.inline(powers_of_tensor, args, kwargs)
     return call_in_graph(tracer, torch_compat.foreach_pow, args, kwargs)

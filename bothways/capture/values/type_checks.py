@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture import protocols
+from bothways.capture.values import linked
 from bothways.capture.values.base import NotConstant, Value
 from bothways.capture.values.constants import ConstantValue
+from bothways.capture.values.containers import TupleValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -54,8 +56,6 @@ def _is_subclass(tracer: Tracer, cls: type, parent: Any) -> bool:
 
 def _classes(tracer: Tracer, classes: Value, function: str) -> Iterator[Any]:
     """The classes in a class, a union or a nested tuple of them, one at a time as Python looks at them."""
-    from bothways.capture.values.containers import TupleValue
-
     classes = classes.realize()
     if isinstance(classes, TupleValue):
         for item in classes.known_items():
@@ -87,8 +87,6 @@ def _has_members(tracer: Tracer, value: Value, protocol: Any) -> bool:
 
 
 def _is_instance(tracer: Tracer, value: Value, cls: Any) -> bool:
-    from bothways.capture.wrap import library_value
-
     check = type(cls).__instancecheck__
     if getattr(cls, "_is_protocol", False):
         return _has_members(tracer, value, cls)
@@ -97,6 +95,7 @@ def _is_instance(tracer: Tracer, value: Value, cls: Any) -> bool:
     if isinstance(value, ConstantValue):
         return bool(tracer.run_const(isinstance, value.content, cls))
     if isinstance(check, types.FunctionType):
-        verdict = protocols.call(tracer, library_value(tracer, check), [library_value(tracer, cls), value])
+        asked = linked.library_value(tracer, check)
+        verdict = protocols.call(tracer, asked, [linked.library_value(tracer, cls), value])
         return protocols.truth(tracer, verdict)
     tracer.stop("call_unknown", f"cannot tell whether {value.describe()} is an instance of {cls.__name__}")

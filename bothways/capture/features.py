@@ -1,0 +1,95 @@
+"""Everything capture knows how to handle: one import for each feature, which fills the tables, and the links between.
+
+Loading all of it with the package matters: a process that forks while another thread loads a module waits for ever.
+"""
+
+from __future__ import annotations
+
+from bothways.capture import compiled_hooks, opcodes, protocols
+from bothways.capture.calls import call_function
+from bothways.capture.calls import inline as inline_call
+from bothways.capture.capture import capture as capture_function
+from bothways.capture.compiled_hooks import HookSite
+from bothways.capture.opcodes import handler_table
+from bothways.capture.standins import modules, sequences
+from bothways.capture.values import (
+    anomaly,
+    assumptions,
+    autograd_functions,
+    builtin_functions,
+    builtin_types,
+    data_checks,
+    data_numbers,
+    data_sizes,
+    dict_methods,
+    formatting,
+    function_modes,
+    hooks,
+    instance_dicts,
+    linked,
+    object_methods,
+    optimizer_steps,
+    partials,
+    saved_tensors,
+    settings,
+    stretches,
+    tensor_state,
+    tensor_subclasses,
+    torch_contexts,
+)
+from bothways.capture.values.assumptions import takes_for_granted
+from bothways.capture.values.attributes import MISSING, class_attribute, is_data_descriptor
+from bothways.capture.values.attributes import lookup as lookup_attribute
+from bothways.capture.values.autograd_functions import apply as apply_autograd_function
+from bothways.capture.values.builtins import BoundBuiltin, BuiltinValue
+from bothways.capture.values.classes import ClassValue
+from bothways.capture.values.construction import (
+    CLASS_METHODS,
+    BaseMethod,
+    ClassMethodCall,
+    construct,
+    fill_payload,
+    rebuild_new,
+)
+from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.dict_methods import METHODS as DICT_METHODS
+from bothways.capture.values.dict_views import DictIterator
+from bothways.capture.values.dicts import DictValue
+from bothways.capture.values.formatting import format_text, text_binary
+from bothways.capture.values.generators import GeneratorValue, stop_iteration_error
+from bothways.capture.values.grad_fns import grad_fn_of
+from bothways.capture.values.hooks import register_on_tensor
+from bothways.capture.values.instance_dicts import InstanceDict
+from bothways.capture.values.iterators import ListIterator, RangeIterator, ReversedListIterator, SequenceIterator
+from bothways.capture.values.modules import ModuleValue
+from bothways.capture.values.numbers import NumberValue
+from bothways.capture.values.objects import ObjectValue
+from bothways.capture.values.sets import SetValue
+from bothways.capture.values.settings import call_device
+from bothways.capture.values.tensors import TensorValue
+from bothways.capture.wrap import COMPILED, library_value
+
+# Each adds its rows to the tables when it is loaded.
+FEATURES = (
+    anomaly, assumptions, autograd_functions, builtin_functions, builtin_types, compiled_hooks, data_checks,
+    data_numbers, data_sizes, dict_methods, formatting, function_modes, hooks, instance_dicts, modules, object_methods,
+    opcodes, optimizer_steps, partials, saved_tensors, sequences, settings, stretches, tensor_state, tensor_subclasses,
+    torch_contexts,
+)  # fmt: skip
+
+linked.link(
+    BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
+    COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
+    DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, HookSite=HookSite,
+    InstanceDict=InstanceDict, ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING,
+    ModuleValue=ModuleValue, NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
+    ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
+    SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
+    apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
+    capture_function=capture_function, class_attribute=class_attribute, construct=construct,
+    fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
+    lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
+    register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
+    takes_for_granted=takes_for_granted, text_binary=text_binary,
+)
