@@ -13,7 +13,7 @@ from fake_checking import describe
 from sizing import BACKENDS, agree
 
 import bothways
-from bothways.capture.outlines import OUTLINES, scaled
+from bothways.capture.shapes.outlines import OUTLINES, scaled
 from bothways.fake import NotThin, ThinMode, thin_like
 from bothways.torch_compat import tree_map_only
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import bothways
-from bothways.capture.instructions import decode, exception_table
-from bothways.capture.opcodes import VERSIONS, handler_table
-from bothways.capture.opcodes.common import unknown_opcode
+from bothways.capture.bytecode.instructions import decode, exception_table
+from bothways.capture.bytecode.opcodes import VERSIONS, handler_table
+from bothways.capture.bytecode.opcodes.common import unknown_opcode
 from bothways.errors import Unsupported
 
 # What the compiler uses between its own passes, and what only the interpreter itself puts into code.

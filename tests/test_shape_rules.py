@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from bothways.capture import shape_rules
-from bothways.capture.fakes import Fake, fake_like
-from bothways.capture.shape_rules import _TABLE, predict
+from bothways.capture.shapes import shape_rules
+from bothways.capture.shapes.fakes import Fake, fake_like
+from bothways.capture.shapes.shape_rules import _TABLE, predict
 
 SHAPES = [(2, 3), (3,), (2, 1), (4, 2, 3), (), (1,), (0, 3), (2, 3, 4, 5)]
 

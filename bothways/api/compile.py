@@ -16,7 +16,7 @@ from bothways import torch_compat
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, lookup_backend
 from bothways.capture.capture import capture
-from bothways.capture.render import inner_names
+from bothways.capture.program.render import inner_names
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.runtime.compiled import Options, compiled_function, reset_all
 from bothways.runtime.dispatcher import is_compiled

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways.capture import policy, standins
-from bothways.capture.interpreter import Frame
-from bothways.capture.policy import Treatment
-from bothways.capture.replaced import is_replaced
+from bothways.capture import standins
+from bothways.capture.bytecode.interpreter import Frame
+from bothways.capture.guards import policy
+from bothways.capture.guards.policy import Treatment
+from bothways.capture.guards.replaced import is_replaced
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
-from bothways.capture.values import linked, torch_functions
-from bothways.capture.values.base import Args, Kwargs, Value
-from bothways.capture.values.constants import ConstantValue, constant_arguments
-from bothways.capture.values.functions import CellValue
-from bothways.capture.values.numbers import specialise_sizes
-from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.core import linked
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.numbers import specialise_sizes
+from bothways.capture.values.tensors import torch_functions
+from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-    from bothways.capture.values.functions import FunctionValue
+    from bothways.capture.values.code.functions import FunctionValue
 
 # Wrappers that keep books for somebody else, the variable that holds what they wrap, and what is called with it
 # instead, if not the wrapped function itself. PyTorch's own compiler puts the first two around nn.Module's methods when

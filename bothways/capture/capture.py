@@ -18,24 +18,24 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture import opcodes
-from bothways.capture.endings import Ending, Return, Stop, leave_modes
-from bothways.capture.graph import Unrepeatable
-from bothways.capture.guards import Guard, distinct_template
-from bothways.capture.interpreter import Frame, Stopped
-from bothways.capture.overrides import without_class
-from bothways.capture.raised import Raised
-from bothways.capture.render import kept_by, render, render_guards, render_late
-from bothways.capture.replaced import replaced_below
-from bothways.capture.sources import Attr, Local, Source
-from bothways.capture.stack_labels import labels_of
+from bothways.capture.breaks.endings import Ending, Return, Stop, leave_modes
+from bothways.capture.bytecode import opcodes
+from bothways.capture.bytecode.interpreter import Frame, Stopped
+from bothways.capture.bytecode.stack_labels import labels_of
+from bothways.capture.guards.guards import Guard, distinct_template
+from bothways.capture.guards.replaced import replaced_below
+from bothways.capture.guards.sources import Attr, Local, Source
+from bothways.capture.overrides.overrides import without_class
+from bothways.capture.program.render import kept_by, render, render_guards, render_late
+from bothways.capture.recording.graph import Unrepeatable
 from bothways.capture.tracer import Tracer
-from bothways.capture.values.base import Value
-from bothways.capture.values.containers import TupleValue
-from bothways.capture.values.dicts import DictValue
-from bothways.capture.values.functions import FunctionValue, external_cell
-from bothways.capture.values.generators import check_abandoned
-from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.code.functions import FunctionValue, external_cell
+from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.generators.generators import check_abandoned
+from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.errors import Break, Position, Unsupported
 from bothways.runtime.listening import listening
 from bothways.runtime.program import Check, Program

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from bothways.backends.eager import eager
-from bothways.capture.render import inner_names
-from bothways.capture.values import linked
+from bothways.capture.program.render import inner_names
+from bothways.capture.values.core import linked
 from bothways.config import config
 from bothways.errors import Unsupported
 from bothways.runtime.compiled import CompiledFunction, Options

@@ -5,45 +5,42 @@ Loading all of it with the package matters: a process that forks while another t
 
 from __future__ import annotations
 
-from bothways.capture import compiled_hooks, opcodes, protocols
+from bothways.capture import compiled_hooks
+from bothways.capture.bytecode import opcodes
+from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
 from bothways.capture.capture import capture as capture_function
 from bothways.capture.compiled_hooks import HookSite
-from bothways.capture.opcodes import handler_table
 from bothways.capture.standins import modules, sequences
-from bothways.capture.values import (
-    anomaly,
-    assumptions,
-    autograd_functions,
-    builtin_functions,
-    builtin_types,
-    data_checks,
-    data_numbers,
-    data_sizes,
-    dict_methods,
-    formatting,
-    function_modes,
-    hooks,
-    instance_dicts,
-    linked,
-    object_methods,
-    optimizer_steps,
-    partials,
-    saved_tensors,
-    settings,
-    stretches,
-    tensor_state,
-    tensor_subclasses,
-    torch_contexts,
+from bothways.capture.values.autograd import autograd_functions
+from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
+from bothways.capture.values.code import formatting, instance_dicts, object_methods, partials
+from bothways.capture.values.code.attributes import MISSING, class_attribute, is_data_descriptor
+from bothways.capture.values.code.attributes import lookup as lookup_attribute
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.formatting import format_text, text_binary
+from bothways.capture.values.code.instance_dicts import InstanceDict
+from bothways.capture.values.collections import dict_methods
+from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.dict_methods import METHODS as DICT_METHODS
+from bothways.capture.values.collections.dict_views import DictIterator
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.iterators import (
+    ListIterator,
+    RangeIterator,
+    ReversedListIterator,
+    SequenceIterator,
 )
-from bothways.capture.values.assumptions import takes_for_granted
-from bothways.capture.values.attributes import MISSING, class_attribute, is_data_descriptor
-from bothways.capture.values.attributes import lookup as lookup_attribute
-from bothways.capture.values.autograd_functions import apply as apply_autograd_function
-from bothways.capture.values.builtins import BoundBuiltin, BuiltinValue
-from bothways.capture.values.classes import ClassValue
-from bothways.capture.values.construction import (
+from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
+from bothways.capture.values.hooks import hooks, saved_tensors, stretches
+from bothways.capture.values.hooks.grad_fns import grad_fn_of
+from bothways.capture.values.hooks.hooks import register_on_tensor
+from bothways.capture.values.nn import optimizer_steps
+from bothways.capture.values.nn.construction import (
     CLASS_METHODS,
     BaseMethod,
     ClassMethodCall,
@@ -51,22 +48,22 @@ from bothways.capture.values.construction import (
     fill_payload,
     rebuild_new,
 )
-from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
-from bothways.capture.values.dict_methods import METHODS as DICT_METHODS
-from bothways.capture.values.dict_views import DictIterator
-from bothways.capture.values.dicts import DictValue
-from bothways.capture.values.formatting import format_text, text_binary
-from bothways.capture.values.generators import GeneratorValue, stop_iteration_error
-from bothways.capture.values.grad_fns import grad_fn_of
-from bothways.capture.values.hooks import register_on_tensor
-from bothways.capture.values.instance_dicts import InstanceDict
-from bothways.capture.values.iterators import ListIterator, RangeIterator, ReversedListIterator, SequenceIterator
-from bothways.capture.values.modules import ModuleValue
-from bothways.capture.values.numbers import NumberValue
-from bothways.capture.values.objects import ObjectValue
-from bothways.capture.values.sets import SetValue
-from bothways.capture.values.settings import call_device
-from bothways.capture.values.tensors import TensorValue
+from bothways.capture.values.nn.modules import ModuleValue
+from bothways.capture.values.objects import builtin_functions, builtin_types
+from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
+from bothways.capture.values.objects.objects import ObjectValue
+from bothways.capture.values.tensors import (
+    assumptions,
+    data_checks,
+    data_numbers,
+    data_sizes,
+    tensor_state,
+    tensor_subclasses,
+)
+from bothways.capture.values.tensors.assumptions import takes_for_granted
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
+from bothways.capture.values.torch_state.settings import call_device
 from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.

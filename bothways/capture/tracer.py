@@ -12,30 +12,30 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bothways.capture.definitions import Definitions
-from bothways.capture.effects import Effects
-from bothways.capture.graph import GraphBuilder
-from bothways.capture.guards import Guard, GuardSet
-from bothways.capture.overrides import Overrides
-from bothways.capture.raised import Raised
+from bothways.capture.guards.guards import Guard, GuardSet
+from bothways.capture.guards.sources import Attr, Expression, Injected, Item, Source, WeakInjected
+from bothways.capture.overrides.overrides import Overrides
+from bothways.capture.recording.graph import GraphBuilder
 from bothways.capture.saved_tensors import SavedTensors
-from bothways.capture.sources import Attr, Expression, Injected, Item, Source, WeakInjected
-from bothways.capture.symbols import Symbols
-from bothways.capture.values.base import LazyValue, NotConstant, Value
-from bothways.capture.values.exceptions import new_exception
-from bothways.capture.values.functions import library_function
+from bothways.capture.shapes.symbols import Symbols
+from bothways.capture.values.code.functions import library_function
+from bothways.capture.values.core.base import LazyValue, NotConstant, Value
+from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.objects.exceptions import new_exception
 from bothways.capture.wrap import look_at
+from bothways.capture.writing.definitions import Definitions
+from bothways.capture.writing.effects import Effects
 from bothways.errors import UNKNOWN_POSITION, Break, Position, Unsupported
 from bothways.runtime.listening import heard
 from bothways.runtime.size_history import SizeHistory
 from bothways.source_text import identifier, printable
 
 if TYPE_CHECKING:
-    from bothways.capture.interpreter import Frame
-    from bothways.capture.values.exceptions import ExceptionValue
-    from bothways.capture.values.generators import GeneratorValue
-    from bothways.capture.values.hooks import Event
-    from bothways.capture.values.random_numbers import Draw
+    from bothways.capture.bytecode.interpreter import Frame
+    from bothways.capture.values.generators.generators import GeneratorValue
+    from bothways.capture.values.hooks.hooks import Event
+    from bothways.capture.values.objects.exceptions import ExceptionValue
+    from bothways.capture.values.tensors.random_numbers import Draw
 
 
 class Tracer:

@@ -18,43 +18,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways import torch_compat
-from bothways.capture import policy
-from bothways.capture.sources import Attr, Item, Source
-from bothways.capture.values import triton_kernels
-from bothways.capture.values.attention_params import AttentionParams
-from bothways.capture.values.attributes import lookup
-from bothways.capture.values.autograd_contexts import RealContext
-from bothways.capture.values.base import Value
-from bothways.capture.values.builtins import BoundBuiltin, BuiltinValue
-from bothways.capture.values.classes import ClassValue
-from bothways.capture.values.constants import (
+from bothways.capture.guards import policy
+from bothways.capture.guards.sources import Attr, Item, Source
+from bothways.capture.values.autograd.autograd_contexts import RealContext
+from bothways.capture.values.code.attributes import lookup
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.functions import FunctionValue, MethodValue, library_function
+from bothways.capture.values.code.namespaces import NamespaceValue
+from bothways.capture.values.code.partials import CachedFunction, PartialValue
+from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.deques import DequeValue
+from bothways.capture.values.collections.dict_views import ProxyValue
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.collections.weakrefs import WeakrefValue
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import (
     CONSTANT_TYPES,
     ConstantValue,
     constant_value,
     guard_constant,
     is_constant_type,
 )
-from bothways.capture.values.construction import PAYLOADS, builtin_base
-from bothways.capture.values.containers import ListValue, SliceValue, TupleValue
-from bothways.capture.values.deques import DequeValue
-from bothways.capture.values.dict_views import ProxyValue
-from bothways.capture.values.dicts import DictValue
-from bothways.capture.values.exceptions import ExceptionValue
-from bothways.capture.values.functions import FunctionValue, MethodValue, library_function
-from bothways.capture.values.messages import LoggerValue
-from bothways.capture.values.modules import ModuleValue
-from bothways.capture.values.namespaces import NamespaceValue
-from bothways.capture.values.numbers import NumberValue
-from bothways.capture.values.objects import ObjectValue
-from bothways.capture.values.partials import CachedFunction, PartialValue
-from bothways.capture.values.random_numbers import RandomValue
-from bothways.capture.values.sets import SetValue
-from bothways.capture.values.simple_namespaces import SimpleNamespaceValue
-from bothways.capture.values.tensor_subclasses import check_class
-from bothways.capture.values.tensors import TensorValue
-from bothways.capture.values.torch_contexts import external_autocast
-from bothways.capture.values.torch_functions import HANDLERS, TorchFunctionValue
-from bothways.capture.values.weakrefs import WeakrefValue
+from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.higher_order import triton_kernels
+from bothways.capture.values.nn.construction import PAYLOADS, builtin_base
+from bothways.capture.values.nn.modules import ModuleValue
+from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
+from bothways.capture.values.objects.exceptions import ExceptionValue
+from bothways.capture.values.objects.messages import LoggerValue
+from bothways.capture.values.objects.objects import ObjectValue
+from bothways.capture.values.objects.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.tensors.attention_params import AttentionParams
+from bothways.capture.values.tensors.random_numbers import RandomValue
+from bothways.capture.values.tensors.tensor_subclasses import check_class
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.capture.values.tensors.torch_functions import HANDLERS, TorchFunctionValue
+from bothways.capture.values.torch_state.torch_contexts import external_autocast
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
 from bothways.source_text import described

@@ -1,0 +1,1 @@
+"""Where a capture ends before the function does, and what is done there."""

@@ -1,0 +1,95 @@
+"""Instructions for raising, catching and cleaning up, the same in CPython 3.11, 3.12 and 3.13."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bothways.capture.bytecode.interpreter import Frame, Handled
+from bothways.capture.bytecode.opcodes.common import is_none, opcode
+from bothways.capture.values.code.attributes import type_attribute
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.objects.exceptions import ExceptionValue, as_exception, catches
+
+if TYPE_CHECKING:
+    from bothways.capture.bytecode.instructions import Instruction
+    from bothways.capture.tracer import Tracer
+
+@opcode
+def PUSH_EXC_INFO(frame: Frame, inst: Instruction) -> None:
+    raised, handling = frame.pop().realize(), frame.tracer.handling
+    if not isinstance(raised, ExceptionValue):
+        frame.tracer.stop("object_unknown", f"{raised.describe()} is handled")
+    frame.push(Handled(handling[-1], raised))
+    frame.push(raised)
+    handling[-1] = raised
+
+
+@opcode
+def POP_EXCEPT(frame: Frame, inst: Instruction) -> None:
+    frame.tracer.handling[-1] = frame.pop().before
+
+
+@opcode
+def CHECK_EXC_MATCH(frame: Frame, inst: Instruction) -> None:
+    wanted = frame.pop()
+    frame.push(ConstantValue(catches(frame.tracer, wanted, frame.stack[-1])))
+
+
+@opcode
+def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
+    tracer = frame.tracer
+    if inst.arg == 0:
+        handled = tracer.handled or tracer.outer_exception().realize()
+        if not isinstance(handled, ExceptionValue):
+            tracer.throw(RuntimeError, "No active exception to reraise")
+        raise Raised(handled, again=True)
+    cause = frame.pop().realize() if inst.arg == 2 else None
+    raised = as_exception(tracer, frame.pop())
+    if cause is not None and not is_none(cause):
+        cause = _as_cause(tracer, cause)
+    raised.chain(tracer, cause=cause, context=tracer.handled)
+    raise Raised(raised)
+
+
+def _as_cause(tracer: Tracer, cause: Value) -> Value:
+    if not isinstance(cause, (ClassValue, ExceptionValue)):
+        tracer.throw(TypeError, "exception causes must derive from BaseException")
+    return as_exception(tracer, cause)
+
+
+@opcode
+def RERAISE(frame: Frame, inst: Instruction) -> None:
+    raise Raised(frame.pop().realize(), again=True)
+
+
+@opcode
+def WITH_EXCEPT_START(frame: Frame, inst: Instruction) -> None:
+    raised: Value = frame.stack[-1]
+    leave = frame.stack[-4]
+    traceback = protocols.get_attr(frame.tracer, raised, "__traceback__")
+    kind = protocols.get_attr(frame.tracer, raised, "__class__")
+    frame.push(protocols.call(frame.tracer, leave, [kind, raised, traceback]))
+
+
+@opcode
+def BEFORE_WITH(frame: Frame, inst: Instruction) -> None:
+    tracer, manager = frame.tracer, frame.pop().realize()
+    enter = type_attribute(tracer, manager, "__enter__")
+    leave = type_attribute(tracer, manager, "__exit__")
+    if enter is None or leave is None:
+        missing = "" if enter is None else " (missed __exit__ method)"
+        tracer.throw(
+            TypeError,
+            f"{manager.python_type().__name__!r} object does not support the context manager protocol{missing}",
+        )
+    frame.push(leave)
+    frame.push(protocols.call(tracer, enter, []))
+
+
+@opcode
+def LOAD_ASSERTION_ERROR(frame: Frame, inst: Instruction) -> None:
+    frame.push(linked.library_value(frame.tracer, AssertionError))

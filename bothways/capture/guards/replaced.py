@@ -1,0 +1,133 @@
+"""Definitions of Python and PyTorch that somebody has replaced, compared with what they were when they were imported.
+
+Captured code may use replaced definitions like any others. bothways calls some of them itself, though, and while one of
+those is replaced nobody can tell what a capture would give.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture.guards import policy
+from bothways.runtime.stamps import CHANGES_BY_ITSELF
+
+_STANDARD, _TORCH = os.path.dirname(os.__file__), os.path.dirname(torch.__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
+# What the namespaces that operations read hold when nothing is replaced.
+AS_IMPORTED: dict[int, dict[str, Any]] = {
+    id(vars(module)): dict(vars(module))
+    for module in (torch, torch.nn.functional, torch.functional, torch_compat.TENSOR_MODULE, torch_compat.NN_FUNCTIONS)
+}
+
+
+def is_as_imported(names: dict[str, Any], name: str) -> bool:
+    """Whether a name of a library's module stands for what it stood for; modules may have been loaded since."""
+    imported, value = AS_IMPORTED.get(id(names)), names.get(name)
+    if imported is None or (name not in imported and isinstance(value, types.ModuleType)):
+        return not is_replaced(value)
+    return value is imported.get(name)
+
+
+def is_ours(names: dict[str, Any]) -> bool:
+    """Whether these are the globals of a module of bothways, which replaces nothing of its own."""
+    return policy.name_of(names).partition(".")[0] == "bothways"
+
+
+def is_replaced(function: Any) -> bool:
+    """Whether something that a library's name stands for is a function of somebody else's."""
+    return isinstance(function, types.FunctionType) and not _is_library_file(function.__code__.co_filename)
+
+
+@functools.cache
+def _is_library_file(filename: str) -> bool:
+    if filename.startswith((_TORCH, _PACKAGE, "<")):
+        return True
+    return filename.startswith(_STANDARD) and "site-packages" not in filename and "dist-packages" not in filename
+
+
+# What ``torch.Tensor`` has of its own; anything else was put there by somebody.
+_OF_TENSORS: dict[str, Any] = {
+    name: value
+    for name, value in vars(torch.Tensor).items()
+    if not isinstance(value, types.FunctionType) or policy.is_library_module(policy.name_of(value.__globals__))
+}
+
+# Builtin functions as Python has them, save those that people put others in the place of while nothing else changes.
+_BUILTINS: dict[str, Any] = {
+    name: value
+    for name, value in vars(builtins).items()
+    if name not in {"print", "input", "open", "__import__", "breakpoint", "_", "exit", "quit", "help"}
+}
+
+# What Python and PyTorch ask tensors by themselves.
+_ASKED = frozenset("__torch_function__ __torch_dispatch__ __class__ __dict__ __getattribute__ __hash__ __new__".split())
+
+
+def patched_of_tensors() -> frozenset[str]:
+    """Attributes of tensors that are not PyTorch's."""
+    now = vars(torch.Tensor)
+    names = {*_OF_TENSORS, *now}.difference(CHANGES_BY_ITSELF)
+    return frozenset(name for name in names if now.get(name) is not _OF_TENSORS.get(name))
+
+
+def replaced_below() -> str | None:
+    """Something that capture and backends call themselves and that is not what it was; None as a rule."""
+    now = vars(builtins)
+    for name in _BUILTINS:
+        if name not in now or now[name] is not _BUILTINS[name]:
+            return f"builtins.{name}"
+    patched = patched_of_tensors()
+    if patched:
+        asked = patched & (_mentioned_here() | _ASKED)
+        if asked:
+            return f"Tensor.{min(asked)}"
+    for module in (torch, torch.nn.functional, torch.functional, torch_compat.NN_FUNCTIONS):
+        names, imported = vars(module), AS_IMPORTED[id(vars(module))]
+        changed = [name for name, value in imported.items() if names.get(name) is not value]
+        asked = _mentioned_here().intersection(name for name in changed if not _is_of_bothways(names.get(name)))
+        if asked:
+            return f"{module.__name__}.{min(asked)}"
+    return None
+
+
+def _is_of_bothways(function: Any) -> bool:
+    """Whether it is the drop-in that has replaced something."""
+    return (getattr(function, "__module__", None) or "").startswith("bothways.")
+
+
+@functools.cache
+def _mentioned_here() -> frozenset[str]:
+    """Every name that a function of bothways reads, as a variable or an attribute."""
+    found: set[str] = set()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "bothways":
+            for function in _functions_of(module):
+                found.update(mentioned(function.__code__))
+    return frozenset(found)
+
+
+def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    for value in list(vars(module).values()):
+        members = list(vars(value).values()) if isinstance(value, type) else [value]
+        for member in members:
+            function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+            if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("bothways"):
+                yield function
+
+
+def mentioned(code: types.CodeType) -> Iterator[str]:
+    """The names that a code reads, with those of the functions it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from mentioned(constant)

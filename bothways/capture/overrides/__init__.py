@@ -1,0 +1,1 @@
+"""Function modes and tensor classes that see what is called."""

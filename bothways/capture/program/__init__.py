@@ -1,0 +1,1 @@
+"""Guards, effects and results of a finished capture as the text of a program."""

@@ -1,0 +1,371 @@
+"""From a finished capture to a Program: guards become one condition, outputs and effects the body.
+
+Paths that several guards and the body share are read once, by an assignment inside the condition.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bothways import torch_compat
+from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
+from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
+from bothways.capture.overrides.overrides import without_class
+from bothways.capture.program.guard_table import TableWriter
+from bothways.capture.values.code.attributes import MISSING
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.tensors.random_numbers import outside
+from bothways.capture.writing.emit import Emitter, Names
+from bothways.capture.writing.object_inputs import build_before
+from bothways.config import config
+from bothways.lower.call_library import call_library
+from bothways.runtime.kept_inputs import keep_inputs
+from bothways.runtime.kept_inputs import put_back as undone
+from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
+from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
+from bothways.source_text import identifier, is_plain_name, words_in
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from bothways.capture.breaks.endings import Ending
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.tensors.tensors import TensorValue
+
+# Whether somebody would see what the other guards read.
+FIRST_OF_ALL = tuple(
+    f"torch.{ask.__name__}" for ask in (torch_compat.function_mode_depth, torch_compat.is_jit_tracing)
+)
+RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after", "kept"}
+
+
+# What injected objects are called in generated code; a parameter of that form would hide one.
+INJECTED_NAME = re.compile(r"_.*\d$|_bothways_|_(graph|table)$")
+
+
+def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
+    """The names parameters have in generated code, where builtins and injected objects keep their meaning."""
+    taken = set(parameters) | RESERVED
+    names: list[str] = []
+    for name in parameters:
+        if name in RESERVED or INJECTED_NAME.match(name) or not is_plain_name(name):
+            name = identifier(name, "arg")
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        names.append(name)
+    return tuple(names)
+
+
+class GuardWriter:
+    """Writes guards as expressions over the parameters."""
+
+    def __init__(self, tracer: Tracer, names: Names, guards: list[Guard]) -> None:
+        self.tracer, self.names = tracer, names
+        uses: Counter[Source] = Counter()
+        for guard in guards:
+            for source in set(guard.sources):
+                _count(source, uses)
+        self._shared = {source for source, count in uses.items() if count > 1 and source.base is not None}
+
+    def check(self, guard: Guard, *, in_table: bool = False) -> Check:
+        code = guard.template.format(
+            **{f"s{index}": self._read(source) for index, source in enumerate(guard.sources)},
+            **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
+        )
+        changed = guard.constants[0].changed if guard.template == STAMPED else None  # type: ignore[attr-defined]
+        return Check(code, guard.text(), guard.where, in_table, changed)
+
+    def _read(self, source: Source) -> str:
+        if source in self.names.bound:
+            return self.names.bound[source]
+        base = source.base
+        expression = source.code(self._read(base) if base is not None else "")
+        if source not in self._shared:
+            return expression
+        name = self.names.fresh(self.names.hint(source))
+        self.names.bound[source] = name
+        return f"({name} := {expression})"
+
+    def _constant(self, constant: object) -> str:
+        if isinstance(constant, WeakIdentity):
+            return self.tracer.inject(weakref.ref(constant.obj), repr(constant)).key + "()"
+        if _has_literal(constant):
+            return repr(constant)
+        name = getattr(constant, "__name__", "")
+        if isinstance(constant, type) and vars(builtins).get(name) is constant:
+            return str(name)
+        return self.tracer.inject(constant, _label(constant)).key
+
+
+def _label(constant: object) -> str:
+    names = (getattr(constant, attribute, None) for attribute in ("__qualname__", "co_name", "__name__"))
+    found = next((name for name in names if isinstance(name, str)), None)
+    # What a user's class makes of itself as a text may be anything, or raise.
+    return found or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
+
+
+def _count(source: Source, uses: Counter[Source]) -> None:
+    uses[source] += 1
+    if source.base is not None and uses[source] == 1:
+        _count(source.base, uses)
+
+
+def _has_literal(constant: object) -> bool:
+    if type(constant) is tuple:
+        return all(_has_literal(item) for item in constant)
+    return (
+        constant is None
+        or type(constant) in (int, bool, str, bytes)
+        or (type(constant) is float and constant == constant and abs(constant) != float("inf"))
+    )
+
+
+def render(
+    tracer: Tracer, parameters: list[str], ending: Ending, graph_key: str, program_name: str
+) -> tuple[Program, list[torch.fx.Node]]:
+    """The Program of a capture, still without its compiled graph, and the nodes the graph must return."""
+    names = parameter_names(parameters)
+    guards = _Guards(tracer, parameters, names)
+    emitter = Emitter(tracer, names)
+    mutated = tracer.effects.all()
+    objects = tracer.graph.objects
+    before = _draw(tracer, emitter)
+    left = tracer.overrides.modes
+    emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
+    given, prepared = build_before(tracer, emitter, objects)
+    for effect in mutated:
+        emitter.replay(effect)
+    last = ending.emit(emitter)
+    inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
+    inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
+    outputs = list(emitter.tensors)
+    modes = tracer.overrides.changes(emitter)
+    is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
+    loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
+    body = _quiet(emitter, [*loads, *prepared])
+    if tracer.graph.has_work:
+        call = f"{graph_key}({', '.join(inputs + given)})"
+        targets = ", ".join(emitter.tensors.values())
+        line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
+        lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
+        lines = _quiet(emitter, lines)
+        body += _retried(emitter, lines, before, graph_key) if is_retried else lines
+    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
+    if tracer.grad_after is not None:
+        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
+    # Tensors that only effects needed are not held while the user's Python runs.
+    needed = words_in("\n".join(last))
+    done = [name for name in emitter.tensors.values() if name not in needed]
+    body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
+    body += last
+    checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
+    program = Program(
+        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        op_count=tracer.graph.op_count, table=guards.table(body), quietly=_quietly(tracer),
+    )  # fmt: skip
+    return program, outputs
+
+
+def _quietly(tracer: Tracer) -> tuple[Check, str] | None:
+    """How to ask guards that must not be seen by function modes and by the classes of tensors."""
+    if not tracer.overrides.is_quiet:
+        return None
+    asked = tracer.inject(torch_compat.override_state, "override_state").key
+    expected = tracer.inject(tracer.overrides.state_at_entry, "state").key
+    first = Check(f"{asked}() == {expected}", f"overrides of torch functions: {tracer.overrides.state_at_entry}", None)
+    return first, tracer.inject(torch_compat.without_function_modes, "without_function_modes").key
+
+
+def _quiet(emitter: Emitter, lines: list[str]) -> list[str]:
+    """Lines that function modes and the classes of tensors must not see."""
+    quietly = _quietly(emitter.tracer)
+    return lines if quietly is None or not lines else [f"with {quietly[1]}():", *(f"    {line}" for line in lines)]
+
+
+def _input(emitter: Emitter, value: TensorValue) -> str:
+    name = emitter.read(_source_of(value))
+    return f"{emitter.inject(without_class, 'without_class')}({name})" if value.is_stripped else name
+
+
+def _restoring(emitter: Emitter, call: str) -> list[str]:
+    """The call of a graph that sets modes on its way: when it fails in between, they are as they were before."""
+    ask: Any = torch_state
+    put_back: Any = restore
+    if emitter.tracer.graph.statements == {torch_compat.set_grad_enabled}:
+        ask, put_back = torch_compat.is_grad_enabled, torch_compat.set_grad_enabled
+    return [
+        f"state = {emitter.inject(ask, 'torch_state')}()",
+        "try:",
+        f"    {call}",
+        "except BaseException:",
+        f"    {emitter.inject(put_back, 'restore')}(state)",
+        "    raise",
+    ]
+
+
+@dataclass(frozen=True)
+class _Generators:
+    """Python's random number generators that a program uses: how to ask where they are, and how to put them back.
+
+    ``place`` is the line before which they are to be asked.
+    """
+
+    place: int
+    ask: list[str]
+    put_back: list[str]
+
+
+def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
+    """Write the calls of random number generators; they come before everything else."""
+    used = [emitter.read(_source_of(value)) for value in outside(tracer)]
+    states = {name: emitter.names.fresh("drawn_state") for name in used}
+    place = len(emitter.loads)
+    for draw in tracer.draws:
+        draw.emit(emitter)
+    ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
+    return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
+
+
+def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_key: str) -> list[str]:
+    """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
+    effects that come before that line, inside the user's own ``try``."""
+    ask: list[str] = []
+    undo: list[str] = []
+    put_back = generators.put_back
+    if emitter.tracer.graph.changes_inputs:
+        values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
+        tensors = ", ".join(_input(emitter, value) for value in values)
+        facts = (*map(frozenset, written), emitter.tracer.graph.fails_late, emitter.tracer.graph.breaks_off)
+        sets = emitter.inject(facts, "written")  # made once, asked at every call
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{sets})"]
+        undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
+    if emitter.tracer.graph.may_draw:
+        ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
+        put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
+    return [
+        *_quiet(emitter, ask),
+        "failure = None",
+        "try:",
+        *(f"    {line}" for line in call),
+        "except Exception as error:",
+        *(f"    {line}" for line in _quiet(emitter, undo)),
+        "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
+        "if failure is not None:",
+        *(f"    {line}" for line in _quiet(emitter, put_back)),
+        f"    result = {PLAIN_CALL}",
+        f"    {DISAGREE}(failure)",
+        "    return result",
+    ]
+
+
+def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
+    """A Program without a body: when its guards hold, the function runs as plain Python."""
+    guards = _Guards(tracer, parameters, parameter_names(parameters))
+    return Program(
+        program_name, guards.checks, (), tracer.namespace, table=guards.table([]), quietly=_quietly(tracer)
+    )
+
+
+def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
+    """Guards that were found after the program was written: they read everything anew."""
+    writer = GuardWriter(tracer, parameter_names(parameters), [])
+    return tuple(writer.check(guard) for guard in dict.fromkeys(guards))
+
+
+def parameter_names(parameters: list[str]) -> Names:
+    """The names in generated code, with the parameters' own bound."""
+    inner = inner_names(parameters)
+    names = Names([*parameters, *inner, *RESERVED])
+    for parameter, name in zip(parameters, inner, strict=True):
+        names.bound[Local(parameter)] = name
+    return names
+
+
+class _Guards:
+    """The guards of a program, as Python and, as far as that has rows for them, as a table."""
+
+    def __init__(self, tracer: Tracer, parameters: list[str], names: Names) -> None:
+        guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
+        writer = GuardWriter(tracer, names, guards)
+        self._rows = TableWriter(parameters, tracer.namespace)
+        # What C reads, too, may call somebody's ``__torch_function__``.
+        self._library = call_library() if config.guards_in_c and not tracer.overrides.is_quiet else None
+        is_taken = self._rows.takes if self._library is not None else lambda guard: False
+        self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
+        self._tracer, self._bound = tracer, dict(names.bound)
+        self._parameters = tuple(names.bound[Local(name)] for name in parameters)
+
+    def table(self, body: list[str]) -> Table | None:
+        """The table, which gives the names that the rest of the guards and the body read."""
+        if self._library is None:
+            return None
+        text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
+        words = set(re.findall(r"\w+", text))
+        given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
+        key = f"_table_{self._tracer.tag}".rstrip("_")
+        self._tracer.namespace[key] = self._rows.finish(self._library, given.values())
+        return Table(key, self._parameters, tuple(given))
+
+
+def _without_implied(guards: list[Guard]) -> list[Guard]:
+    """Leave out that a key is there when another guard reads its entry: reading what is not there is a miss."""
+    read: Counter[Source] = Counter()
+    for guard in guards:
+        for source in guard.sources:
+            _count(source, read)
+    return [guard for guard in guards if guard.template != "{c0} in {s0}" or _entry(guard) not in read]
+
+
+def _entry(guard: Guard) -> Source | None:
+    (container,), (key,) = guard.sources, guard.constants
+    return Item(container, key) if isinstance(key, Hashable) else None
+
+
+def _rank(guard: Guard) -> int:
+    """Arguments change most often, then what they lead to, then globals and interpreter state, then definitions.
+
+    First of all come the questions whether a torch function mode or a tracer is active: it would see the other guards.
+    """
+    if guard.template == STAMPED:
+        return 2
+    if any(isinstance(source, Injected) and source.label in FIRST_OF_ALL for source in guard.sources):
+        return -1
+    roots = [source.root for source in guard.sources]
+    return 0 if all(isinstance(root, Local) for root in roots) else 1
+
+
+def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
+    """Guards that read what no other guard does: where it is gone, the program does not apply."""
+    read: Counter[Source] = Counter()
+    for guard in tracer.guards:
+        for source in guard.sources:
+            _count(source, read)
+    may_be_gone = (source for source in dict.fromkeys(needed) if isinstance(source, (Attr, Item, InjectedItem, Cell)))
+    return [Guard("{s0} is not {c0}", (source,), (MISSING,)) for source in may_be_gone if source not in read]
+
+
+def kept_by(tracer: Tracer, ending: Ending) -> list[Value]:
+    """What is there after the program ran."""
+    return [*ending.roots(), *_effect_roots(tracer.effects.all())]
+
+
+def _effect_roots(mutated: list[Any]) -> list[Value]:
+    roots: list[Value] = []
+    for effect in mutated:
+        if isinstance(effect, Value):
+            roots.extend(effect.parts())
+        elif effect.value is not None:
+            roots.append(effect.value)
+    return roots
+
+
+def _source_of(value: Value) -> Source:
+    assert value.source is not None
+    return value.source

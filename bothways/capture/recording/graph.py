@@ -1,0 +1,452 @@
+"""Builds the ``torch.fx`` graph of a capture: inputs, operations, and what each returns.
+
+Values go in, Values come out; shapes are worked out by ``fakes``. It never runs an operation on real data.
+"""
+
+from __future__ import annotations
+
+import enum
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.capture.guards.sources import Source
+from bothways.capture.shapes import fakes
+from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
+from bothways.capture.shapes.fake_failures import meaning_of
+from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
+from bothways.capture.shapes.safe_operations import may_draw, may_fail
+from bothways.capture.shapes.warning_rules import kernel_warns
+from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.core.base import NotConstant, Value
+from bothways.capture.values.core.constants import constant_value
+from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.capture.writing.object_inputs import ObjectInput, outline_of
+from bothways.fake import is_whole_for_torch
+from bothways.grad.overlaps import is_shared
+from bothways.runtime.graph_module import graph_module
+from bothways.runtime.listening import heard, may_be_error
+from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
+from bothways.runtime.warning_nodes import Warns
+from bothways.source_text import printable
+from bothways.symbols import SizeNodes, Symbol, expression_of
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+# Tensor functions whose Python result follows from dtype and sizes alone, so that it may be folded. The result
+# of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
+FOLDED = frozenset(
+    "is_floating_point is_complex is_signed is_same_size can_cast result_type promote_types broadcast_shapes "
+    "numel dim ndimension nelement element_size is_contiguous".split()
+)
+
+# What a graph's code can spell out.
+GRAPH_CONSTANTS = (
+    int, float, complex, bool, str, type(None), type(Ellipsis), range, slice, tuple, list, dict,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
+# Python types that stand for dtypes where an operation takes one.
+TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+MODE_STATEMENTS: frozenset[Any] = frozenset({
+    torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
+    torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
+})  # fmt: skip
+
+
+class Unrepeatable(Exception):
+    """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
+
+
+# What only looks as if it wrote elements, writes to a part, or gives all of them the same value.
+NOT_WRITTEN = frozenset("setitem zero_ fill_ requires_grad_ detach_ squeeze_ unsqueeze_ transpose_ t_".split())
+
+
+class GraphBuilder:
+    """The graph under construction and the Values that stand for its nodes."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.graph = torch.fx.Graph()
+        self.inputs: list[TensorValue] = []
+        self.objects: list[ObjectInput] = []
+        self.statements: set[Any] = set()  # what it holds that sets modes
+        self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
+        self._input_names: set[str] = set()
+        self._last_input: torch.fx.Node | None = None
+        self._sizes = SizeNodes(self.graph)
+
+    def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
+        """A placeholder for a tensor from outside, named after the path that reached it."""
+        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") + "_")
+        with self._after(self._last_input):
+            node = self.graph.create_node("placeholder", name, name=name.lower())
+        self._last_input = node
+        return node
+
+    def _after(self, node: torch.fx.Node | None) -> Any:
+        """Insert behind a node, or at the beginning."""
+        return self.graph.inserting_before(None) if node is None else self.graph.inserting_after(node)
+
+    def add_object(self, value: Value, hint: str, *, checked: bool = False) -> ObjectInput:
+        """An input that is no tensor: an object which a node hands to the user's own Python.
+
+        ``checked`` says that the caller looks after what was changed before.
+        """
+        if self.tracer.effects.changed and not checked:
+            self.tracer.stop("object_in_graph", f"{value.describe()} is used after other objects were changed")
+        for known in self.objects:
+            if known.value is value:
+                return known
+        last = self.objects[-1].node if self.objects else self._last_input
+        with self._after(last):
+            node = self.graph.create_node("placeholder", self._unique(hint))
+        self.objects.append(ObjectInput(value, node, outline_of(value)))
+        return self.objects[-1]
+
+    def _unique(self, name: str) -> str:
+        """Two paths may read alike once brackets and dots are gone; parameters of the graph may not."""
+        count, unique = 0, name
+        while unique in self._input_names:
+            count += 1
+            unique = f"{name}{count}"
+        self._input_names.add(unique)
+        return unique
+
+    def node(self, target: Any, args: Sequence[Value | ObjectInput], result: Any) -> Value:
+        """Record a call whose result is known already, with Fakes where tensors will be."""
+        tensors: dict[int, TensorValue] = {}
+        pairs = [self._argument(arg, tensors) for arg in args]
+        node = self.graph.create_node("call_function", target, tuple(node for node, _ in pairs))
+        self._note_origin(node)
+        return self._result(node, result, tensors)
+
+    def node_of(self, target: Any, args: Sequence[Value]) -> torch.fx.Node:
+        """Record a call whose result is no tensor."""
+        node = self.graph.create_node("call_function", target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        return node
+
+    def op(self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record one operation and give the Value of its result.
+
+        ``kind`` and ``target`` are the fx node's; ``run`` computes the same on fakes.
+        """
+        with self.tracer.symbols.assuming():
+            return self._op(kind, target, run, args, kwargs)
+
+    def _op(
+        self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        if any(map(keyword.iskeyword, kwargs)):
+            self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
+        if self.tracer.definitions.names_another(target):
+            target = Pinned(target)
+        self._refuse_shared(kind, target, args)
+        tensors: dict[int, TensorValue] = {}
+        pairs = [self._argument(arg, tensors) for arg in args]
+        keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
+        given = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+        before = heard()
+        try:
+            result = fakes.run(run, *given)
+        except FakeFailure as failure:
+            self._explain_failure(target, failure)
+        as_captured = isinstance(result, AsCaptured)
+        if as_captured:
+            result = result.result
+        if heard() != before or kernel_warns(target, *given, result):
+            kind, target = self._warning(kind, target)
+        node = self.graph.create_node(
+            kind,
+            target,
+            tuple(node for node, _ in pairs),
+            {name: node for name, (node, _) in keyword_pairs.items()},
+        )
+        self._note_origin(node)
+        if as_captured:
+            node.meta["as_captured"] = True
+        return self._result(node, result, tensors)
+
+    def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
+        """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        is_method = name.endswith("_") and not name.endswith("__")
+        writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
+        if not writes or name in NOT_WRITTEN or not args:
+            return
+        written = args[0].realize()
+        if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
+            self.tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
+
+    def _warning(self, kind: str, target: Any) -> tuple[str, Any]:
+        """An operation that warns, as a node that runs at the user's line."""
+        if kind not in ("call_function", "call_method"):
+            return kind, target
+        if may_be_error() and not self.tracer.fullgraph:  # and where it is caught, Python knows best
+            self.tracer.stop("call_unknown", f"{target} warns")
+        return "call_function", Warns(target, self.tracer.where(), self.tracer.frames[-1].globals)
+
+    def watch(self, tensor: TensorValue, watched: Watched) -> None:
+        """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
+        if tensor.source is None and tensor.node.meta.get("watched") is not Watched.NODE:
+            tensor.node.meta["watched"] = watched
+
+    def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
+        """A node that changes the state the following ones run under: grad mode, autocast."""
+        node = self.graph.create_node("call_function", function, args)
+        self._note_origin(node)
+        self.statements.add(function)
+        return node
+
+    def call(self, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+        """A call of something that stands for a graph of its own."""
+        node = self.graph.create_node("call_function", target, args)
+        self._note_origin(node)
+        return node
+
+    def counted(self, call: str, target: Any, args: Sequence[Value], made: Callable[[Any], Fake]) -> Value:
+        """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
+        node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
+        self._note_origin(node)
+        node.meta["as_captured"] = True
+        count = self.number(int, "call_method", "size", (node, 0), least=0)
+        with self.tracer.symbols.assuming():
+            return self._result(node, made(count), {})
+
+    def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...], least: float = -math.inf) -> Any:
+        """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
+        node = self.graph.create_node(call, target, args)
+        self._note_origin(node)
+        node.meta["as_captured"] = node.meta["number"] = True
+        found = self.tracer.symbols.from_graph(node, kind, least)
+        self._sizes.give(next(iter(expression_of(found).symbols())), node)
+        return found
+
+    def require(self, left: Any, symbol: str, right: Any) -> None:
+        """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
+        self.rely_on_data()
+        self.call(require_holds, (self._sizes.node(left), symbol, self._sizes.node(right)))
+
+    def rely_on_data(self) -> None:
+        """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
+        if not self.tracer.assumes:
+            self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
+        self.tracer.final_checks.append(self._check_repeatable)
+
+    def _check_repeatable(self) -> None:
+        if self.changes_inputs:
+            raise Unrepeatable
+
+    def item(self, node: torch.fx.Node, index: int, fake: Fake) -> torch.fx.Node:
+        """One of several results of a node."""
+        taken = self.graph.create_node("call_function", operator.getitem, (node, index))
+        taken.meta["example_value"] = fake.outline()
+        return taken
+
+    def _note_origin(self, node: torch.fx.Node) -> None:
+        """Say where in the user's source the node comes from, in the form fx prints."""
+        where = self.tracer.where()
+        # It ends up in comments and in keys of the cache.
+        file, function, text = map(printable, (where.filename, where.function, where.text))
+        node.meta["stack_trace"] = f'File "{file}", line {where.line}, in {function}\n    {text}'
+
+    def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        self.tracer.stop(*meaning_of(name, failure.error))
+
+    def _argument(self, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
+        """An argument twice: as the graph holds it and as the fakes take it."""
+        if isinstance(value, ObjectInput):
+            return value.node, None
+        value = value.realize()
+        if isinstance(value, NumberValue):
+            return self._sizes.node(value.content), value.content
+        if isinstance(value, TensorValue):
+            tensors[id(value.fake)] = value
+            return value.node, value.fake
+        if isinstance(value, (ListValue, TupleValue)):
+            pairs = [self._argument(item, tensors) for item in value.items_for_graph(self.tracer)]
+            kind: type = list if isinstance(value, ListValue) else tuple
+            return kind(node for node, _ in pairs), kind(fake for _, fake in pairs)
+        if isinstance(value, SliceValue):
+            pairs = [self._argument(part, tensors) for part in value.bounds]
+            return slice(*(node for node, _ in pairs)), slice(*(fake for _, fake in pairs))
+        if isinstance(value, DictValue):
+            named = {key: self._argument(item, tensors) for key, item in value.constant_items(self.tracer)}
+            return {k: node for k, (node, _) in named.items()}, {k: fake for k, (_, fake) in named.items()}
+        try:
+            constant = value.constant()
+        except NotConstant:
+            self.tracer.stop("call_unknown", f"a tensor operation cannot take {value.describe()}")
+        if isinstance(constant, type):
+            constant = TYPES_AS_DTYPES.get(constant, constant)
+        if isinstance(constant, enum.Enum) and isinstance(constant, (int, str)):
+            constant = constant.value  # a graph's code has no name for the member
+        if isinstance(constant, int) and not is_whole_for_torch(constant):
+            self.tracer.stop("op_failed", f"a tensor operation is given {value.describe()}, which no dtype holds")
+        if not isinstance(constant, GRAPH_CONSTANTS):
+            self.tracer.stop("call_unknown", f"a graph cannot hold {value.describe()}")
+        return constant, constant
+
+    def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:
+        if isinstance(result, Fake):
+            own = tensors.get(id(result))
+            if own is not None:
+                # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
+                own.node = node
+                node.meta["example_value"] = own.fake.outline()
+                if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
+                    node.meta["in_place"] = True  # or something before it was; names do not tell all
+                return own
+            # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
+            node.meta["example_value"] = result.outline()
+            return TensorValue(node, result)
+        if isinstance(result, fakes.Structured):
+            return TupleValue(self._items(node, result.items, tensors), result.kind)
+        if type(result) is tuple:
+            return TupleValue(self._items(node, result, tensors))
+        if type(result) is list:
+            return ListValue(self._items(node, result, tensors))
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if result is None:
+            return constant_value(None)
+        if name in FOLDED:
+            self.graph.erase_node(node)
+            return constant_value(result)
+        self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")
+
+    def _items(self, node: torch.fx.Node, results: Any, tensors: dict[int, TensorValue]) -> list[Value]:
+        return [
+            self._result(self.graph.create_node("call_function", operator.getitem, (node, index)), item, tensors)
+            for index, item in enumerate(results)
+        ]
+
+    def symbols(self) -> list[Symbol]:
+        """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
+        found = set(self._sizes.symbols)
+        for value in self.inputs:
+            if value.placeholder.users:
+                meta = value.placeholder.meta["example_value"]
+                found.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
+        return sorted(found, key=list(self.tracer.symbols.sources).index)
+
+    def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+        """Close the graph over the tensors the program needs and drop inputs nothing reads."""
+        self.graph.output(tuple(outputs))
+        self._drop_left_behind()
+        used = []
+        for value in self.inputs:
+            if value.placeholder.users:
+                used.append(value)
+            else:
+                self.graph.erase_node(value.placeholder)
+        self.inputs = used
+        self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
+        return graph_module(self.graph)
+
+    def _drop_left_behind(self) -> None:
+        """Erase what only nodes with graphs of their own compute; the rest is computed twice, if that is the same."""
+        for node in reversed(self.left_behind):
+            if not node.users:
+                self.graph.erase_node(node)
+            elif may_draw(node) or changes_something(node):
+                self.tracer.stop("escape", "a value leaves a function with a graph of its own by a side road")
+
+    @property
+    def last_node_or_none(self) -> torch.fx.Node | None:
+        return next(iter(reversed(self.graph.nodes)), None)
+
+    def nodes_after(self, node: torch.fx.Node | None) -> list[torch.fx.Node]:
+        """The nodes, inputs aside, that were recorded after one of them."""
+        found: list[torch.fx.Node] = []
+        for later in reversed(self.graph.nodes):
+            if later is node or later.op == "placeholder":
+                break
+            found.append(later)
+        return found[::-1]
+
+    @staticmethod
+    def is_untouched(tensor: TensorValue) -> bool:
+        """Whether no operation has taken an input yet."""
+        return not tensor.placeholder.users
+
+    @property
+    def last_node(self) -> torch.fx.Node:
+        return next(iter(reversed(self.graph.nodes)))
+
+    def changes_after(self, node: torch.fx.Node) -> bool:
+        """Whether something was changed in place after ``node`` was recorded."""
+        for later in reversed(self.graph.nodes):
+            if later is node:
+                return False
+            if changes_something(later):
+                return True
+        return False
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether running the graph twice would differ from running it once, as far as names tell."""
+        return any(map(_changes_inputs, self.graph.nodes))
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it does something to the world that nobody can undo."""
+        return any(getattr(node.target, "has_effects", False) for node in self.graph.nodes)
+
+    def written_inputs(self) -> list[list[int]]:
+        """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
+        inputs = [value.placeholder for value in self.used_inputs()]
+        return [
+            [index for index, node in enumerate(inputs) if node in found] for found in written_roots(self.graph.nodes)
+        ]
+
+    def used_inputs(self) -> list[TensorValue]:
+        return [value for value in self.inputs if value.placeholder.users]
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether running the graph can raise although its guards hold."""
+        return any(may_fail(node) for node in self.graph.nodes)
+
+    @property
+    def fails_late(self) -> bool:
+        """Whether an operation may raise that writes to an input, or comes after one that does."""
+        nodes = list(self.graph.nodes)
+        first = next((place for place, node in enumerate(nodes) if _changes_inputs(node)), len(nodes))
+        return any(map(may_fail, nodes[first:]))
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether an operation may raise when it has written a part of an input."""
+        return any(_changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether some operation may draw random numbers."""
+        return any(may_draw(node) for node in self.graph.nodes)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it does more than to set modes and put them back."""
+        return any(
+            node.op not in ("placeholder", "output") and node.target not in MODE_STATEMENTS for node in self.graph.nodes
+        )
+
+    @property
+    def op_count(self) -> int:
+        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
+
+
+def _changes_inputs(node: torch.fx.Node) -> bool:
+    return changes_something(node) and not changes_only_its_own(node)

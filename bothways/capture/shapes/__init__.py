@@ -1,0 +1,1 @@
+"""What operations return, told from sizes, dtypes and symbols, without data."""

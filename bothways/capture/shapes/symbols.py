@@ -1,0 +1,255 @@
+"""The symbols of one capture: which sizes and numbers they stand for, and the guards on them.
+
+A dimension or number that the history of the function calls moving gets a symbol. Whatever the environment has to
+assume about symbols becomes a guard, in terms of the places where they are found.
+
+Numbers that are found only when the program runs are symbols, too: no guard can be about them. What the shapes of an
+operation's results need to know of them is assumed, and a node of the graph checks it; any other question stops the
+capture.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways.capture.guards.guards import Guard
+from bothways.capture.guards.sources import Attr, Item, Local, Source
+from bothways.config import config
+from bothways.runtime.size_history import LARGEST, SizeHistory
+from bothways.symbols import (
+    Applied,
+    Condition,
+    Environment,
+    Expression,
+    Real,
+    Symbol,
+    expression_of,
+    size,
+    spelled,
+)
+from bothways.symbols.environment import INVERSE, NEGATIVE, VALUE, readable, refuse
+from bothways.symbols.layouts import symbolic_strides
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.writing.emit import Emitter
+
+Sizes = tuple[Any, ...]  # of plain numbers and torch.SymInts
+# What numbers are taken for that are known only when the program runs: a small size, or a fraction.
+GUESSES: dict[type, Any] = {int: 2, float: 0.5}
+
+
+class Symbols:
+    """What a capture knows as a symbol."""
+
+    def __init__(self, tracer: Tracer, history: SizeHistory) -> None:
+        self._tracer, self._history = tracer, history
+        self._late: list[Guard] | None = None  # what is assumed after the program was written
+        self.environment = Environment()
+        self.environment.on_condition = _weakly(self._note, _assumed_too_late)
+        self.environment.on_unknown = _weakly(self._answer, refuse)
+        self.sources: dict[Symbol, Source] = {}
+        self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
+        self._sizes: dict[Source, Any] = {}
+        self._assumes = False
+        self.only_looks = False
+
+    def without_new_ones(self, tracer: Tracer) -> Symbols:
+        """For code that is only looked at, and runs as the user's Python: what it finds outside are constants."""
+        made = copy.copy(self)
+        made._tracer, made._history, made.only_looks = tracer, SizeHistory(dynamic=False), True
+        return made
+
+    # What becomes a symbol.
+
+    def outline(self, tensor: torch.Tensor, source: Source) -> tuple[Sizes, Sizes] | None:
+        """Sizes and strides of a tensor from outside, guarded, where some are symbols; None where none is."""
+        # Parameters change their sizes with the module they belong to, which is another program anyway.
+        if type(tensor) is torch.nn.Parameter and config.static_parameters:
+            return None
+        dims = self._history.dims(source.name, tensor)
+        if not dims:
+            return None
+        shape_source = Attr(source, "shape")
+        self._tracer.guard("len({s0}) == {c0}", shape_source, tensor.dim())
+        shape = []
+        for dim, value in enumerate(tensor.shape):
+            place = Item(shape_source, dim)
+            if dim in dims:
+                self._tracer.guard("{s0} >= 2", place)
+                shape.append(self._symbol(value, 2, place))
+            else:
+                self._tracer.guard("{s0} == {c0}", place, value)
+                shape.append(value)
+        strides = symbolic_strides(shape, tensor.shape, tensor.stride())
+        if tensor.is_contiguous() and all(value > 1 for value in tensor.shape):
+            self._tracer.guard("{s0}.is_contiguous()", source)  # strides follow from the sizes
+        else:
+            self._guard_strides(source, strides)
+        return tuple(shape), strides
+
+    def number(self, value: int | float, source: Source) -> Any:
+        """A number from outside as a symbol, guarded; None where it is a constant."""
+        if not self._history.moves(source.name, value, is_argument=is_argument(source)):
+            return None
+        self._tracer.guard("type({s0}) is {c0}", source, type(value))
+        if type(value) is float:
+            return self._symbol(value, -math.inf, source)
+        least = 2 if value > 1 else -LARGEST
+        self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
+        return self._symbol(value, least, source)
+
+    def from_graph(self, node: torch.fx.Node, kind: type, least: float) -> Any:
+        """A number that a node of the graph gives."""
+        symbol = self.environment.unknown_symbol(GUESSES[kind], least)
+        self.nodes[symbol] = node
+        found = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
+        return found
+
+    def from_program(self, source: Source, kind: type) -> Any:
+        """A number that the program finds before the graph runs, and has at ``source``."""
+        symbol = self.environment.unknown_symbol(GUESSES[kind], -math.inf)
+        self.sources[symbol] = source
+        return size(self.environment, Expression.atom(symbol))
+
+    def text_changes(self, value: str, source: Source) -> bool:
+        """Whether a text that the call is given was another one before."""
+        return is_argument(source) and self._history.changes(source.name, value)
+
+    def _symbol(self, value: int | float, least: float, source: Source) -> Any:
+        known = self._sizes.get(source)
+        if known is None:
+            symbol = self.environment.symbol(value, least)
+            self.sources[symbol] = source
+            known = self._sizes[source] = size(self.environment, Expression.atom(symbol))
+        return known
+
+    def _guard_strides(self, source: Source, strides: Sizes) -> None:
+        texts, sources = [], [source]
+        for stride in strides:
+            text, sources = _template(expression_of(stride), self.sources, sources)
+            texts.append(text)
+        self._tracer.guard(f"{{s0}}.stride() == ({', '.join(texts)},)", *sources)
+
+    # What is assumed about those that nobody knows yet.
+
+    @contextmanager
+    def assuming(self) -> Iterator[None]:
+        """Inside, questions of an operation are answered by what is likely, which the graph checks before it."""
+        before, self._assumes = self._assumes, True
+        try:
+            yield
+        finally:
+            self._assumes = before
+
+    def _answer(self, asked: Expression | Real, question: str) -> bool:
+        if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
+            self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
+        answer = _is_likely(asked, question, self.environment)
+        self._check(asked, question, answer)
+        return answer
+
+    def known_as(self, asked: Expression | Real) -> str:
+        """What people know a number by that nobody knows yet."""
+        return " and ".join(dict.fromkeys(self._origin(symbol) for symbol in sorted(asked.symbols())))
+
+    def _origin(self, symbol: Symbol) -> str:
+        node = self.nodes.get(symbol)
+        if node is None:
+            return self.sources[symbol].name
+        return "a size that depends on data" if node.target == "size" else "a number read from a tensor"
+
+    def assume(self, difference: Expression, question: str, answer: bool) -> None:
+        """Go on as if the answer were this one."""
+        self._check(difference, question, answer)
+        self.environment.learn(difference, question, answer)
+
+    def _check(self, difference: Expression, question: str, answer: bool) -> None:
+        condition = readable(difference, question if answer else INVERSE[question])
+        left, right = (size(self.environment, side) for side in (condition.left, condition.right))
+        self._tracer.graph.require(left, condition.symbol, right)
+
+    # What is assumed about the others.
+
+    def guard_of(self, condition: Condition) -> Guard:
+        left, sources = _template(condition.left, self.sources, [])
+        right, sources = _template(condition.right, self.sources, sources)
+        text = f"{left} {condition.symbol} {right}"
+        return Guard(text if condition.holds else f"not {text}", tuple(sources), (), self._tracer.where())
+
+    def _note(self, condition: Condition) -> None:
+        guard = self.guard_of(condition)
+        self._tracer.guards.add(guard) if self._late is None else self._late.append(guard)
+
+    def finish(self) -> list[Guard]:
+        """The program is written: what is assumed from now on is collected, for those who make the program."""
+        self._late = []
+        self.environment.on_unknown = refuse
+        return self._late
+
+    def settle(self) -> None:
+        """The program is in use: nothing more can be assumed for all of it."""
+        self.environment.on_condition = _assumed_too_late
+
+    # How they are written.
+
+    def text(self, expression: Expression | Real, emitter: Emitter) -> str:
+        """The Python that computes an expression in the body of the program."""
+
+        def name(symbol: Symbol) -> str:
+            node = self.nodes.get(symbol)
+            return emitter.read(self.sources[symbol]) if node is None else emitter.result(node)
+
+        return spelled(expression, name)
+
+
+def _is_likely(difference: Expression, question: str, environment: Environment) -> bool:
+    """What is assumed about numbers that sizes and indices are computed from: sizes that an operation compares are
+    equal, but none is 0 or 1; the numbers are small and not negative."""
+    if question == NEGATIVE:
+        return difference.value(environment.values) < 0
+    products = [product for product in difference.terms if product]
+    plain = len(products) == 1 and not any(isinstance(atom, Applied) for atom in products[0])
+    return not (plain and difference.terms.get((), 0) in (-1, 0, 1))
+
+
+def _assumed_too_late(condition: Condition) -> None:
+    raise AssertionError(f"{condition} is assumed after the guards were written")
+
+
+def _weakly(method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that does not keep its object: sizes that tensors have in C++ lead to the environment, and from there
+    to what holds these tensors, on a road that no garbage collector sees. A capture that was given up would stay."""
+    found = weakref.WeakMethod(method)
+    return lambda *args: (found() or otherwise)(*args)
+
+
+def is_argument(source: Source) -> bool:
+    """Whether the call is given it, as an argument or inside one."""
+    step = source
+    while isinstance(step, Item):
+        step = step.origin
+    return isinstance(step, Local)
+
+
+def _template(
+    expression: Expression | Real, places: dict[Symbol, Source], sources: Sequence[Source]
+) -> tuple[str, list[Source]]:
+    """An expression as the text of a guard over sources, which go on from those given."""
+    found = list(sources)
+
+    def slot(symbol: Symbol) -> str:
+        source = places[symbol]
+        if source not in found:
+            found.append(source)
+        return f"{{s{found.index(source)}}}"
+
+    return spelled(expression, slot), found

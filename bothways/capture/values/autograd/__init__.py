@@ -1,0 +1,1 @@
+"""Custom autograd functions, and the order autograd runs them in."""

@@ -1,0 +1,1 @@
+"""What user code defines: functions, attributes, classes, partials, namespaces."""

@@ -1,0 +1,193 @@
+"""``functools.partial`` and ``functools.lru_cache``: callables made from a function.
+
+A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
+long as nobody could tell a cached result from a new one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture.guards.sources import Attr, Injected, Item, Source
+from bothways.capture.values.code.attributes import class_attribute
+from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.writing.emit import changes, stores
+from bothways.errors import Unsupported
+from bothways.source_text import is_plain_name
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.writing.emit import Emitter
+
+
+class PartialValue(Value):
+    """A partial object, from outside or made by captured code."""
+
+    def __init__(
+        self, function: Value, args: Args, kwargs: Kwargs, *, obj: Any = None, source: Source | None = None
+    ) -> None:
+        self.function, self.args, self.kwargs, self.obj, self.source = function, args, kwargs, obj, source
+        self.attrs: dict[str, Value | None] = {}  # None stands for a deleted attribute
+
+    @classmethod
+    def external(cls, tracer: Tracer, obj: functools.partial[Any], source: Source) -> PartialValue:
+        tracer.guard("type({s0}) is {c0}", source, functools.partial)
+        tracer.guard("len({s0}.args) == {c0}", source, len(obj.args))
+        tracer.guard("tuple({s0}.keywords) == {c0}", source, tuple(obj.keywords))
+        value = cls(
+            tracer.wrap(obj.func, Attr(source, "func")),
+            [tracer.wrap(arg, Item(Attr(source, "args"), index)) for index, arg in enumerate(obj.args)],
+            {name: tracer.wrap(arg, Item(Attr(source, "keywords"), name)) for name, arg in obj.keywords.items()},
+            obj=obj,
+            source=source,
+        )
+        tracer.remember(obj, value)
+        return value
+
+    @classmethod
+    def make(cls, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """``functools.partial(f, *args, **kwargs)``; a partial of a plain partial is flattened, as Python does."""
+        function = args[0].realize()
+        if isinstance(function, PartialValue) and not function.has_attributes(tracer):
+            return cls(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+        return cls(function, list(args[1:]), dict(kwargs))
+
+    def has_attributes(self, tracer: Tracer) -> bool:
+        if self.source is not None and not self.attrs:
+            tracer.guard("{s0}.__dict__" if self.obj.__dict__ else "not {s0}.__dict__", self.source)
+        return bool(self.attrs or (self.obj is not None and self.obj.__dict__))
+
+    def python_type(self) -> type:
+        return functools.partial
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return protocols.call(tracer, self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    # Attributes.
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(list(self.args))
+        if name == "keywords":
+            return DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in self.kwargs.items()])
+        if name in self.attrs:
+            stored = self.attrs[name]
+            if stored is not None:
+                return stored
+        elif self.source is not None:
+            if name in self.obj.__dict__:
+                return tracer.member(self.obj.__dict__[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
+            tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
+        return class_attribute(tracer, self, name)
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in ("func", "args", "keywords", "__dict__", "__class__"):
+            tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
+        self._store(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        if not self.attrs.get(name, self.obj is not None and name in self.obj.__dict__):
+            tracer.throw(AttributeError, f"'functools.partial' object has no attribute {name!r}")
+        self.get_attr(tracer, name)  # guards that it is there
+        self._store(tracer, name, None)
+
+    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # After the call.
+
+    @property
+    def two_phase(self) -> bool:  # type: ignore[override]
+        return bool(self.attrs)
+
+    def parts(self) -> Iterable[Value]:
+        stored = [value for value in self.attrs.values() if value is not None]
+        return stored if self.source is not None else [self.function, *self.args, *self.kwargs.values(), *stored]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        make = emitter.inject(functools.partial, "partial")
+        given = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
+        named = {name: emitter.rebuild(value) for name, value in self.kwargs.items()}
+        if all(map(is_plain_name, named)):
+            given += [f"{name}={text}" for name, text in named.items()]
+        else:
+            given.append("**{" + ", ".join(f"{name!r}: {text}" for name, text in named.items()) + "}")
+        return f"{make}({', '.join(given)})"
+
+    rebuild_empty = rebuild
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        for statement in stores(emitter, name, self.attrs):
+            emitter.build(statement)
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None
+        name = emitter.read(self.source)
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+            emitter.effect(statement)
+
+
+class CachedFunction(Value):
+    """A function behind ``functools.lru_cache`` or ``functools.cache``."""
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        self.obj, self.source = obj, source
+
+    @classmethod
+    def external(cls, tracer: Tracer, obj: Any, source: Source) -> CachedFunction:
+        tracer.guard("{s0} is {c0}", source, obj)
+        value = cls(obj, source)
+        tracer.remember(obj, value)
+        return value
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        return f"the cached function {self.obj.__name__}"
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        positional = [self._argument(tracer, arg) for arg in args]
+        keywords = {name: self._argument(tracer, arg) for name, arg in kwargs.items()}
+        assert self.source is not None
+        wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
+        effects, ops = len(tracer.effects.all()), tracer.graph.op_count
+        try:
+            result = protocols.call(tracer, wrapped, args, kwargs).realize()
+            if isinstance(result, ConstantValue) and len(tracer.effects.all()) == effects:
+                return result
+            failure = None
+        except Unsupported as unsupported:
+            failure = unsupported
+        if len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+            if failure is not None:
+                raise failure
+            tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
+        # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
+        return linked.library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
+
+    def _argument(self, tracer: Tracer, arg: Value) -> Any:
+        """A constant, or an object that is a fact of the program: what another cached function has given."""
+        arg = arg.realize()
+        if arg.is_constant:
+            return arg.constant()
+        if not isinstance(arg.source, Injected) or arg.mutated:
+            tracer.stop("call_unknown", f"{self.describe()} is called with {arg.describe()}")
+        return tracer.object_of(arg)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__wrapped__" or name not in self.obj.__dict__:
+            return super().get_attr(tracer, name)
+        assert self.source is not None
+        return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))

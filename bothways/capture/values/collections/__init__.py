@@ -1,0 +1,1 @@
+"""Sequences, dicts, sets, deques and their iterators."""

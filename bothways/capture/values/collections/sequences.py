@@ -1,0 +1,204 @@
+"""What lists, tuples and deques have in common: elements, the guard on their number, comparison and search.
+
+An external sequence wraps its elements lazily and guards its length only when the program depends on it;
+reading one element by a known position only guards that the position exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bothways.capture.guards.sources import BaseItem, Item, Source
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.base import LazyValue, Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.methods import reject_attribute
+from bothways.capture.values.core.numbers import NumberValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.core.protocols import Operator
+
+
+def content(value: Value) -> Value:
+    """The built-in container inside an instance of a user's subclass of one; else the Value itself."""
+    value = value.realize()
+    return getattr(value, "payload", None) or value
+
+
+def unchanged(before: Value, after: Value) -> bool:
+    """Whether two Values are surely the same object: the same Value, or what was found behind it."""
+    return before is after or _seen(before) is _seen(after)
+
+
+def _seen(value: Value) -> Value:
+    return value.if_realized() if isinstance(value, LazyValue) else value
+
+
+def class_text(tracer: Tracer, kind: type) -> str:
+    """A built-in class as generated code names it."""
+    return kind.__name__ if kind.__module__ == "builtins" else tracer.inject(kind, kind.__name__).key
+
+
+def has_state(kind: type) -> bool:
+    """Whether instances of a kind of sequence carry attributes beside the elements: a user's subclass."""
+    return kind.__dictoffset__ != 0
+
+
+class SequenceValue(Value):
+    """Elements in order; ``base`` is the built-in type to go through when the object is of a subclass."""
+
+    WORD: ClassVar[str]  # what messages call it
+    base: type | None = None
+    tracer: Tracer | None = (
+        None  # of external sequences, whose guards may be asked for where no tracer is passed
+    )
+
+    def __init__(self, items: list[Value], source: Source | None = None) -> None:
+        self.items = items
+        self.source = source
+        self.original: list[Value] = []
+        self.version = 0
+        self._length_known = True
+        self._reach = 0  # positions below it are known to exist
+
+    def _make_external(self, tracer: Tracer, obj: Any, source: Source, builtin: Any) -> None:
+        """Take over the elements of an object that existed before the call."""
+        self.source, self.tracer = source, tracer
+        tracer.guard("type({s0}) is {c0}", source, type(obj))
+        if (not isinstance(obj, tuple) and type(obj) is not builtin) or has_state(type(obj)):
+            self.base = builtin
+            name = class_text(tracer, builtin)
+            elements = builtin.__iter__(obj)
+            self.items = [tracer.wrap(x, BaseItem(source, name, i)) for i, x in enumerate(elements)]
+        else:
+            self.items = [tracer.wrap(x, Item(source, i)) for i, x in enumerate(obj)]
+            tracer.remember(obj, self)
+        self.original = list(self.items)
+        self._length_known = False
+
+    # Guards.
+
+    def depend_on_length(self) -> None:
+        if self._length_known:
+            return
+        self._length_known = True
+        assert self.tracer is not None and self.source is not None
+        if self.base is not None:
+            self.tracer.guard("{c0}.__len__({s0}) == {c1}", self.source, self.base, len(self.original))
+        elif self.original:
+            self.tracer.guard("len({s0}) == {c0}", self.source, len(self.original))
+        else:
+            self.tracer.guard("not {s0}", self.source)
+
+    def depend_on_index(self, index: int) -> None:
+        """Rely on the element at ``index``, and on the length only if the index alone does not decide."""
+        if self._length_known or not 0 <= index < len(self.original):
+            self.depend_on_length()
+        elif index >= self._reach:
+            self._reach = index + 1
+            assert self.tracer is not None and self.source is not None
+            if self.base is not None:
+                self.tracer.guard("{c0}.__len__({s0}) > {c1}", self.source, self.base, index)
+            else:
+                self.tracer.guard("len({s0}) > {c0}", self.source, index)
+
+    def known_items(self) -> list[Value]:
+        """The elements, when the program depends on how many there are."""
+        self.depend_on_length()
+        return self.items
+
+    def overrides_functions(self) -> bool:
+        return bool([item for item in self.items if item.overrides_functions()])
+
+    def items_for_graph(self, tracer: Tracer) -> list[Value]:
+        return self.known_items()
+
+    def touch(self, tracer: Tracer) -> None:
+        """Note that the sequence is about to change."""
+        self.version += 1
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # Slots.
+
+    def length(self, tracer: Tracer) -> int:
+        return len(self.known_items())
+
+    def truth(self, tracer: Tracer) -> bool:
+        return bool(self.known_items())
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return any(protocols.equal(tracer, element, item) for element in self.known_items())
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        return linked.class_attribute(tracer, self, name)
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        reject_attribute(tracer, self, name)
+
+    def subscript(self, tracer: Tracer, key: Value) -> int | slice:
+        """A subscript as Python's sequences take it."""
+        key = key.realize()
+        known = isinstance(key, ConstantValue) and hasattr(key.content, "__index__")
+        if not known and not isinstance(key, linked.SliceValue) and not hasattr(key.python_type(), "__index__"):
+            tracer.throw(TypeError, self._bad_index(key.python_type().__name__))
+        index: int | slice = protocols.index_constant(tracer, key)
+        return index
+
+    def _bad_index(self, kind: str) -> str:
+        return f"{self.WORD} indices must be integers or slices, not {kind}"
+
+    def position(self, tracer: Tracer, index: int, message: str) -> int:
+        """A valid position for an index, or the captured IndexError."""
+        self.depend_on_index(index)
+        position = index + len(self.items) if index < 0 else index
+        if not 0 <= position < len(self.items):
+            tracer.throw(IndexError, message)
+        return position
+
+    def repeat(self, tracer: Tracer, other: Value) -> list[Value] | None:
+        """The elements ``other`` times; None when the other operand may know better."""
+        kind = other.python_type()
+        is_number = isinstance(other, (ConstantValue, NumberValue))
+        if not hasattr(kind, "__index__"):
+            if is_number or not hasattr(kind, "__rmul__"):
+                tracer.throw(TypeError, f"can't multiply sequence by non-int of type {kind.__name__!r}")
+            return None
+        if not is_number and hasattr(kind, "__rmul__"):
+            return None  # a tensor takes a sequence as an operand of its own
+        return self.known_items() * protocols.as_index(tracer, other)
+
+    def compare(self, tracer: Tracer, op: Operator, other: SequenceValue) -> Value:
+        """Lexicographic comparison: the first elements that differ decide, else the lengths."""
+        mine, theirs = self.known_items(), other.known_items()
+        if op.symbol in ("==", "!=") and len(mine) != len(theirs):
+            return ConstantValue(op.symbol == "!=")
+        for left, right in zip(mine, theirs, strict=False):
+            if not protocols.equal(tracer, left, right):
+                if op.symbol in ("==", "!="):
+                    return ConstantValue(op.symbol == "!=")
+                return protocols.compare(tracer, op.symbol, left, right)
+        return ConstantValue(op.function(len(mine), len(theirs)))
+
+    def find(self, tracer: Tracer, item: Value, start: Value | None, stop: Value | None) -> int | None:
+        """The position of an element equal to ``item`` between two bounds, as ``index`` methods take them."""
+        items = self.known_items()
+        bounds = slice(
+            *(None if part is None else protocols.as_index(tracer, part) for part in (start, stop))
+        )
+        for position in range(*bounds.indices(len(items))):
+            if position < len(items) and protocols.equal(tracer, items[position], item):
+                return position
+        return None
+
+    def count(self, tracer: Tracer, item: Value) -> Value:
+        return ConstantValue(sum(protocols.equal(tracer, element, item) for element in self.known_items()))
+
+    def _reprs(self, tracer: Tracer) -> Iterator[str]:
+        return (protocols.text(tracer, element, "repr") for element in self.known_items())
+
+    def constants(self) -> list[Any]:
+        return [item.realize().constant() for item in self.known_items()]

@@ -1,0 +1,289 @@
+"""Python's data model over Values: what an operator, a call, a loop or a test does.
+
+Opcodes and stand-ins come here; each function realizes its operands, asks the kinds for their slots in the
+order Python asks, and raises the captured program's own TypeError when nobody answers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bothways.capture.values.core import linked
+from bothways.capture.values.core.base import Args, Kwargs, LazyValue, NotConstant, Value
+from bothways.capture.values.core.constants import SINGLETONS, ConstantValue, constant_value
+from bothways.capture.values.core.raised import Raised
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the language: the function that does it and the methods that define it."""
+
+    symbol: str
+    function: Callable[..., Any]
+    method: str
+    reflected: str
+
+
+def _binary(symbol: str, function: Callable[..., Any], name: str) -> tuple[str, Operator]:
+    return symbol, Operator(symbol, function, f"__{name}__", f"__r{name}__")
+
+
+def _inplace(symbol: str, function: Callable[..., Any], name: str) -> tuple[str, Operator]:
+    return symbol, Operator(symbol, function, f"__{name}__", "")
+
+
+BINARY: dict[str, Operator] = dict(
+    [
+        _binary("+", operator.add, "add"),
+        _binary("-", operator.sub, "sub"),
+        _binary("*", operator.mul, "mul"),
+        _binary("@", operator.matmul, "matmul"),
+        _binary("/", operator.truediv, "truediv"),
+        _binary("//", operator.floordiv, "floordiv"),
+        _binary("%", operator.mod, "mod"),
+        _binary("**", operator.pow, "pow"),
+        _binary("<<", operator.lshift, "lshift"),
+        _binary(">>", operator.rshift, "rshift"),
+        _binary("&", operator.and_, "and"),
+        _binary("|", operator.or_, "or"),
+        _binary("^", operator.xor, "xor"),
+    ]
+)
+INPLACE: dict[str, Operator] = dict(
+    [
+        _inplace("+=", operator.iadd, "iadd"),
+        _inplace("-=", operator.isub, "isub"),
+        _inplace("*=", operator.imul, "imul"),
+        _inplace("@=", operator.imatmul, "imatmul"),
+        _inplace("/=", operator.itruediv, "itruediv"),
+        _inplace("//=", operator.ifloordiv, "ifloordiv"),
+        _inplace("%=", operator.imod, "imod"),
+        _inplace("**=", operator.ipow, "ipow"),
+        _inplace("<<=", operator.ilshift, "ilshift"),
+        _inplace(">>=", operator.irshift, "irshift"),
+        _inplace("&=", operator.iand, "iand"),
+        _inplace("|=", operator.ior, "ior"),
+        _inplace("^=", operator.ixor, "ixor"),
+    ]
+)
+COMPARE: dict[str, Operator] = {
+    "<": Operator("<", operator.lt, "__lt__", "__gt__"),
+    "<=": Operator("<=", operator.le, "__le__", "__ge__"),
+    "==": Operator("==", operator.eq, "__eq__", "__eq__"),
+    "!=": Operator("!=", operator.ne, "__ne__", "__ne__"),
+    ">": Operator(">", operator.gt, "__gt__", "__lt__"),
+    ">=": Operator(">=", operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+    "abs": (operator.abs, "__abs__"),
+}
+
+
+def binary(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """``left symbol right``; in-place symbols (``+=``) fall back to the plain operator as Python does."""
+    left, right = left.realize(), right.realize()
+    if symbol in INPLACE:
+        result = left.binary(tracer, INPLACE[symbol], right, False)
+        if result is not None:
+            return result
+        symbol = symbol[:-1]
+    op = BINARY[symbol]
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
+    result = _try_both(tracer, op, left, right)
+    if result is None:
+        tracer.throw(
+            TypeError,
+            f"unsupported operand type(s) for {_shown(symbol)}: "
+            f"{left.python_type().__name__!r} and {right.python_type().__name__!r}",
+        )
+    return result
+
+
+def _shown(symbol: str) -> str:
+    return "** or pow()" if symbol == "**" else symbol
+
+
+def _try_both(tracer: Tracer, op: Operator, left: Value, right: Value) -> Value | None:
+    kinds = left.python_type(), right.python_type()
+    overrides = op.symbol in COMPARE or _overrides(kinds, op.reflected)
+    if kinds[0] is not kinds[1] and kinds[0] in kinds[1].__mro__ and overrides:
+        result = right.binary(tracer, op, left, True)
+        return result if result is not None else left.binary(tracer, op, right, False)
+    result = left.binary(tracer, op, right, False)
+    if result is None and (kinds[0] is not kinds[1] or op.symbol in COMPARE):
+        result = right.binary(tracer, op, left, True)
+    return result
+
+
+def _overrides(kinds: tuple[type, type], method: str) -> bool:
+    return getattr(kinds[1], method, None) is not getattr(kinds[0], method, None)
+
+
+def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """``left symbol right`` for the six rich comparisons."""
+    left, right = left.realize(), right.realize()
+    op = COMPARE[symbol]
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
+    result = _try_both(tracer, op, left, right)
+    if result is not None:
+        return result
+    if symbol in ("==", "!="):
+        return ConstantValue(same_object(tracer, left, right) == (symbol == "=="))
+    tracer.throw(
+        TypeError,
+        f"{symbol!r} not supported between instances of "
+        f"{left.python_type().__name__!r} and {right.python_type().__name__!r}",
+    )
+
+
+def equal(tracer: Tracer, left: Value, right: Value) -> bool:
+    """Equality as containers use it: the same object, or ``==`` and its truth."""
+    left, right = left.realize(), right.realize()
+    return same_object(tracer, left, right) or truth(tracer, compare(tracer, "==", left, right))
+
+
+def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
+    """``left is right``; that two objects from outside are two is assumed, like that one is one."""
+    if _is_no_singleton(tracer, left, right) or _is_no_singleton(tracer, right, left):
+        return False
+    left, right = left.realize(), right.realize()
+    if left is right or left.identity() == right.identity():
+        return True
+    both_outside = left.source is not None and right.source is not None
+    if both_outside and left.python_type() is right.python_type() and not isinstance(left, ConstantValue):
+        tracer.guard("{s0} is not {s1}", left.source, right.source)
+    return False
+
+
+def _is_no_singleton(tracer: Tracer, value: Value, other: Value) -> bool:
+    """Whether something that nobody looked at yet is not None (or True, …): it need not be looked at for that."""
+    if not isinstance(value, LazyValue) or value.if_realized() is not value:
+        return False
+    if not isinstance(other, ConstantValue) or not isinstance(other.content, SINGLETONS) or value.obj is other.content:
+        return False
+    tracer.guard("{s0} is not {c0}", value.source, other.content)
+    return True
+
+
+def unary(tracer: Tracer, symbol: str, operand: Value) -> Value:
+    operand = operand.realize()
+    function, method = UNARY[symbol]
+    if isinstance(operand, ConstantValue):
+        return constant_value(tracer.run_const(function, operand.content), tracer)
+    return operand.unary(tracer, function, method)
+
+
+def truth(tracer: Tracer, value: Value) -> bool:
+    return value.realize().truth(tracer)
+
+
+def get_attr(tracer: Tracer, value: Value, name: str) -> Value:
+    return value.realize().get_attr(tracer, name)
+
+
+def try_get_attr(tracer: Tracer, value: Value, name: str) -> Value | None:
+    """The attribute, or None when the captured program would see an AttributeError."""
+    try:
+        return get_attr(tracer, value, name)
+    except Raised as observed:
+        if issubclass(observed.value.python_type(), AttributeError):
+            return None
+        raise
+
+
+def call(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs | None = None) -> Value:
+    return function.realize().call(tracer, args, kwargs or {})
+
+
+def call_attr(tracer: Tracer, value: Value, name: str, *args: Value) -> Value:
+    return call(tracer, get_attr(tracer, value, name), list(args))
+
+
+def iterate(tracer: Tracer, value: Value) -> Value:
+    return value.realize().iterate(tracer)
+
+
+def next_or_none(tracer: Tracer, iterator: Value) -> Value | None:
+    """The iterator's next element, or None at its end."""
+    try:
+        return iterator.realize().next(tracer)
+    except Raised as observed:
+        if issubclass(observed.value.python_type(), StopIteration):
+            return None
+        raise
+
+
+def elements(tracer: Tracer, iterator: Value) -> Iterator[Value]:
+    while (element := next_or_none(tracer, iterator)) is not None:
+        yield element
+
+
+def unpack(tracer: Tracer, value: Value) -> list[Value]:
+    """All elements of an iterable."""
+    return list(elements(tracer, iterate(tracer, value)))
+
+
+def length(tracer: Tracer, value: Value) -> int:
+    return value.realize().length(tracer)
+
+
+def contains(tracer: Tracer, container: Value, item: Value) -> bool:
+    return container.realize().contains(tracer, item.realize())
+
+
+def text(tracer: Tracer, value: Value, conversion: str = "str") -> str:
+    return value.realize().text(tracer, conversion)
+
+
+def format_value(tracer: Tracer, value: Value, spec: str) -> str:
+    """``format(value, spec)``."""
+    value = value.realize()
+    if isinstance(value, ConstantValue):
+        return str(tracer.run_const(format, value.content, spec))
+    formatted = value.format(tracer, spec)
+    return formatted if formatted is not None else str(tracer.run_const(format, text(tracer, value), spec))
+
+
+def as_string(tracer: Tracer, value: Value) -> str:
+    """The content of a string Value, for attribute names and the like."""
+    return str(as_constant(tracer, value))
+
+
+def as_constant(tracer: Tracer, value: Value) -> Any:
+    try:
+        return value.realize().constant()
+    except NotConstant as missing:
+        tracer.stop("call_unknown", f"{missing} is not known at capture time")
+
+
+def as_index(tracer: Tracer, value: Value) -> int:
+    """An integer as sequences take it: an int, or what ``__index__`` gives."""
+    value = value.realize()
+    if isinstance(value, ConstantValue):
+        return int(tracer.run_const(operator.index, value.content))
+    method = try_get_attr(tracer, value, "__index__")
+    if method is None:
+        tracer.throw(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
+    return int(as_constant(tracer, call(tracer, method, [])))
+
+
+def index_constant(tracer: Tracer, value: Value) -> Any:
+    """A subscript of a sequence: an index or a slice of them."""
+    value = value.realize()
+    if isinstance(value, linked.SliceValue):
+        parts = [part.realize() for part in value.bounds]
+        return slice(
+            *(None if isinstance(p, ConstantValue) and p.content is None else as_index(tracer, p) for p in parts)
+        )
+    return as_index(tracer, value)

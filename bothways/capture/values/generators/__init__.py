@@ -1,0 +1,1 @@
+"""Generators, coroutines and what is suspended inside of them."""

@@ -1,0 +1,1 @@
+"""Functions that take functions: kernels of Triton."""

@@ -1,0 +1,1 @@
+"""Hooks on tensors, saved tensors, and the functions autograd remembers."""

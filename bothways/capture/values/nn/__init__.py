@@ -1,0 +1,1 @@
+"""Modules, their hooks, optimizer steps, and making objects of classes."""

@@ -1,0 +1,285 @@
+"""Backward hooks of modules: the tensors that enter and leave the module pass through identity nodes of PyTorch's own.
+
+The nodes run as captured; the hooks are attached to them after the graph, as they are registered when the call
+happens. So a program depends on whether a module has backward hooks, not on which ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from bothways import torch_compat
+from bothways.capture.guards.sources import Attr, Item
+from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.core import linked
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.hooks.grad_fns import GradFnValue
+from bothways.capture.values.hooks.hooks import Event, HandleEvent, Removal, happen
+from bothways.capture.values.tensors.moments import Moment
+from bothways.capture.values.tensors.tensors import TensorValue, check_history
+from bothways.capture.values.tensors.torch_functions import handles
+from bothways.runtime.hooks import hook_last_node, lead_through, place_hook
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.nn.modules import ModuleValue
+    from bothways.capture.writing.emit import Emitter
+
+BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which kinds of backward hooks there are: on a module, or on all of them."""
+
+    pre: bool = False
+    full: bool = False
+    last: bool = False  # the deprecated ones, which look at the last operation only
+
+    def __or__(self, other: Kinds) -> Kinds:
+        return Kinds(self.pre or other.pre, self.full or other.full, self.last or other.last)
+
+
+def kinds_on(tracer: Tracer, module: ModuleValue) -> Kinds:
+    """What a call of the module has to look after; guarded."""
+    return _global_kinds(tracer) | _own_kinds(tracer, module)
+
+
+def _global_kinds(tracer: Tracer) -> Kinds:
+    state = torch_compat.global_module_hooks()
+    globals_ = tracer.globals_source(state)
+    pre, hooks = torch_compat.GLOBAL_BACKWARD_HOOKS
+    for name in torch_compat.GLOBAL_BACKWARD_HOOKS:
+        tracer.guard("{s0}" if state[name] else "not {s0}", Item(globals_, name))
+    full = state["_global_is_full_backward_hook"]
+    if state[hooks]:
+        tracer.guard("{s0} is {c0}", Item(globals_, "_global_is_full_backward_hook"), full)
+    return Kinds(bool(state[pre]), bool(state[hooks]) and full is True, bool(state[hooks]) and full is False)
+
+
+def _own_kinds(tracer: Tracer, module: ModuleValue) -> Kinds:
+    if module.source is None:
+        return Kinds()
+    content = module.instance_dict()
+    for name in BACKWARD_HOOKS:
+        known = tracer.known(content.get(name))
+        if name in module.attrs or (known is not None and known.mutated):
+            tracer.stop("hook", f"the backward hooks of {module.describe()} are changed inside the function")
+        tracer.guard("{s0}" if content.get(name) else "not {s0}", Attr(module.source, name))
+    pre, hooks = (bool(content.get(name)) for name in BACKWARD_HOOKS)
+    full = content.get("_is_full_backward_hook")
+    if hooks:
+        tracer.guard("{s0} is {c0}", Attr(module.source, "_is_full_backward_hook"), full)
+    return Kinds(pre, hooks and full is True, hooks and full is False) | kinds_registered(module)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tensors on one side of a module: the node they went through, their positions, the number of values."""
+
+    grad_fn: GradFnValue | None
+    places: tuple[int, ...]
+    count: int
+
+    def rebuild(self, emitter: Emitter) -> str:
+        node = "None" if self.grad_fn is None else emitter.rebuild(self.grad_fn)
+        return f"({node}, {self.places}, {self.count})"
+
+
+class BackwardHooks(Value):
+    """What stands between a module with backward hooks and its ``forward`` during one call."""
+
+    def __init__(self, module: ModuleValue, kinds: Kinds) -> None:
+        self.module, self.kinds = module, kinds
+        self._inputs = Side(None, (), 0)
+
+    def python_type(self) -> type:
+        return BackwardHooks
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        return linked.BoundBuiltin(self, name)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "enter":
+            return self._enter(tracer, args[0].realize())
+        return self._leave(tracer, args[0].realize(), args[1].realize())
+
+    def _enter(self, tracer: Tracer, args: Value) -> Value:
+        if self.kinds.pre or self.kinds.full:
+            args, self._inputs = self._placed(tracer, args)
+        return args
+
+    def _leave(self, tracer: Tracer, args: Value, result: Value) -> Value:
+        if not isinstance(result, (TensorValue, TupleValue)):  # eager warns
+            tracer.stop("hook", f"{self.module.describe()} has backward hooks and returns {result.describe()}")
+        if self.kinds.pre or self.kinds.full:
+            result, outputs = self._placed(tracer, result)
+            if self._inputs.grad_fn is not None or outputs.grad_fn is not None:
+                happen(tracer, ModuleHooked(self.module, self._inputs, outputs))
+        if self.kinds.last:
+            self._hook_last(tracer, args, result)
+        return result
+
+    def _placed(self, tracer: Tracer, value: Value) -> tuple[Value, Side]:
+        """A tensor, or a tuple with tensors, led through one identity node if gradients will flow."""
+        if not isinstance(value, TupleValue):
+            (led,), side = _placed(tracer, [value])
+            return led, side
+        items, side = _placed(tracer, value.items_for_graph(tracer))
+        if side.grad_fn is None:
+            return value, side
+        if value.kind is not tuple and not hasattr(value.kind, "_fields"):
+            tracer.stop("hook", f"{self.module.describe()} has backward hooks and returns {value.describe()}")
+        return TupleValue(items, value.kind), side
+
+    def _hook_last(self, tracer: Tracer, args: Value, result: Value) -> None:
+        """The deprecated hooks: on whatever operation computed the first tensor that is returned."""
+        first = result
+        while isinstance(first, TupleValue) and first.items:
+            first = first.items_for_graph(tracer)[0].realize()
+        if not isinstance(first, TensorValue):
+            tracer.stop("hook", f"{self.module.describe()} has backward hooks and returns {result.describe()}")
+        check_history(tracer, first)
+        if first.fake.meta.grad_fn is None:
+            return
+        seen = [value.realize() for value in (*_items(args), *_items(result))]
+        moments = [Moment.now(tracer, value) for value in seen if isinstance(value, TensorValue)]
+        for moment in moments:
+            moment.watch_node()
+        happen(tracer, LastNodeHooked(self.module, args, result, first, moments))
+
+
+def _items(value: Value) -> list[Value]:
+    return list(value.items) if isinstance(value, TupleValue) else [value]
+
+
+def _placed(tracer: Tracer, values: list[Value]) -> tuple[list[Value], Side]:
+    """The values with the tensors among them led through one identity node, if gradients will flow."""
+    values = [value.realize() for value in values]
+    places = [index for index, value in enumerate(values) if isinstance(value, TensorValue)]
+    tensors: list[Any] = [values[index] for index in places]
+    if not (torch.is_grad_enabled() and any(tensor.fake.requires_grad for tensor in tensors)):
+        return values, Side(None, (), len(values))
+    led = tracer.graph.op("call_function", lead_through, lead_through, list(tensors), {})
+    assert isinstance(led, TupleValue)
+    found = dict(zip(places, led.items, strict=True))
+    first = next(value for value in led.items if isinstance(value, TensorValue) and value.fake.requires_grad)
+    side = Side(GradFnValue(tracer, Moment.now(tracer, first)), tuple(places), len(values))
+    return [found.get(index, value) for index, value in enumerate(values)], side
+
+
+class ModuleHooked(Event):
+    """Attaching a module's full backward hooks to the nodes of one call."""
+
+    def __init__(self, module: ModuleValue, inputs: Side, outputs: Side) -> None:
+        self.module, self.inputs, self.outputs = module, inputs, outputs
+
+    def python_type(self) -> type:
+        return type(None)
+
+    def parts(self) -> Iterable[Value]:
+        return [self.module, *(side.grad_fn for side in (self.inputs, self.outputs) if side.grad_fn is not None)]
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        self.emit_earlier(emitter)
+        module = emitter.rebuild(self.module)
+        full = f"{emitter.inject(torch_compat.module_backward_hooks, 'backward_hooks')}({module})[0]"
+        pre = f"{emitter.inject(torch_compat.module_backward_pre_hooks, 'backward_pre_hooks')}({module})"
+        sides = f"{self.inputs.rebuild(emitter)}, {self.outputs.rebuild(emitter)}"
+        return f"{emitter.inject(place_hook, 'place_hook')}({module}, {full}, {pre}, {sides})"
+
+
+class LastNodeHooked(Event):
+    """Attaching a module's deprecated backward hooks to the last operation of one call."""
+
+    def __init__(
+        self, module: ModuleValue, args: Value, result: Value, first: TensorValue, moments: list[Moment]
+    ) -> None:
+        self.module, self.given, self.moments = module, [args, result, first], moments
+
+    def python_type(self) -> type:
+        return type(None)
+
+    def parts(self) -> Iterable[Value]:
+        return [self.module, *self.given]
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        if any(moment.has_passed(emitter.tracer) for moment in self.moments):
+            emitter.tracer.stop("hook", "tensors are changed in place after a module with a backward hook was called")
+        self.emit_earlier(emitter)
+        module = emitter.rebuild(self.module)
+        hooks = f"{emitter.inject(torch_compat.module_backward_hooks, 'backward_hooks')}({module})[1]"
+        function = emitter.inject(hook_last_node, "hook_last_node")
+        return f"{function}({module}, {hooks}, {emitter.rebuild_all(self.given)})"
+
+
+class ModuleRegistration(HandleEvent):
+    """``module.register_full_backward_hook(hook)`` inside: done after the graph, in order with the module's calls."""
+
+    def __init__(self, module: ModuleValue, method: str, args: Args, kwargs: Kwargs) -> None:
+        self.module, self.method, self.args, self.kwargs = module, method, args, kwargs
+
+    def python_type(self) -> type:
+        return RemovableHandle
+
+    def remove(self, tracer: Tracer) -> None:
+        if self in self.module.registered:
+            self.module.registered.remove(self)
+            happen(tracer, Removal(self))
+
+    def parts(self) -> Iterable[Value]:
+        return [self.module, *self.args, *self.kwargs.values()]
+
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        self.emit_earlier(emitter)
+        given = [emitter.rebuild(value) for value in self.args]
+        given += [f"{name}={emitter.rebuild(value)}" for name, value in self.kwargs.items()]
+        return f"{emitter.rebuild(self.module)}.{self.method}({', '.join(given)})"
+
+
+# Method of nn.Module -> the kind of hook it registers.
+REGISTERING: dict[str, Kinds] = {
+    "register_full_backward_hook": Kinds(full=True),
+    "register_full_backward_pre_hook": Kinds(pre=True),
+    "register_backward_hook": Kinds(last=True),
+}
+
+
+def _registering(method: str) -> None:
+    @handles(getattr(torch.nn.Module, method))
+    def register(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return _register(tracer, args[0].realize(), method, list(args[1:]), dict(kwargs))
+
+
+for _method in REGISTERING:
+    _registering(_method)
+
+
+def _register(tracer: Tracer, module: Value, method: str, args: Args, kwargs: Kwargs) -> Value:
+    """Register a backward hook on a module from outside; what the function calls later has it."""
+    if not isinstance(module, linked.ModuleValue) or module.source is None:
+        tracer.stop("hook", f"a backward hook is registered on {module.describe()}, which was made inside")
+    kinds, known = REGISTERING[method], kinds_registered(module)
+    if kinds.full or kinds.last:
+        before = module.instance_dict().get("_is_full_backward_hook")
+        tracer.guard("{s0} is {c0}", Attr(module.source, "_is_full_backward_hook"), before)
+        if before is kinds.last or (kinds.full and known.last) or (kinds.last and known.full):
+            tracer.stop("hook", f"{module.describe()} has backward hooks of the other kind")
+    made = ModuleRegistration(module, method, args, kwargs)
+    module.registered.append(made)
+    happen(tracer, made)
+    return made
+
+
+def kinds_registered(module: ModuleValue) -> Kinds:
+    """The kinds of the hooks that captured code has registered and not removed."""
+    kinds = Kinds()
+    for registered in module.registered:
+        assert isinstance(registered, ModuleRegistration)
+        kinds = kinds | REGISTERING[registered.method]
+    return kinds

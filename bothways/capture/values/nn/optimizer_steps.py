@@ -1,0 +1,79 @@
+"""What an optimizer does otherwise in its first step than in all the others, which then need no other program.
+
+An optimizer makes its state once in its life: that step is left to plain Python. To forget gradients is the same
+whether or not there are any.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.capture.calls import inline
+from bothways.capture.standins.optimizers import asgd, asgd_together, forget_gradients, radam
+from bothways.capture.values.code.functions import library_function
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, handles
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+ZERO_GRAD: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # behind what keeps compilers from it
+
+
+@handles(ZERO_GRAD)
+def _zero_grad(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    function = library_function(tracer, ZERO_GRAD)
+    bound = function.bind(tracer, args, kwargs)
+    wanted = bound["set_to_none"].realize()
+    if isinstance(wanted, ConstantValue) and wanted.content is True:
+        return tracer.inline(forget_gradients, [bound["self"]], {})
+    return inline(tracer, function, args, kwargs)
+
+
+# What asks a counter which of two updates it makes -> what makes both and chooses.
+UPDATES: dict[Any, Any] = {
+    **dict.fromkeys(torch_compat.RADAM_UPDATES, radam),
+    **dict(zip(torch_compat.ASGD_UPDATES, (asgd, asgd_together), strict=True)),
+}
+
+
+def _undecided(update: types.FunctionType, chooses: types.FunctionType) -> Handler:
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        wanted = kwargs["differentiable"].realize() if "differentiable" in kwargs else None
+        if isinstance(wanted, ConstantValue) and wanted.content is False:
+            return tracer.inline(chooses, args, kwargs)
+        # The gradient of what is not chosen may be no number.
+        return inline(tracer, library_function(tracer, update), args, kwargs)
+
+    return handler
+
+
+HANDLERS.update({update: _undecided(update, chooses) for update, chooses in UPDATES.items()})
+
+
+def _first_step(method: types.FunctionType) -> Handler:
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        optimizer = args[0].realize()
+        state = protocols.get_attr(tracer, optimizer, "state")
+        before = protocols.length(tracer, state)
+        result = inline(tracer, library_function(tracer, method), args, kwargs)
+        if optimizer.source is not None and protocols.length(tracer, state) > before:
+            tracer.stop("lazy_state", f"{optimizer.describe()} makes its state")
+        return result
+
+    return handler
+
+
+HANDLERS.update({
+    method: _first_step(method)
+    for kind in vars(torch.optim).values()
+    if isinstance(kind, type) and isinstance(method := vars(kind).get("_init_group"), types.FunctionType)
+})  # fmt: skip

@@ -1,0 +1,1 @@
+"""Objects of user classes, exceptions, and the functions and types of builtins."""

@@ -1,0 +1,232 @@
+"""Handlers for calls of built-in types: numbers, text, containers, iterators."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from bothways.capture.overrides.overrides import refuse_length
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.functions import MethodValue
+from bothways.capture.values.collections import iterators
+from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.deques import DequeValue
+from bothways.capture.values.collections.dict_views import ProxyValue
+from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.sequences import content
+from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import NotConstant, Value
+from bothways.capture.values.core.builtin_table import handles
+from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.methods import is_none, none
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+# Numbers and text.
+
+
+@handles(bool)
+def _bool(tracer: Tracer, value: Value | None = None, /) -> Value:
+    return ConstantValue(value is not None and protocols.truth(tracer, value))
+
+
+def _number(kind: type, *methods: str) -> Callable[..., Value]:
+    """A call of ``int`` or its kind: of constants at capture time, of anything else through its methods."""
+
+    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        values = [arg.realize() for arg in args]
+        if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
+            for method in methods:
+                if hasattr(values[0].python_type(), method):
+                    found = protocols.call_attr(tracer, values[0], method).realize()
+                    if method == methods[0] or issubclass(found.python_type(), kind):
+                        return found
+                    return constant_value(tracer.run_const(kind, protocols.as_constant(tracer, found)), tracer)
+        payloads = [content(value) for value in values]
+        positional, keywords = constant_arguments(tracer, payloads, kwargs)
+        return constant_value(tracer.run_const(kind, *positional, **keywords), tracer)
+
+    return handler
+
+
+handles(int)(_number(int, "__int__", "__index__", "__trunc__"))
+handles(float)(_number(float, "__float__", "__index__"))
+handles(complex)(_number(complex, "__complex__", "__float__", "__index__"))
+handles(bytes)(_number(bytes, "__bytes__"))
+
+
+@handles(str)
+def _str(tracer: Tracer, object: Value | None = None, *rest: Value, **kwargs: Value) -> Value:
+    if object is None and not kwargs:
+        return ConstantValue("")
+    if object is not None and not rest and not kwargs:
+        return ConstantValue(protocols.text(tracer, object, "str"))
+    given = [object] if object is not None else []
+    positional, keywords = constant_arguments(tracer, [*given, *rest], kwargs)
+    return constant_value(tracer.run_const(str, *positional, **keywords), tracer)
+
+
+@handles(type)
+def _type(tracer: Tracer, value: Value, *definition: Value, **kwargs: Value) -> Value:
+    if definition or kwargs:
+        tracer.stop("class_definition", "a class is made with type()")
+    return ClassValue.of(tracer, value.realize().python_type())
+
+
+@handles(range)
+def _range(tracer: Tracer, *bounds: Value) -> Value:
+    numbers = [protocols.as_index(tracer, bound) for bound in bounds]
+    return ConstantValue(tracer.run_const(range, *numbers))
+
+
+@handles(slice)
+def _slice(tracer: Tracer, first: Value, second: Value | None = None, third: Value | None = None) -> Value:
+    if second is None:
+        return SliceValue([none(), first, none()])
+    return SliceValue([first, second, third or none()])
+
+
+# Containers.
+
+
+@handles(list)
+def _list(tracer: Tracer, iterable: Value | None = None, /) -> Value:
+    made = ListValue([])
+    if iterable is not None:
+        refuse_length(tracer, iterable)
+        made.extend_with(tracer, iterable)
+    return made
+
+
+@handles(tuple)
+def _tuple(tracer: Tracer, iterable: Value | None = None, /) -> Value:
+    if iterable is None:
+        return TupleValue([])
+    known = iterable.realize()
+    if isinstance(known, TupleValue) and known.kind is tuple:
+        return known
+    refuse_length(tracer, known)
+    return TupleValue(protocols.unpack(tracer, known))
+
+
+@handles(torch.Size)
+def _size(tracer: Tracer, sizes: Value | None = None, /) -> Value:
+    items = [] if sizes is None else protocols.unpack(tracer, sizes)
+    try:
+        return constant_value(tracer.run_const(torch.Size, [item.realize().constant() for item in items]))
+    except NotConstant:
+        return TupleValue(items, torch.Size)
+
+
+@handles(set)
+def _set(tracer: Tracer, iterable: Value | None = None, /) -> Value:
+    return _new_set(tracer, iterable, set)
+
+
+@handles(frozenset)
+def _frozenset(tracer: Tracer, iterable: Value | None = None, /) -> Value:
+    known = iterable.realize() if iterable is not None else None
+    if isinstance(known, SetValue) and known.kind is frozenset:
+        return known
+    return _new_set(tracer, known, frozenset)
+
+
+def _new_set(tracer: Tracer, iterable: Value | None, kind: type) -> Value:
+    if iterable is None:
+        return SetValue(kind)
+    known = content(iterable)
+    if isinstance(known, SetValue):
+        return known.copy(tracer, kind)
+    return SetValue.of(tracer, protocols.unpack(tracer, iterable), kind)
+
+
+def _new_dict(kind: type) -> Callable[..., Value]:
+    def handler(tracer: Tracer, *args: Value, **items: Value) -> Value:
+        if len(args) > 1:
+            tracer.run_const(kind, *[()] * len(args))  # complains about their number
+        made = DictValue(kind)
+        made.call_method(tracer, "__init__", list(args), items)
+        return made
+
+    return handler
+
+
+handles(dict)(_new_dict(dict))
+handles(collections.OrderedDict)(_new_dict(collections.OrderedDict))
+
+
+@handles(collections.defaultdict)
+def _defaultdict(
+    tracer: Tracer, default_factory: Value | None = None, /, *args: Value, **items: Value
+) -> Value:
+    factory = default_factory.realize() if default_factory is not None else none()
+    if not is_none(factory) and not any(
+        "__call__" in base.__dict__ for base in factory.python_type().__mro__
+    ):
+        tracer.throw(TypeError, "first argument must be callable or None")
+    made = DictValue(collections.defaultdict, factory)
+    made.call_method(tracer, "update", list(args), items)
+    return made
+
+
+@handles(collections.deque)
+def _deque(tracer: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
+    made = DequeValue([])
+    given = {"iterable": iterable, "maxlen": maxlen}
+    made.call_method(
+        tracer, "__init__", [], {name: value for name, value in given.items() if value is not None}
+    )
+    return made
+
+
+@handles(types.MappingProxyType)
+def _mapping_proxy(tracer: Tracer, mapping: Value) -> Value:
+    known = content(mapping)
+    if not isinstance(known, DictValue):
+        tracer.stop("call_unknown", f"a read-only view of {known.describe()} is not supported")
+    return ProxyValue(known)
+
+
+# Iterators.
+
+
+@handles(zip)
+def _zip(tracer: Tracer, *iterables: Value, strict: Value | None = None) -> Value:
+    exact = strict is not None and protocols.truth(tracer, strict)
+    return iterators.ZipIterator([protocols.iterate(tracer, it) for it in iterables], exact)
+
+
+@handles(map)
+def _map(tracer: Tracer, function: Value, first: Value, /, *others: Value) -> Value:
+    return iterators.MapIterator(function, [protocols.iterate(tracer, it) for it in (first, *others)])
+
+
+@handles(filter)
+def _filter(tracer: Tracer, function: Value, iterable: Value, /) -> Value:
+    return iterators.FilterIterator(function, protocols.iterate(tracer, iterable))
+
+
+@handles(enumerate)
+def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    first = 0 if start is None else protocols.as_index(tracer, start)
+    return iterators.EnumerateIterator(protocols.iterate(tracer, iterable), first)
+
+
+@handles(reversed)
+def _reversed(tracer: Tracer, sequence: Value, /) -> Value:
+    return iterators.reversed_iterator(tracer, sequence)
+
+
+# Functions.
+
+
+@handles(types.MethodType)
+def _method(tracer: Tracer, function: Value, instance: Value, /) -> Value:
+    return MethodValue(function, instance)

@@ -1,0 +1,234 @@
+"""Functions and methods that are implemented in C, as objects of the captured program.
+
+A call goes to its handler, to its Python stand-in, to the method of its first argument, or is done at capture
+time when the function is pure and all arguments are constants; anything else stops the capture.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import operator
+import os
+import struct
+import sys
+import types
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture import standins
+from bothways.capture.guards.sources import Source
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.builtin_table import HANDLERS, handles
+from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.runtime.nodes import Pinned
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.core.protocols import Operator
+    from bothways.capture.writing.emit import Emitter
+
+__all__ = ["HANDLERS", "BoundBuiltin", "BuiltinValue", "handles", "isinstance_of", "issubclass_of"]
+
+METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _functions_of(*modules: types.ModuleType) -> set[Any]:
+    return {
+        function
+        for module in modules
+        for function in vars(module).values()
+        if isinstance(function, types.BuiltinFunctionType)
+    }
+
+
+# Functions whose result follows from their arguments alone, so that constants may be computed with.
+PURE: frozenset[Any] = frozenset(
+    _functions_of(math, cmath, operator)
+    | {chr, ord, hex, bin, oct, os.fspath}
+    | {struct.pack, struct.unpack, struct.calcsize, sys.getrecursionlimit, sys.intern}
+)
+
+
+def is_pure(function: Any) -> bool:
+    try:
+        return function in PURE
+    except TypeError:
+        return False
+
+
+def find_handler(function: Any) -> Callable[[Tracer, Args, Kwargs], Value] | None:
+    """The handler of a callable, its stand-in included."""
+    try:
+        handler = HANDLERS.get(function)
+    except TypeError:  # a method bound to something unhashable
+        return None
+    if handler is not None:
+        return handler
+    stand_in = standins.find(function)
+    if stand_in is None:
+        return None
+
+    def inlined(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return protocols.call(tracer, linked.library_value(tracer, stand_in), args, kwargs)
+
+    return inlined
+
+
+def _name(function: Any) -> str:
+    """A function in C as people call it: ``'time.perf_counter'``."""
+    name = getattr(function, "__qualname__", None)
+    module = getattr(function, "__module__", None)
+    if not isinstance(name, str):
+        return repr(function)
+    name = name.removeprefix("_VariableFunctionsClass.")  # of the module torch
+    return repr(f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name)
+
+
+def _set_field(tracer: Tracer, name: str, args: Args) -> Value:
+    args[0].realize().set_attr(tracer, name, args[1])
+    return ConstantValue(None)
+
+
+# ``torch.Tensor.shape.__get__(x)`` and the like, as handlers of ``__torch_function__`` are given them.
+DESCRIPTOR_CALLS: dict[str, Callable[[Tracer, str, Args], Value]] = {
+    "__get__": lambda tracer, name, args: protocols.get_attr(tracer, args[0], name),
+    "__set__": _set_field,
+}
+
+
+class BuiltinValue(Value):
+    """A C function, or a method of a built-in type that is bound to nothing yet."""
+
+    def __init__(self, function: Any, source: Source | None = None) -> None:
+        self.function, self.source = function, source
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def constant(self) -> Any:
+        return self.function
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self.function
+
+    def identity(self) -> object:
+        return self.function
+
+    def describe(self) -> str:
+        return f"the built-in {_name(self.function)}"
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        found = tracer.run_const(getattr, self.function, name)
+        if isinstance(self.function, types.GetSetDescriptorType) and name in DESCRIPTOR_CALLS:
+            return BuiltinValue(found)
+        if isinstance(found, types.MethodWrapperType):
+            return BoundBuiltin(self, name)
+        return constant_value(found, tracer)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__call__":
+            return self.call(tracer, args, kwargs)
+        return super().call_method(tracer, name, args, kwargs)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        function = self.function
+        handler = find_handler(function)
+        if handler is not None:
+            return handler(tracer, args, kwargs)
+        if isinstance(function, METHOD_TYPES):
+            return self._call_on_first(tracer, args, kwargs)
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, types.GetSetDescriptorType) and function.__name__ in DESCRIPTOR_CALLS:
+            return DESCRIPTOR_CALLS[function.__name__](tracer, owner.__name__, args)
+        if function.__name__ == "__new__" and isinstance(owner, type):
+            return ClassValue.of(tracer, owner).call_method(tracer, "__new__", args, kwargs)
+        if is_pure(function):
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            return constant_value(tracer.run_const(function, *positional, **keywords), tracer)
+        return super().call(tracer, args, kwargs)
+
+    def _call_on_first(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """``list.append(x, 1)`` is ``x.append(1)`` for anything that is a list."""
+        kind, name = self.function.__objclass__, self.function.__name__
+        if not args:
+            tracer.throw(TypeError, f"unbound method {kind.__name__}.{name}() needs an argument")
+        owner = args[0].realize()
+        if not issubclass(owner.python_type(), kind):
+            given = owner.python_type().__name__
+            message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {given!r} object"
+            tracer.throw(TypeError, message)
+        if name in tracer.definitions.patched and issubclass(owner.python_type(), torch.Tensor):
+            # The method that PyTorch had, which somebody took before another was put in its place.
+            return tracer.graph.op("call_function", Pinned(self.function), self.function, [owner, *args[1:]], kwargs)
+        return owner.call_method(tracer, name, args[1:], kwargs)
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        if " at 0x" in repr(self.function):
+            return super().text(tracer, conversion)
+        return repr(self.function)
+
+    def name_hint(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return emitter.inject(self.function, getattr(self.function, "__qualname__", "function"))
+
+
+class BoundBuiltin(Value):
+    """A method of a built-in type together with the object it was read from."""
+
+    def __init__(self, owner: Value, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        if self.name.startswith("__"):
+            return types.MethodWrapperType
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name!r} of {self.owner.describe()}"
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return (BoundBuiltin, self.owner.identity(), self.name)
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        owner = self.owner.realize()
+        if self.name == "__call__":
+            return owner.call(tracer, args, kwargs)
+        if isinstance(owner, ClassValue):
+            handler = find_handler(getattr(owner.cls, self.name))
+            if handler is not None:
+                return handler(tracer, args, kwargs)
+        return owner.call_method(tracer, self.name, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstantValue(self.name)
+        if name == "__qualname__":
+            return ConstantValue(f"{self.owner.python_type().__name__}.{self.name}")
+        if name == "__call__":
+            return self
+        return super().get_attr(tracer, name)
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        if op.symbol not in ("==", "!=") or not isinstance(other, BoundBuiltin):
+            return None
+        same = self.name == other.name and protocols.same_object(tracer, self.owner, other.owner)
+        return ConstantValue(same == (op.symbol == "=="))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def name_hint(self) -> str:
+        return self.name
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.rebuild(self.owner)}.{self.name}"

@@ -1,0 +1,1 @@
+"""Tensors, torch functions, and numbers and sizes that depend on data."""

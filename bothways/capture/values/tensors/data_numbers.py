@@ -1,0 +1,123 @@
+"""Numbers read from data, where the configuration wants them in the graph: ``item()``, ``int()``, ``tolist()``.
+
+Each is a node of the graph and a symbol whose value nobody knows before the graph has run. It goes through
+arithmetic, sizes and indices like any other number of the program; what has to know it stops the capture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.numbers import NumberValue, number_value
+from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
+from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, call_in_graph
+from bothways.config import config
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+# So many elements of a list are read one by one.
+MOST_ELEMENTS = 64
+
+
+def _kind(dtype: torch.dtype) -> type | None:
+    """The kind of number that an element is in Python; None for those that are no symbols."""
+    if dtype.is_floating_point:
+        return float
+    return None if dtype.is_complex or dtype is torch.bool else int
+
+
+def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, target: Any) -> None:
+    """Let a method of tensors be a node that gives a number."""
+
+    def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        kind = kind_of(tensor.fake.dtype)
+        if not _is_wanted(tracer) or kind is None or not tensor.is_single or args or kwargs:
+            tracer.stop(*STOPS[name])
+        return number_value(tracer.graph.number(kind, call, target, (tensor.node,)))
+
+    SPECIAL_METHODS[name] = method
+
+
+def _is_wanted(tracer: Tracer) -> bool:
+    return config.numbers_from_data and not tracer.symbols.only_looks
+
+
+_read("item", _kind, "call_method", "item")
+_read("__int__", lambda dtype: None if dtype.is_complex else int, "call_function", int)
+_read("__float__", lambda dtype: None if dtype.is_complex else float, "call_function", float)
+_read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_method", "item")
+
+
+def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    kind = _kind(tensor.fake.dtype)
+    # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
+    wanted = _is_wanted(tracer) or (kind is int and tracer.fullgraph and not tracer.symbols.only_looks)
+    if not wanted or kind is None or args or kwargs:
+        tracer.stop(*STOPS["tolist"])
+    sizes = [int(size) for size in tensor.fake.shape]  # a list has a length
+    if math.prod(sizes) > MOST_ELEMENTS:
+        tracer.stop(*STOPS["tolist"])
+    return _listed(tracer, tensor, kind)
+
+
+def _listed(tracer: Tracer, tensor: TensorValue, kind: type) -> Value:
+    if not tensor.fake.shape:
+        return number_value(tracer.graph.number(kind, "call_method", "item", (tensor.node,)))
+    rows = tensor.call_method(tracer, "unbind", [], {}) if tensor.fake.shape[0] else ListValue([])
+    return ListValue([_listed(tracer, row, kind) for row in rows.parts() if isinstance(row, TensorValue)])
+
+
+SPECIAL_METHODS["tolist"] = _tolist
+
+
+def _made_of_data(function: Any) -> Handler:
+    """``torch.tensor`` of lists with such numbers in them, or with tensors: a node that makes the tensor of them."""
+    otherwise = HANDLERS[function]
+
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        data = args[0].realize() if args else None
+        if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not _holds_data(data):
+            return otherwise(tracer, args, kwargs)
+        model = torch.tensor(_guessed(tracer, data))
+
+        def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
+            return torch.empty(model.shape, dtype=model.dtype if dtype is None else dtype, **kwargs)
+
+        made = call_in_graph(tracer, function, args, kwargs, sizes)
+        if isinstance(made, TensorValue):
+            made.node.meta["as_captured"] = True
+        return made
+
+    return handler
+
+
+def _holds_data(value: Value) -> bool:
+    """Whether lists hold a number that nobody knows, or a tensor."""
+    value = value.realize()
+    if isinstance(value, NumberValue):
+        return value.is_unknown
+    return isinstance(value, TensorValue) or any(_holds_data(part) for part in value.parts())
+
+
+def _guessed(tracer: Tracer, value: Value) -> Any:
+    """The same lists with numbers of the right kinds in them."""
+    value = value.realize()
+    if isinstance(value, (ListValue, TupleValue)):
+        return [_guessed(tracer, part) for part in value.parts()]
+    if isinstance(value, NumberValue) and value.is_unknown:
+        return value.python_type()(0)
+    if isinstance(value, TensorValue) and not value.fake.shape and value.fake.device.type == "cpu":
+        return torch.zeros((), dtype=value.fake.dtype)
+    if isinstance(value, TensorValue) or not value.is_constant:
+        tracer.stop("tensor_value", f"torch.tensor reads {value.describe()}")
+    return value.constant()
+
+
+HANDLERS.update({function: _made_of_data(function) for function in (torch.tensor, torch.as_tensor)})

@@ -1,0 +1,210 @@
+"""Python's random numbers: generators, and what they draw.
+
+Each call is one line of the program, made before the graph runs and in the order of the captured code, so that the
+generators are left as plain Python leaves them. What is drawn is a symbol that nobody knows beforehand.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bothways.capture.guards import policy
+from bothways.capture.guards.sources import Source, path_step
+from bothways.capture.values.core import builtin_table, linked
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.numbers import number_value
+from bothways.capture.values.tensors import torch_functions
+from bothways.runtime.nodes import ApplyFunction
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.core.protocols import Operator
+    from bothways.capture.writing.emit import Emitter
+
+# Methods that draw a number, and those that look at or change where a generator is.
+DRAWS = frozenset(
+    "random uniform triangular randint randrange getrandbits gauss normalvariate lognormvariate expovariate "
+    "vonmisesvariate gammavariate betavariate paretovariate weibullvariate".split()
+)
+STATE = frozenset({"seed", "getstate", "setstate"})
+
+
+@path_step
+class Drawn(Source):
+    """What a line of the program gave that called a generator; ``index`` counts those lines."""
+
+    index: int
+
+    def code(self, base: str) -> str:
+        return f"drawn_{self.index}"
+
+    @property
+    def name(self) -> str:
+        return "a random number"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One call of a generator, or one that makes a generator; the text has a slot for each argument."""
+
+    source: Drawn
+    text: str
+    args: tuple[Value, ...]
+
+    def emit(self, emitter: Emitter) -> None:
+        line = self.text.format(*(emitter.rebuild(arg) for arg in self.args))
+        name = emitter.names.bound[self.source] = emitter.names.fresh(self.source.code(""))
+        emitter.loads.append(f"{name} = {line}")
+
+
+class RandomValue(Value):
+    """A ``random.Random``: one from outside, or one that the captured code made."""
+
+    only_registers = False
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @classmethod
+    def external(cls, tracer: Tracer, obj: random.Random, source: Source) -> RandomValue:
+        tracer.guard("type({s0}) is {c0}", source, random.Random)
+        value = cls(source)
+        tracer.remember(obj, value)
+        return value
+
+    def python_type(self) -> type:
+        return random.Random
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in DRAWS or name in STATE:
+            return linked.BoundBuiltin(self, name)
+        return super().get_attr(tracer, name)
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in DRAWS:
+            return self._draw(tracer, name, args, kwargs)
+        if name in STATE and not kwargs and all(_can_be_passed(arg) for arg in args):
+            return self._line(tracer, name, args)
+        return super().call_method(tracer, name, args, kwargs)
+
+    def _draw(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        positional, keywords = constant_arguments(tracer, args, kwargs)
+        # Another generator tells what kind of number comes out, and whether the arguments are right.
+        number = tracer.run_const(getattr(random.Random(0), name), *positional, **keywords)
+        if type(number) not in (int, float):
+            tracer.stop("call_unknown", f"random.{name} draws a {type(number).__name__}")
+        given = [*args, *kwargs.values()]
+        named = [""] * len(args) + [f"{keyword}=" for keyword in kwargs]
+        source = self._record(tracer, name, given, named)
+        return number_value(tracer.symbols.from_program(source, type(number)))
+
+    def _line(self, tracer: Tracer, name: str, args: Args) -> Value:
+        source = self._record(tracer, name, args, [""] * len(args))
+        return GeneratorState(source) if name == "getstate" else ConstantValue(None)
+
+    def _record(self, tracer: Tracer, name: str, args: Args, named: list[str]) -> Drawn:
+        slots = ", ".join(f"{keyword}{{{index}}}" for index, keyword in enumerate(named, 1))
+        if not isinstance(self.source, Drawn):
+            tracer.effects.mutated(self)
+        return record(tracer, f"{{0}}.{name}({slots})", [self, *args])
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        """The lines of the program that call it are all there is."""
+
+
+class GeneratorState(Value):
+    """What ``getstate()`` gave: to be handed on, and to be set."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def python_type(self) -> type:
+        return tuple
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        self._looked_into(tracer)
+
+    def iterate(self, tracer: Tracer) -> Value:
+        self._looked_into(tracer)
+
+    def length(self, tracer: Tracer) -> int:
+        self._looked_into(tracer)
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        self._looked_into(tracer)
+
+    def _looked_into(self, tracer: Tracer) -> NoReturn:
+        tracer.stop("value_changes", "the state of a random number generator is looked into")
+
+
+def record(tracer: Tracer, text: str, args: Args) -> Drawn:
+    """Have the program make a call before its graph runs."""
+    if tracer.symbols.only_looks:
+        tracer.stop("call_unknown", "random numbers are drawn where the user's own Python runs")
+    if any(isinstance(node.target, ApplyFunction) or _is_users(node.target) for node in tracer.graph.graph.nodes):
+        tracer.stop("call_unknown", "random numbers are drawn after a node that runs the user's Python")
+    source = Drawn(len(tracer.draws))
+    tracer.draws.append(Draw(source, text, tuple(args)))
+    return source
+
+
+def _is_users(target: Any) -> bool:
+    return isinstance(target, types.FunctionType) and not policy.module_of(target).startswith(("torch", "bothways"))
+
+
+def _can_be_passed(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, (ConstantValue, GeneratorState)) or value.source is not None
+
+
+def outside(tracer: Tracer) -> list[RandomValue]:
+    """The generators from outside that the program uses."""
+    found = (draw.args[0] for draw in tracer.draws if draw.args)
+    used = [value for value in found if isinstance(value, RandomValue) and not isinstance(value.source, Drawn)]
+    return list(dict.fromkeys(used))
+
+
+@torch_functions.handles(random.Random)
+def _make(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    constant_arguments(tracer, args, kwargs)
+    if kwargs:
+        tracer.stop("call_unknown", "random.Random is called with keywords")
+    slots = ", ".join(f"{{{index}}}" for index in range(1, len(args) + 1))
+    made = ConstantValue(random.Random)
+    return RandomValue(record(tracer, f"{{0}}({slots})", [made, *args]))
+
+
+def _of_method(name: str) -> torch_functions.Handler:
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        owner = args[0].realize()
+        if not isinstance(owner, RandomValue):
+            tracer.stop("call_unknown", f"random.Random.{name} is not looked into")
+        return owner.call_method(tracer, name, args[1:], kwargs)
+
+    return handler
+
+
+def _of_module(function: Any) -> builtin_table.Handler:
+    """A method in C of the generator that the module ``random`` has."""
+
+    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        owner = linked.library_value(tracer, function.__self__)
+        return owner.call_method(tracer, function.__name__, args, kwargs)
+
+    return handler
+
+
+for _name in (*DRAWS, *STATE):
+    _method = getattr(random.Random, _name)
+    if isinstance(_method, types.FunctionType):
+        torch_functions.HANDLERS[_method] = _of_method(_name)
+    else:
+        builtin_table.HANDLERS[getattr(random, _name)] = _of_module(getattr(random, _name))

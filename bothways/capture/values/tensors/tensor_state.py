@@ -1,0 +1,113 @@
+"""What captured code does to a tensor itself: its ``grad``, whether it requires one, a Parameter made of it.
+
+A gradient is an attribute that is stored after the graph. To ask for gradients makes a leaf, which is a node that
+autograd sees where it stands, because what follows is differentiated with respect to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bothways.capture.shapes.fakes import with_data_of
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.tensors.tensors import SETTERS, SPECIAL_METHODS, TensorValue
+from bothways.capture.values.tensors.torch_functions import handles
+from bothways.runtime.nodes import set_data_
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    """``tensor.grad = value``, where eager would not object."""
+    content = value.realize()
+    if not tensor.fake.meta.is_leaf:
+        tracer.stop("mutation_unknown", "the grad of a tensor that is no leaf is set")
+    if isinstance(content, TensorValue):
+        mine, other = tensor.fake, content.fake
+        if (mine.shape, mine.dtype, mine.device) != (other.shape, other.dtype, other.device) or content is tensor:
+            tracer.stop("mutation_unknown", "a tensor's grad is set to a tensor that does not fit")
+    elif not isinstance(content, ConstantValue) or content.content is not None:
+        tracer.stop("mutation_unknown", f"a tensor's grad is set to {content.describe()}")
+    tensor.store(tracer, "grad", content)
+
+
+def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.requires_grad_(wanted)``."""
+    given = [*args, *kwargs.values()]
+    wanted = protocols.as_constant(tracer, given[0]) if given else True
+    if type(wanted) is not bool or len(given) > 1 or not {"requires_grad"}.issuperset(kwargs):
+        tracer.stop("mutation_unknown", "requires_grad_ is given something that is no bool")
+    if tensor.fake.requires_grad == wanted:
+        return tensor
+    if "grad" in tensor.attrs or (tensor.source is not None and not tracer.graph.is_untouched(tensor)):
+        tracer.stop("mutation_unknown", "requires_grad_ is called on a tensor from outside that was used before")
+    return tracer.graph.op(
+        "call_method", "requires_grad_", torch.Tensor.requires_grad_, [tensor, ConstantValue(wanted)], {}
+    )
+
+
+def _set_requires_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    _require_grad(tracer, tensor, [value], {})
+
+
+def _set_data(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
+    """``tensor.data = value``: the tensor takes over the other's memory, sizes and strides."""
+    content = value.realize()
+    if not isinstance(content, TensorValue) or not tensor.fake.meta.is_leaf:
+        tracer.stop("mutation_unknown", f"the data of a tensor is set to {content.describe()}")
+    mine, other = tensor.fake, content.fake
+    if (mine.dtype, mine.device) != (other.dtype, other.device) or mine.meta.grad is not None:
+        tracer.stop("mutation_unknown", "the data of a tensor is set to data of another kind")
+    # What follows reads the tensor as this node gives it: an input is known by the sizes it came with.
+    tensor.fake = with_data_of(mine, other)
+    tensor.node = tracer.graph.call(set_data_, (tensor.node, content.node))
+    tensor.node.meta["example_value"] = tensor.fake.outline()
+
+
+def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.type()``, the name of its old-fashioned type, and ``tensor.type(wanted)``, a conversion."""
+    if tensor.fake.device.type != "cpu":
+        tracer.stop("call_unknown", "Tensor.type is asked of a tensor that is not on the CPU")
+    if not args and not kwargs:
+        return ConstantValue(torch.empty(0, dtype=tensor.fake.dtype, device="cpu").type())
+    wanted = protocols.as_constant(tracer, args[0] if args else kwargs["dtype"])
+    dtype = wanted if isinstance(wanted, torch.dtype) else tracer.run_const(_dtype_of_type, wanted)
+    return protocols.call_attr(tracer, tensor, "to", ConstantValue(dtype))
+
+
+def _dtype_of_type(wanted: Any) -> torch.dtype:
+    made = torch.empty(0, device="cpu").type(wanted)
+    if made.device.type != "cpu":
+        raise NotImplementedError(f"{wanted} is not on the CPU")
+    return made.dtype
+
+
+def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """``tensor.new(*sizes)``: a tensor of the same kind without content."""
+    values = [arg.realize() for arg in args]
+    if kwargs or any(isinstance(value, TensorValue) or value.python_type() is list for value in values):
+        tracer.stop("call_unknown", "Tensor.new is given something else than sizes")
+    return protocols.call_attr(tracer, tensor, "new_empty", *(values or [ConstantValue(0)]))
+
+
+SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
+SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type, new=_new)
+
+
+@handles(torch.nn.Parameter)
+def _parameter(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data = given.get("data", ConstantValue(None)).realize()
+    if not isinstance(data, TensorValue):
+        tracer.stop("tensor_subclass", "a Parameter is made of something that is no tensor")
+    wanted = given.get("requires_grad", ConstantValue(True))
+    made = tracer.graph.op("call_function", torch.nn.Parameter, torch.nn.Parameter, [data, wanted], {})
+    assert isinstance(made, TensorValue)
+    made.cls = torch.nn.Parameter
+    return made
+

@@ -1,0 +1,487 @@
+"""Tensors: a node of the graph, and the fake that knows its metadata.
+
+Metadata (shape, dtype, device, …) is answered from the fake and becomes a constant of the program, which is
+sound because every input's metadata is guarded. Work on data becomes a node; reading data breaks.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.capture.guards.guards import WeakIdentity
+from bothways.capture.guards.sources import Attr, Source
+from bothways.capture.overrides.overrides import (
+    PASSED,
+    PLAIN_CLASSES,
+    call_special,
+    call_tensor_method,
+    get_tensor_attr,
+    overrides_functions,
+    set_tensor_attr,
+    slot,
+)
+from bothways.capture.shapes.fakes import Fake, fake_like
+from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.tensors.places import selected, written
+from bothways.capture.writing.emit import changes, stores
+from bothways.runtime.warning_nodes import Warns
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.writing.emit import Emitter
+
+# Attributes that follow from guarded metadata. Those that depend on the device ask the Fake, whose meta
+# tensor is on no real device.
+METADATA: dict[str, Callable[[Fake], object]] = {
+    "shape": lambda fake: torch.Size(fake.shape),
+    "dtype": lambda fake: fake.dtype,
+    "device": lambda fake: fake.device,
+    "ndim": lambda fake: len(fake.shape),
+    "layout": lambda fake: fake.meta.layout,
+    "requires_grad": lambda fake: fake.requires_grad,
+    "itemsize": lambda fake: fake.meta.itemsize,
+    "nbytes": lambda fake: fake.meta.nbytes,
+    "is_cuda": lambda fake: fake.device.type == "cuda",
+    "is_cpu": lambda fake: fake.device.type == "cpu",
+    "is_meta": lambda fake: fake.device.type == "meta",
+    "is_mps": lambda fake: fake.device.type == "mps",
+    "is_xpu": lambda fake: fake.device.type == "xpu",
+    "is_sparse": lambda fake: False,
+    "is_sparse_csr": lambda fake: False,
+    "is_mkldnn": lambda fake: False,
+    "is_quantized": lambda fake: False,
+    "is_nested": lambda fake: False,
+    "output_nr": lambda fake: fake.meta.output_nr,
+}
+
+# The same for methods, which take constant arguments.
+METADATA_METHODS: dict[str, Callable[..., object]] = {
+    "size": lambda fake, *args, **kwargs: fake.meta.size(*args, **kwargs),
+    "dim": lambda fake: len(fake.shape),
+    "ndimension": lambda fake: len(fake.shape),
+    "numel": lambda fake: fake.meta.numel(),
+    "nelement": lambda fake: fake.meta.numel(),
+    "stride": lambda fake, *args, **kwargs: fake.meta.stride(*args, **kwargs),
+    "element_size": lambda fake: fake.meta.element_size(),
+    "is_contiguous": lambda fake, **kwargs: fake.meta.is_contiguous(**kwargs),
+    "is_floating_point": lambda fake: fake.meta.is_floating_point(),
+    "is_complex": lambda fake: fake.meta.is_complex(),
+    "is_signed": lambda fake: fake.meta.is_signed(),
+    "get_device": lambda fake: -1 if fake.device.index is None else fake.device.index,
+}
+
+# Attributes that are tensors computed from this one.
+TENSOR_PROPERTIES = frozenset("T mT H mH real imag".split())
+
+# Methods that people know by the function that calls them.
+BEHIND = {f"__{name}__": f"{name}()" for name in ("bool", "int", "float", "complex")}
+
+# Methods that need data, change autograd's own state, or hand out what capture cannot follow.
+STOPS: dict[str, tuple[str, str]] = {
+    **{
+        name: ("tensor_value", f"{BEHIND.get(name, f'Tensor.{name}')} reads the tensor's data")
+        for name in (
+            "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__ data_ptr is_nonzero equal "
+            "allclose storage untyped_storage storage_offset is_set_to __dlpack__ is_pinned is_shared __contains__"
+        ).split()
+    },
+    **{
+        name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
+        for name in "set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
+    },
+    "backward": ("backward", "Tensor.backward runs the autograd engine"),
+    "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
+    "__format__": ("tensor_value", "a tensor is formatted as text"),
+    "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),
+    "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
+}
+
+# What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
+# anybody differentiates again.
+LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
+
+# Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
+FACTORS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
+
+# The mark of a tensor that stays where it is, "guarded" when a program may rely on that.
+STATIC_ADDRESS = "_dynamo_static_input_type"
+
+HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
+ABOUT_HISTORY = HOOK_METHODS | {"grad_fn", "is_leaf", "grad", "output_nr", "requires_grad_"}
+
+
+# Attributes that can be set and methods that are more than an operation; ``tensor_state`` fills both.
+SETTERS: dict[str, Callable[[Tracer, TensorValue, Value], None]] = {}
+SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {}
+# The dtype of a tensor that is an index -> a way to take elements by it; ``data_sizes`` fills it.
+INDICES: dict[torch.dtype, Callable[[Tracer, TensorValue, TensorValue], Value | None]] = {}
+
+
+class TensorValue(Value):
+    """A tensor the graph computes or takes in."""
+
+    def __init__(self, node: torch.fx.Node, fake: Fake, cls: type = torch.Tensor, source: Source | None = None) -> None:
+        self.node, self.fake, self.cls, self.source = node, fake, cls, source
+        self.placeholder = node
+        self.obj: torch.Tensor | None = None
+        self.attrs: dict[str, Value | None] = {}
+
+    @classmethod
+    def external(cls, tracer: Tracer, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """A tensor from outside: an input of the graph, guarded by everything metadata can tell."""
+        tracer.guard("type({s0}) is {c0}", source, type(tensor))
+        tracer.guard("{s0}.dtype is {c0}", source, tensor.dtype)
+        outline = tracer.symbols.outline(tensor, source)
+        if outline is None:
+            _guard_sizes(tracer, tensor, source)
+        _guard_place(tracer, tensor, source)
+        tracer.guard("{c0}({s0})", source, torch_compat.has_plain_memory)
+        value = cls(tracer.graph.add_input(tensor, source), fake_like(tensor, outline), type(tensor), source)
+        value.obj = tensor
+        value.node.meta["example_value"] = value.fake.meta
+        value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
+        value.node.meta["is_view"] = tensor._is_view()
+        if tensor.layout is torch.strided:
+            value.node.meta["memory"] = torch_compat.storage_of(tensor)
+        if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
+            tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
+        tracer.graph.inputs.append(value)
+        tracer.remember(tensor, value)
+        return value
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def overrides_functions(self) -> bool:
+        return overrides_functions(self.cls)
+
+    def describe(self) -> str:
+        return f"a tensor of shape {self.fake.shape} and {self.fake.dtype}"
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self
+
+    # Attributes.
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in LATER:
+            tracer.asked.add(name)
+        if name in ABOUT_HISTORY:
+            check_history(tracer, self)
+        if not tracer.overrides.leaves_tensors_alone:
+            found = get_tensor_attr(tracer, self, name)
+            if found is not PASSED:
+                return found
+        if name in self.attrs:
+            stored = self.attrs[name]
+            if stored is not None:
+                return stored
+        elif self.obj is not None and self.source is not None and name in self.obj.__dict__:
+            return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))
+        if name in METADATA:
+            return constant_value(METADATA[name](self.fake))
+        if name in TENSOR_PROPERTIES:
+            return tracer.graph.op("call_function", getattr, getattr, [self, ConstantValue(name)], {})
+        if name in _ATTRIBUTES:
+            return _ATTRIBUTES[name](tracer, self)
+        if name == "__class__":
+            return ClassValue.of(tracer, self.cls)
+        if name in STOPS or callable(getattr(torch.Tensor, name, None)):
+            return linked.BoundBuiltin(self, name)
+        if hasattr(torch.Tensor, name):
+            tracer.stop("attribute_unknown", f"cannot read Tensor.{name}")
+        if hasattr(self.cls, name):
+            tracer.stop("attribute_unknown", f"cannot read {name!r} of a {self.cls.__name__}")
+        if self.source is not None:
+            tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
+        tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if not tracer.overrides.leaves_tensors_alone and set_tensor_attr(tracer, self, name, value):
+            return
+        if name in SETTERS and self.is_stripped:
+            tracer.stop("mutation_unknown", f"cannot set {name!r} of a {self.cls.__name__}")
+        if name in SETTERS:
+            check_history(tracer, self)
+            SETTERS[name](tracer, self, value)
+            return
+        if hasattr(torch.Tensor, name):
+            tracer.stop("mutation_unknown", f"cannot set Tensor.{name}")
+        self.store(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        if name not in self.attrs and tracer.overrides.has_say([self]):
+            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class has a say")
+        self.get_attr(tracer, name)
+        self.store(tracer, name, None)
+
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        self.attrs[name] = value
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
+    # Operations.
+
+    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in LATER:
+            tracer.asked.add(name)
+        if name in tracer.definitions.patched:
+            return protocols.call(tracer, self.get_attr(tracer, name), args, kwargs)
+        if tracer.overrides.has_say([self, *args, *kwargs.values()]):
+            result = call_tensor_method(tracer, name, [self, *args], kwargs)
+            if result is not PASSED:
+                return result
+        if self.is_stripped and (name in HOOK_METHODS or name == "requires_grad_"):
+            tracer.stop("tensor_subclass", f"Tensor.{name} is called on a {self.cls.__name__}")
+        if name == "stride" and self.source is None and any(size <= 1 for size in self.fake.shape):
+            # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
+            tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
+        if name in METADATA_METHODS:
+            positional, keywords = constant_arguments(tracer, args, kwargs)
+            return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
+        if name == "__len__":
+            return constant_value(self.first_size(tracer))
+        if name in SPECIAL_METHODS:
+            return SPECIAL_METHODS[name](tracer, self, args, kwargs)
+        if name in STOPS:
+            tracer.stop(*STOPS[name])
+        if name in HOOK_METHODS:
+            return linked.register_on_tensor(tracer, self, name, [*args, *kwargs.values()])
+        if name in _STATE_QUERIES:
+            return _state_query(tracer, self, name)
+        if name in _SLOT_METHODS:
+            return _SLOT_METHODS[name](tracer, self, args)
+        own = vars(torch.Tensor).get(name)
+        if isinstance(own, types.FunctionType) and not tracer.definitions.is_pristine(own):
+            return tracer.inline(own, [self, *args], kwargs)
+        args, kwargs = _with_factor(tracer, self, name, args, kwargs)
+        return tracer.graph.op("call_method", name, getattr(torch.Tensor, name), [self, *args], kwargs)
+
+    def binary(self, tracer: Tracer, op: protocols.Operator, other: Value, reflected: bool) -> Value | None:
+        is_object = isinstance(other, linked.ObjectValue) and other.payload is None
+        if not tracer.overrides.leaves_tensors_alone or is_object:
+            result = call_special(tracer, self, op.reflected if reflected else op.method, [other])
+            if result is not PASSED:
+                declined = isinstance(result, ConstantValue) and result.content is NotImplemented
+                return None if declined else result
+        if is_object:
+            return None
+        operands: list[Value] = [other, self] if reflected else [self, other]
+        if op.symbol in ("==", "!=") and isinstance(other, ConstantValue) and not _is_number(other):
+            return None
+        return tracer.graph.op("call_function", op.function, op.function, operands, {})
+
+    def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
+        result = PASSED if tracer.overrides.leaves_tensors_alone else call_special(tracer, self, method, [])
+        if result is not PASSED:
+            return result  # type: ignore[return-value]
+        return tracer.graph.op("call_function", function, function, [self], {})
+
+    @slot("__getitem__")
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, (NumberValue, TupleValue)) and (at_places := selected(tracer, self, key)) is not None:
+            return at_places
+        if isinstance(key, TensorValue) and key.fake.dtype in INDICES:
+            found = INDICES[key.fake.dtype](tracer, self, key)
+            if found is not None:
+                return found
+        return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
+
+    @slot("__setitem__")
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        value = value.realize()
+        if isinstance(key, (NumberValue, TupleValue)) and isinstance(value, TensorValue) and written(
+            tracer, self, key, value
+        ):
+            return
+        tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
+
+    @slot("__iter__")
+    def iterate(self, tracer: Tracer) -> Value:
+        if self.fake.meta.dim() == 0:
+            tracer.throw(TypeError, "iteration over a 0-d tensor")
+        # Not one by one: autograd does not let people change one of several views that were made together.
+        return protocols.iterate(tracer, self.call_method(tracer, "unbind", [ConstantValue(0)], {}))
+
+    @slot("__bool__", protocols.truth)
+    def truth(self, tracer: Tracer) -> bool:
+        tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
+
+    @slot("__len__", protocols.as_index)
+    def length(self, tracer: Tracer) -> int:
+        return int(self.first_size(tracer))
+
+    def first_size(self, tracer: Tracer) -> Any:
+        """``len`` of the tensor, which may be a symbol."""
+        if not self.fake.shape:
+            tracer.throw(TypeError, "len() of a 0-d tensor")
+        return self.fake.shape[0]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one element, whatever symbols are."""
+        return all(type(size) is int and size == 1 for size in self.fake.shape)
+
+    @slot("__contains__", protocols.truth)
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        tracer.stop("tensor_value", "looking for an element reads the tensor's data")
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        tracer.stop("tensor_value", "a tensor is turned into text")
+
+    def format(self, tracer: Tracer, spec: str) -> str | None:
+        tracer.stop("tensor_value", "a tensor is formatted as text")
+
+    # After the call.
+
+    def name_hint(self) -> str:
+        return str(self.node.name)
+
+    def parts(self) -> Iterable[Value]:
+        return [value for value in self.attrs.values() if value is not None]
+
+    @property
+    def two_phase(self) -> bool:  # type: ignore[override]
+        return bool(self.attrs) or self._is_reclassed
+
+    @property
+    def _is_reclassed(self) -> bool:
+        """Whether it is a result that has to be given its class."""
+        return self.source is None and self.cls not in PLAIN_CLASSES
+
+    @property
+    def is_stripped(self) -> bool:
+        """Whether the graph is given a view of it without the class, whose handlers would see the backward."""
+        return self.source is not None and overrides_functions(self.cls)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return emitter.tensor(self)
+
+    rebuild_empty = rebuild
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        if self._is_reclassed:
+            emitter.build(f"{name}.__class__ = {emitter.inject(self.cls, self.cls.__name__)}")
+        for statement in stores(emitter, name, self.attrs):
+            emitter.build(statement)
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        assert self.source is not None and self.obj is not None
+        name = emitter.read(self.source)
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+            emitter.effect(statement)
+
+
+def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a method with its factor, where that is a tensor, multiplied in."""
+    keyword = FACTORS.get(name.rstrip("_"), "")
+    factor = kwargs[keyword].realize() if keyword in kwargs else None
+    if not isinstance(factor, TensorValue) or not value.fake.dtype.is_floating_point or factor.fake.shape:
+        return args, kwargs
+    number = protocols.call_attr(tracer, factor, "detach")
+    scaled = protocols.binary(tracer, "*", args[0], number)
+    return [scaled, *args[1:]], {name: given for name, given in kwargs.items() if name != keyword}
+
+
+def _guard_sizes(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
+    """Assume sizes and strides, by the cheapest checks that say the same.
+
+    Sparse and nested tensors fail the stride check by raising, which is a miss.
+    """
+    tracer.guard("{s0}.shape == {c0}", source, tuple(tensor.shape))
+    if tensor.is_contiguous() and all(size > 1 for size in tensor.shape):
+        tracer.guard("{s0}.is_contiguous()", source)  # no dimension of size 0 or 1: strides follow from the shape
+    else:
+        tracer.guard("{s0}.stride() == {c0}", source, tensor.stride())
+
+
+def _guard_place(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
+    if tensor.device.type == "cpu":
+        tracer.guard("{s0}.is_cpu", source)
+    else:
+        tracer.guard("{s0}.device == {c0}", source, tensor.device)
+    tracer.guard("{s0}.requires_grad" if tensor.requires_grad else "not {s0}.requires_grad", source)
+
+
+def check_history(tracer: Tracer, value: TensorValue) -> None:
+    """Stop where autograd refuses to say how a tensor was computed: of a view whose base was changed, for one."""
+    if (refusal := value.fake.refusal) is not None:
+        tracer.stop("op_failed", f"autograd refuses a tensor: {refusal}")
+
+
+def _is_number(value: ConstantValue) -> bool:
+    return isinstance(value.content, (int, float, complex))
+
+
+def _grad(tracer: Tracer, value: TensorValue) -> Value:
+    if value.obj is not None and value.source is not None:
+        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.fullgraph:
+            tracer.stop("attribute_unknown", "PyTorch warns of asking for the grad of a tensor that is no leaf")
+        return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
+    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.registrations):
+        warns = Warns(getattr, tracer.where(), tracer.frames[-1].globals)
+        tracer.graph.call(warns, (value.node, "grad"))
+    return ConstantValue(None)
+
+
+def _grad_fn(tracer: Tracer, value: TensorValue) -> Value:
+    return linked.grad_fn_of(tracer, value)
+
+
+def _is_leaf(tracer: Tracer, value: TensorValue) -> Value:
+    if value.source is not None and value.node is value.placeholder:
+        tracer.guard("{s0}.is_leaf" if value.fake.meta.is_leaf else "not {s0}.is_leaf", value.source)
+    return ConstantValue(value.fake.meta.is_leaf)
+
+
+def _data(tracer: Tracer, value: TensorValue) -> Value:
+    # Not detach(): changes through ``x.data`` leave the version counter alone, which backward looks at.
+    return tracer.graph.op("call_function", getattr, getattr, [value, ConstantValue("data")], {})
+
+
+_ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
+    "grad": _grad,
+    "grad_fn": _grad_fn,
+    "is_leaf": _is_leaf,
+    "data": _data,
+}
+
+
+# Facts about one tensor that metadata does not tell: guarded on inputs, asked of nothing else.
+_STATE_QUERIES = frozenset("is_inference is_conj is_neg".split())
+
+
+def _state_query(tracer: Tracer, value: TensorValue, name: str) -> Value:
+    if value.obj is None or value.source is None:
+        if name == "is_inference":
+            return ConstantValue(torch.is_inference_mode_enabled())
+        tracer.stop("attribute_unknown", f"cannot ask Tensor.{name} of a tensor made inside the function")
+    answer = bool(getattr(value.obj, name)())
+    tracer.guard(f"{{s0}}.{name}()" if answer else f"not {{s0}}.{name}()", value.source)
+    return ConstantValue(answer)
+
+
+def _set_item_method(tracer: Tracer, value: TensorValue, args: Args) -> Value:
+    value.set_item(tracer, args[0].realize(), args[1])
+    return ConstantValue(None)
+
+
+_SLOT_METHODS: dict[str, Callable[[Tracer, TensorValue, Args], Value]] = {
+    "__getitem__": lambda tracer, value, args: value.get_item(tracer, args[0].realize()),
+    "__setitem__": _set_item_method,
+    "__iter__": lambda tracer, value, args: value.iterate(tracer),
+    "__hash__": lambda tracer, value, args: tracer.stop("hash_unknown", "the hash of a tensor is its address"),
+}

@@ -1,0 +1,1 @@
+"""How values, effects and inputs become lines of Python."""

@@ -1,0 +1,75 @@
+"""The mutations that outlive the call, in the order they first happened.
+
+A Value that stands for an external object registers itself at its first mutation; at the end it writes
+its own changes into the program. Globals and closure cells, which are not Values, are kept here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from bothways.capture.guards.sources import Source
+from bothways.capture.values.core.base import Value
+
+if TYPE_CHECKING:
+    from bothways.capture.writing.emit import Emitter
+
+
+class Mutable(Protocol):
+    """A Value that can write its own changes."""
+
+    source: Source | None
+    only_registers: bool
+
+    def emit_effects(self, emitter: Emitter) -> None: ...
+
+
+@dataclass
+class GlobalWrite:
+    """The last value a global variable was given; None means deleted."""
+
+    globals_: Source
+    variable: str
+    value: Value | None
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        globals_ = emitter.read(self.globals_)
+        if self.value is None:
+            emitter.effect(f"{globals_}.pop({self.variable!r}, None)")  # it may have been made inside as well
+        else:
+            emitter.effect(f"{globals_}[{self.variable!r}] = {emitter.rebuild(self.value)}")
+
+
+class Effects:
+    """Who has to be written back."""
+
+    def __init__(self) -> None:
+        self._mutated: dict[int, Mutable] = {}
+        self._globals: dict[tuple[int, str], GlobalWrite] = {}
+
+    def mutated(self, value: Mutable) -> None:
+        self._mutated.setdefault(id(value), value)
+
+    def write_global(self, globals_: dict[str, object], source: Source, variable: str, value: Value | None) -> None:
+        self._globals[id(globals_), variable] = GlobalWrite(source, variable, value)
+
+    def read_global(self, globals_: dict[str, object], variable: str) -> GlobalWrite | None:
+        return self._globals.get((id(globals_), variable))
+
+    def all(self) -> list[Mutable | GlobalWrite]:
+        return [*self._mutated.values(), *self._globals.values()]
+
+    def values(self) -> list[Mutable]:
+        return list(self._mutated.values())
+
+    def globals(self) -> list[GlobalWrite]:
+        return list(self._globals.values())
+
+    @property
+    def changed(self) -> bool:
+        """Whether captured code has changed something that other code could read now; hooks only wait."""
+        return bool(self._globals) or any(not value.only_registers for value in self._mutated.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._mutated or self._globals)
