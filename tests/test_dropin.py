@@ -78,7 +78,7 @@ def test_every_row_has_a_target_in_this_version_of_pytorch():
 
 def test_a_row_that_fails_leaves_nothing_changed(monkeypatch):
     before = state_of_pytorch()
-    broken = (*table.ROWS, table.Row("torch.compiler", "no_such_name", None, required=True))
+    broken = (*table.ROWS, table.DropInRow("torch.compiler", "no_such_name", None, required=True))
     monkeypatch.setattr("bothways.api.dropin.installer.ROWS", broken)
     with pytest.raises(AttributeError, match=r"torch\.compiler\.no_such_name"):
         bothways.install()

@@ -17,7 +17,7 @@ from bothways import torch_compat
 from bothways.config import config
 from bothways.grad import differentiate, sized, twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.aliases import sharing_depends_on_layout
-from bothways.grad.facts import Memo
+from bothways.grad.facts import FactMemo
 from bothways.grad.origins import noting_origins
 from bothways.grad.overlaps import writes_through
 from bothways.grad.renewed import (
@@ -39,7 +39,7 @@ from bothways.torch_compat.said import said
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 # What is remembered of a captured graph, given inputs and outlines of its outputs.
-Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], Memo | None]
+Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], FactMemo | None]
 
 
 def aot(

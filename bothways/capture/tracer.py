@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.guards.guards import Guard, GuardSet
-from bothways.capture.guards.sources import Attr, Expression, Injected, Item, Source, WeakInjected
+from bothways.capture.guards.sources import Attr, Injected, Item, Reading, Source, WeakInjected
 from bothways.capture.overrides.overrides import Overrides
 from bothways.capture.recording.graph import GraphBuilder
 from bothways.capture.saved_tensors import SavedTensors
@@ -229,7 +229,7 @@ class Tracer:
 
     def outer_exception(self) -> Value:
         """What the caller is handling, for exceptions of a program that handles none itself."""
-        return self.wrap(self.handled_outside, Expression(self.inject(sys.exception, "sys.exception"), "{}()"))
+        return self.wrap(self.handled_outside, Reading(self.inject(sys.exception, "sys.exception"), "{}()"))
 
     def inline(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Capture a call of a Python function that belongs to bothways or to a library: a stand-in."""

@@ -16,7 +16,7 @@ from bothways import torch_compat
 from bothways.errors import Unsupported
 from bothways.fake.layout import contiguous, same_sizes
 from bothways.fake.rules import in_place, into
-from bothways.fake.tensor import Memory, NotThin, Spec, ThinTensor, fresh, offset, restride
+from bothways.fake.tensor import NotThin, Spec, ThinMemory, ThinTensor, fresh, offset, restride
 from bothways.symbols import Undecided
 
 # Where PyTorch's kernels for shapes are wrong about what it does itself.
@@ -45,7 +45,7 @@ def _resized(tensor: ThinTensor, size: Sequence[int], *, memory_format: Any = No
         return tensor
     spec = Spec(shape, contiguous(shape), tensor.dtype)
     restride(tensor, fresh(spec, tensor.device))
-    tensor.memory = Memory(spec)
+    tensor.memory = ThinMemory(spec)
     return tensor
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from bothways.fake.tensor import Memory, NotThin, Shape, Spec, ThinTensor, fresh, offset, view
+from bothways.fake.tensor import NotThin, Shape, Spec, ThinMemory, ThinTensor, fresh, offset, view
 from bothways.symbols import hint
 
 # From the innermost to the outermost dimension.
@@ -164,7 +164,7 @@ def copy_of_memory(tensor: ThinTensor) -> ThinTensor:
     if any(size > 1 and not step for size, step in zip(shape, stride, strict=True)):
         return fresh(Spec(shape, dense_like(shape, stride), tensor.dtype), tensor.device)
     made = view(tensor, shape, stride, begin)
-    made.memory = Memory(Spec(shape, stride, tensor.dtype), begin, tensor.memory.nbytes())
+    made.memory = ThinMemory(Spec(shape, stride, tensor.dtype), begin, tensor.memory.nbytes())
     return made
 
 

@@ -10,7 +10,7 @@ import torch
 from bothways import torch_compat
 from bothways.fake.kernels import by_kernel
 from bothways.fake.rules import ForEach, rule_for
-from bothways.fake.tensor import Memory, NeedsData, NotThin, Spec, ThinTensor, fresh, thin_like
+from bothways.fake.tensor import NeedsData, NotThin, Spec, ThinMemory, ThinTensor, fresh, thin_like
 from bothways.symbols import SYMBOLIC
 from bothways.torch_compat import DispatchMode
 
@@ -149,7 +149,7 @@ class ThinMode(DispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._memory: dict[int, Memory] = {}
+        self._memory: dict[int, ThinMemory] = {}
 
     def from_tensor(self, tensor: torch.Tensor, outline: torch.Tensor | None = None) -> ThinTensor:
         """The thin tensor that stands for a real one, with the sizes and strides of ``outline`` where that is given."""

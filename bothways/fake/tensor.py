@@ -32,7 +32,7 @@ class Spec(NamedTuple):
     dtype: torch.dtype
 
 
-class Memory:
+class ThinMemory:
     """Stands for the storage of thin tensors: views have that of the tensor they are views of."""
 
     __slots__ = ("_owner",)
@@ -62,7 +62,7 @@ def extent(shape: Shape, stride: Shape, offset: int) -> int:
 class ThinTensor(torch.Tensor):
     """Made by ``fresh`` and ``view``; every operation on it goes to ``answer``, which ``fake.mode`` provides."""
 
-    memory: Memory
+    memory: ThinMemory
     # Where factories make thin tensors, as PyTorch's fake tensors have it.
     fake_mode: Any
     answer: Callable[..., Any]
@@ -75,7 +75,7 @@ class ThinTensor(torch.Tensor):
     ) -> Any:
         return ThinTensor.answer(func, args, kwargs or {})
 
-    def untyped_storage(self) -> Memory:  # type: ignore[override]
+    def untyped_storage(self) -> ThinMemory:  # type: ignore[override]
         return self.memory
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -86,7 +86,7 @@ def fresh(spec: Spec, device: torch.device) -> ThinTensor:
     """A tensor with memory of its own."""
     shape, stride, dtype = spec
     made: ThinTensor = torch_compat.make_wrapper(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
-    made.memory = Memory(spec)
+    made.memory = ThinMemory(spec)
     return made
 
 
@@ -110,7 +110,7 @@ def offset(tensor: torch.Tensor) -> int:
 
 
 def thin_like(
-    tensor: torch.Tensor, memory: dict[int, Memory] | None = None, outline: torch.Tensor | None = None
+    tensor: torch.Tensor, memory: dict[int, ThinMemory] | None = None, outline: torch.Tensor | None = None
 ) -> ThinTensor:
     """The thin tensor that stands for a real one; ``memory`` keeps what shares storage sharing it."""
     if not torch_compat.is_plain_dense(tensor):
@@ -124,7 +124,7 @@ def thin_like(
     made: ThinTensor = torch_compat.make_wrapper(
         ThinTensor, spec.shape, strides=spec.stride, storage_offset=begin, dtype=spec.dtype, device=tensor.device
     )
-    own = Memory(spec, begin, nbytes)
+    own = ThinMemory(spec, begin, nbytes)
     made.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
     return made
 

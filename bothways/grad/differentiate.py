@@ -18,7 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad.again import Again, Tangents, Wanted, backward_function, chosen, is_told_of_none, visible
 from bothways.grad.changed import sharing, write_back
-from bothways.grad.facts import Facts, Memo, facts_of
+from bothways.grad.facts import FactMemo, Facts, facts_of
 from bothways.grad.joint import trace_joint
 from bothways.grad.kept import Connections
 from bothways.grad.node import Own, Unchanged, apply_node, pick
@@ -35,7 +35,7 @@ from bothways.grad.traced import (
     Moment,
     NotDifferentiable,
     Result,
-    View,
+    ResultView,
     check_layouts,
     take_outputs,
 )
@@ -55,7 +55,7 @@ def differentiate(
     bw_compiler: Compiler,
     reads: Sequence[Reads] = (),
     expected: Sequence[torch.Tensor | None] = (),
-    memo: Memo | None = None,
+    memo: FactMemo | None = None,
     sizes: Sizes | None = None,
     turns_images: bool = False,
     ours: frozenset[int] = frozenset(),
@@ -135,7 +135,7 @@ def _renewing(
     return _differentiated(Renewing(function, places, skipped), inputs, how, layouts)
 
 
-def _note(memo: Memo | None, facts: Any, compiled: Callable[..., Any]) -> None:
+def _note(memo: FactMemo | None, facts: Any, compiled: Callable[..., Any]) -> None:
     """Remember a compiled graph, where both it and the facts can be written down."""
     key = getattr(compiled, "key", None)
     if memo is not None and key is not None and facts is not None:
@@ -277,7 +277,7 @@ class DifferentiatedGraph:
         )
         self.seen_outputs = self.outputs[: len(self.outputs) - len(how.renewed)]
         # The numbers of the results that the outputs are, where nothing else is to be done; and whether that is all.
-        only_results = not self.changes_inputs and not any(isinstance(output, View) for output in self.outputs)
+        only_results = not self.changes_inputs and not any(isinstance(output, ResultView) for output in self.outputs)
         self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
         self._returns_results = self._places == list(range(self.result_count))
         self.wanted_gradients = torch_compat.WantedGradients()
@@ -421,7 +421,7 @@ class DifferentiatedGraph:
                 _note(memo, {}, run)
         return as_traced(run)
 
-    def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor], wanted: Wanted | None) -> Memo | None:
+    def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor], wanted: Wanted | None) -> FactMemo | None:
         if self.how.memo is None:
             return None
         layouts = [(value.dtype, value.shape, value.stride(), value.device) for value in values]

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import torch.fx
 
 from bothways.grad.partition import needed_inputs, reachable
-from bothways.grad.traced import Joint, Output, Result, View
+from bothways.grad.traced import Joint, Output, Result, ResultView
 
 
-class Memo(Protocol):
+class FactMemo(Protocol):
     """Remembers, between processes, how something was differentiated: facts, and programs by their keys."""
 
-    def part(self, *names: str) -> Memo: ...
+    def part(self, *names: str) -> FactMemo: ...
     def recall(self) -> Any: ...
     def note(self, facts: Any) -> None: ...
     def forget(self) -> None: ...
@@ -60,7 +60,7 @@ class Facts:
                     outputs.append(None)
                 case Result(index):
                     outputs.append(("result", index))
-                case View(of_input=True, base=base, window=None):
+                case ResultView(of_input=True, base=base, window=None):
                     outputs.append(("input", base))
                 case _:
                     return None
@@ -108,4 +108,4 @@ def facts_from(data: dict[str, Any]) -> Facts:
     return Facts(**{**data, **lists, "outputs": outputs})
 
 
-_OUTPUTS: dict[str, Callable[[int], Output]] = {"result": Result, "input": lambda base: View(True, base)}
+_OUTPUTS: dict[str, Callable[[int], Output]] = {"result": Result, "input": lambda base: ResultView(True, base)}

@@ -32,8 +32,8 @@ from bothways.grad.traced import (
     NotForAllSizes,
     Output,
     Result,
+    ResultView,
     Variables,
-    View,
 )
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
@@ -213,7 +213,7 @@ def _output_groups(outputs: list[Output], results: list[set[int]]) -> list[list[
     groups: list[list[int]] = [[] for _ in results]
     for position, output in enumerate(outputs):
         result = output.index if isinstance(output, Result) else None
-        if isinstance(output, View) and not output.of_input:
+        if isinstance(output, ResultView) and not output.of_input:
             result = output.base
         number = next((number for number, members in enumerate(results) if result in members), 0)
         groups[number].append(position)
@@ -343,7 +343,9 @@ class _Results:
             raise NotDifferentiable("autograd does not let anybody use an output any more")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
-            return View(True, index) if base is output else View(True, index, output, _taken_without_grad(output))
+            if base is output:
+                return ResultView(True, index)
+            return ResultView(True, index, output, _taken_without_grad(output))
         if _memory(inner) in self._input_memory:
             raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
         if self._sharing[_memory(inner)] == 1 and not _is_guarded(output):
@@ -354,7 +356,7 @@ class _Results:
             self.values.append(base)
             self.nodes.append(self.recorder.node_of(_unwrapped(base)))
         if base is not output:
-            return View(False, owner, output, _taken_without_grad(output))
+            return ResultView(False, owner, output, _taken_without_grad(output))
         if output is not self.values[owner]:
             raise NotDifferentiable("outputs share memory in a way that leaves no trace")
         return Result(owner)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.grad.facts import Memo
+from bothways.grad.facts import FactMemo
 from bothways.grad.sizes import Sizes
 from bothways.runtime.nodes import Reads
 
@@ -24,7 +24,7 @@ class GradPlan:
     fw_compiler: Compiler
     bw_compiler: Compiler
     reads: Sequence[Reads]
-    memo: Memo | None
+    memo: FactMemo | None
     sizes: Sizes | None
     expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
     ours: frozenset[int] = frozenset()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bothways.grad.facts import Facts, Memo, facts_from
+from bothways.grad.facts import FactMemo, Facts, facts_from
 
 
 class Wrong(Exception):
@@ -39,10 +39,10 @@ class Forward:
     run: Callable[..., Any]
 
 
-def recall_function(memo: Memo | None, inputs: int, outputs: int | None) -> Groups | Changing | Forward | None:
+def recall_function(memo: FactMemo | None, inputs: int, outputs: int | None) -> Groups | Changing | Forward | None:
     """What is remembered of a function of so many inputs and, where that is known, outputs."""
 
-    def look(memo: Memo, known: Any) -> Groups | Changing | Forward | None:
+    def look(memo: FactMemo, known: Any) -> Groups | Changing | Forward | None:
         if set(known) == {"groups"}:
             return Groups(_checked_groups(known["groups"], outputs))
         if set(known) == {"renewed"}:
@@ -55,12 +55,12 @@ def recall_function(memo: Memo | None, inputs: int, outputs: int | None) -> Grou
     return _looked(memo, look)
 
 
-def recall_backward(memo: Memo | None, values: int, gradients: int) -> Callable[..., Any] | None:
+def recall_backward(memo: FactMemo | None, values: int, gradients: int) -> Callable[..., Any] | None:
     """A compiled backward of so many values that gives so many gradients."""
     return _looked(memo, lambda memo, known: memo.program(known["program"], values, gradients))
 
 
-def _looked(memo: Memo | None, look: Callable[[Memo, Any], Any]) -> Any:
+def _looked(memo: FactMemo | None, look: Callable[[FactMemo, Any], Any]) -> Any:
     known = None if memo is None else memo.recall()
     if memo is None or known is None:
         return None

@@ -28,7 +28,7 @@ from bothways.grad.plan import GradPlan
 from bothways.grad.renewed import RENEWED, may_be_renewed
 from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
 from bothways.grad.sizes import Sizes
-from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides, View
+from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, ResultView, Strides
 from bothways.grad.traced import take_outputs as take_as_traced
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
 from bothways.runtime import generated
@@ -156,7 +156,8 @@ class SizedGraph(DifferentiatedGraph):
         self._sized_backwards: list[SizedBackward] = []
         self._connected_backwards: list[SizedBackward] = []
         self._operations = _forward_operations(joint)
-        self._takes_windows = any(isinstance(output, View) and output.window is not None for output in facts.outputs)
+        views = [output for output in facts.outputs if isinstance(output, ResultView)]
+        self._takes_windows = any(view.window is not None for view in views)
         super().__init__(function, facts, inputs, compiled, how, joint, connected)
 
     def __call__(self, *values: Any) -> Any:

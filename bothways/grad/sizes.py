@@ -96,7 +96,7 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
 
 
 @dataclass(frozen=True, eq=False)
-class Size:
+class SymbolicArgument:
     """A symbolic size among the arguments of a recorded operation; graphs made of parts of it compute it."""
 
     number: torch.SymInt | torch.SymFloat
@@ -129,4 +129,4 @@ class SizeArguments:
         copy.kwargs = torch.fx.node.map_aggregate(copy.kwargs, self._node)
 
     def _node(self, argument: Any) -> Any:
-        return self._nodes.node(argument.number) if isinstance(argument, Size) else argument
+        return self._nodes.node(argument.number) if isinstance(argument, SymbolicArgument) else argument

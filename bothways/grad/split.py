@@ -35,7 +35,7 @@ MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
 
 
 @dataclass
-class Stretch:
+class Section:
     """Nodes that follow each other and are treated alike."""
 
     nodes: list[torch.fx.Node] = field(default_factory=list)
@@ -59,7 +59,7 @@ def split(
     return _chained(graph, stretches, compile_part)
 
 
-def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Stretch]:
+def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
@@ -67,7 +67,7 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
     first = _beginnings(places, captured, grad, apart)
-    found: list[Stretch] = []
+    found: list[Section] = []
     boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
@@ -76,7 +76,7 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
             cut = True
         put_off = cut and bool(found) and _is_result(place.node, found[-1].nodes)
         if (cut and not put_off) or index in first or found[-1].as_captured != as_captured:
-            found.append(Stretch(as_captured=as_captured))
+            found.append(Section(as_captured=as_captured))
             boundaries.append(True)
         found[-1].nodes.append(place.node)
         boundaries[-1] = place.ends_plain
@@ -84,7 +84,7 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
     return _whole_contexts(found, boundaries)
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """A node, and the state it runs in: after it, where it changes that itself."""
 
     node: torch.fx.Node
@@ -96,10 +96,10 @@ class Place(NamedTuple):
     of_data: bool  # whether it reads ``.data``, or detaches, while somebody may, or works on what comes of that
 
 
-def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Place]:
+def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[NodePlace]:
     context = _Context()
     around = _is_detached if apart else _is_data
-    places: list[Place] = []
+    places: list[NodePlace] = []
     data: set[torch.fx.Node] = set()
     for node in nodes:
         plain, region = context.is_plain, context.regions > 0
@@ -107,7 +107,7 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Pla
         if grad and context.grad and not context.is_inside and (around(node) or _first(node) in data):
             data.add(node)
         places.append(
-            Place(
+            NodePlace(
                 node,
                 grad=context.grad,
                 is_plain=plain and context.is_plain,
@@ -120,7 +120,7 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Pla
     return places
 
 
-def _beginnings(places: list[Place], captured: list[bool], grad: bool, apart: bool) -> set[int]:
+def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart: bool) -> set[int]:
     """Where stretches begin that are to stand alone: contexts that cannot join others, and what is done to data."""
     found: set[int] = set()
     start: int | None = None
@@ -164,9 +164,9 @@ class _Context:
         return self.grad == self._grad_before and not self._depth
 
 
-def _whole_contexts(found: list[Stretch], plain_after: list[bool]) -> list[Stretch]:
+def _whole_contexts(found: list[Section], plain_after: list[bool]) -> list[Section]:
     """Join stretches that a context spans: each part has to be a program of its own."""
-    joined: list[Stretch] = []
+    joined: list[Section] = []
     open_ = False
     for stretch, plain in zip(found, plain_after, strict=True):
         if open_:
@@ -175,12 +175,12 @@ def _whole_contexts(found: list[Stretch], plain_after: list[bool]) -> list[Stret
         elif joined and joined[-1].as_captured and stretch.as_captured:
             joined[-1].nodes += stretch.nodes
         else:
-            joined.append(Stretch(list(stretch.nodes), stretch.as_captured))
+            joined.append(Section(list(stretch.nodes), stretch.as_captured))
         open_ = not plain
     return joined
 
 
-def _goes_around_autograd(place: Place, apart: bool) -> bool:
+def _goes_around_autograd(place: NodePlace, apart: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
     node = place.node
     if _is_data(node):
@@ -197,7 +197,7 @@ def _goes_around_autograd(place: Place, apart: bool) -> bool:
     )
 
 
-def _is_taken_from(node: torch.fx.Node, before: list[Stretch]) -> bool:
+def _is_taken_from(node: torch.fx.Node, before: list[Section]) -> bool:
     """Whether the node takes one of the results of something that runs as captured just before."""
     return bool(before) and before[-1].as_captured and _is_result(node, before[-1].nodes)
 
@@ -271,7 +271,7 @@ def _is_seen(node: torch.fx.Node) -> bool:
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 
 
-def _is_come_around(node: torch.fx.Node, before: Stretch) -> bool:
+def _is_come_around(node: torch.fx.Node, before: Section) -> bool:
     """Whether a backward may come to what a watched tensor would be computed with, and not to the tensor itself.
 
     One autograd node for both would call the tensor's hooks, with None for a gradient.
@@ -283,7 +283,7 @@ def _is_come_around(node: torch.fx.Node, before: Stretch) -> bool:
 
 
 def _chained(
-    graph: torch.fx.GraphModule, stretches: list[Stretch], compile_part: CompilePart
+    graph: torch.fx.GraphModule, stretches: list[Section], compile_part: CompilePart
 ) -> torch.fx.GraphModule:
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -309,7 +309,7 @@ def _chained(
     return torch.fx.GraphModule(torch.nn.Module(), chain)
 
 
-def interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+def interface(stretch: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
     """What a stretch reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
     them."""
     own = set(stretch.nodes)
@@ -319,7 +319,7 @@ def interface(stretch: Stretch, numbers: set[torch.fx.Node]) -> tuple[list[torch
 
 
 def module_of(
-    stretch: Stretch, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+    stretch: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}

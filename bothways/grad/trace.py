@@ -20,7 +20,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
 from bothways.grad.layouts import Layouts
-from bothways.grad.sizes import Size
+from bothways.grad.sizes import SymbolicArgument
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Recorder(DispatchMode):
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
         if kind is torch.SymInt or kind is torch.SymFloat:
-            return Size(value)
+            return SymbolicArgument(value)
         return value if kind in _LEAVES else tree_map_only(torch.Tensor, self.node_of, value)
 
     def _bind_result(self, node: torch.fx.Node, result: Any) -> None:

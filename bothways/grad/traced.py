@@ -43,7 +43,7 @@ class IndependentResults(NotDifferentiable):
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ResultView:
     """An output that is a window on other memory: on an input, or on one of the graph's own results.
 
     ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
@@ -72,7 +72,7 @@ class Result:
     index: int
 
 
-Output = View | Result | None
+Output = ResultView | Result | None
 Strides = tuple[tuple[int, ...] | None, ...]
 Variables = dict[torch.fx.Node, torch.Tensor]
 

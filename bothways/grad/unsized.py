@@ -16,7 +16,7 @@ from bothways.errors import Unsupported
 from bothways.fake import NotThin
 from bothways.grad.joint import trace_with_sizes
 from bothways.grad.sizes import Sizes, is_size, sizes_of
-from bothways.grad.split import CONTEXTS, Stretch, interface, module_of
+from bothways.grad.split import CONTEXTS, Section, interface, module_of
 from bothways.grad.traced import USUAL, NotDifferentiable
 from bothways.symbols import Frozen, Undecided
 
@@ -31,16 +31,16 @@ def mark_unsized(graph: torch.fx.GraphModule, sizes: Sizes, grad: bool) -> bool:
     return bool(found)
 
 
-def _operations(graph: torch.fx.Graph) -> Iterator[Stretch]:
+def _operations(graph: torch.fx.Graph) -> Iterator[Section]:
     """Each operation, with what is taken from its results."""
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method") or is_size(node) or node.meta.get("as_captured"):
             continue
         if node.target is not operator.getitem and (node.op == "call_method" or node.target not in CONTEXTS):
-            yield Stretch([node, *(user for user in node.users if user.target is operator.getitem)])
+            yield Section([node, *(user for user in node.users if user.target is operator.getitem)])
 
 
-def _refuses(stretch: Stretch, symbols: Sequence[torch.fx.Node], sizes: Sizes, grad: bool) -> bool:
+def _refuses(stretch: Section, symbols: Sequence[torch.fx.Node], sizes: Sizes, grad: bool) -> bool:
     inputs, outputs = interface(stretch, set())
     examples = [node.meta.get("example_value") for node in inputs]
     if not all(isinstance(example, torch.Tensor) for example in examples) or not outputs:

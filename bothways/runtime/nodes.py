@@ -219,14 +219,14 @@ class LaunchKernel:
         return f"{self.__name__}[{self.grid}]"
 
 
-class Otherwise(Exception):
+class DataDiffers(Exception):
     """Data is not what a graph was captured for."""
 
 
 def require_true(condition: torch.Tensor) -> None:
     """Fail unless all elements are true."""
     if not condition.all():
-        raise Otherwise
+        raise DataDiffers
 
 
 require_true.opaque = True  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ require_true.opaque = True  # type: ignore[attr-defined]
 def require_holds(left: Any, symbol: str, right: Any) -> None:
     """Fail unless a comparison of numbers is true."""
     if not COMPARISONS[symbol](left, right):
-        raise Otherwise
+        raise DataDiffers
 
 
 require_holds.opaque = True  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from bothways.runtime.marks import Mark
 
 
 @dataclass(frozen=True)
-class Row:
+class DropInRow:
     """``module.name`` becomes ``ours``; where ours is a Mark, the function stays and is marked.
 
     A name that this version of PyTorch has not is skipped unless it is required.
@@ -32,51 +32,51 @@ class Row:
     required: bool = False
 
 
-ROWS: tuple[Row, ...] = (
-    Row("torch", "compile", facades.compile, required=True),
-    Row("torch.nn", "Module.compile", facades.compile_in_place, required=True),
+ROWS: tuple[DropInRow, ...] = (
+    DropInRow("torch", "compile", facades.compile, required=True),
+    DropInRow("torch.nn", "Module.compile", facades.compile_in_place, required=True),
     # The public namespace.
-    Row("torch.compiler", "compile", facades.compile, required=True),
-    Row("torch.compiler", "reset", facades.reset, required=True),
-    Row("torch.compiler", "set_stance", facades.set_stance),
-    Row("torch.compiler", "list_backends", facades.list_backends, required=True),
-    Row("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
-    Row("torch.compiler", "assume_constant_result", facades.assume_constant_result, required=True),
-    Row("torch.compiler", "is_compiling", Mark.IS_COMPILING, required=True),
-    Row("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
-    Row("torch._utils", "is_compiling", Mark.IS_COMPILING),
-    Row("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
+    DropInRow("torch.compiler", "compile", facades.compile, required=True),
+    DropInRow("torch.compiler", "reset", facades.reset, required=True),
+    DropInRow("torch.compiler", "set_stance", facades.set_stance),
+    DropInRow("torch.compiler", "list_backends", facades.list_backends, required=True),
+    DropInRow("torch.compiler", "allow_in_graph", facades.allow_in_graph, required=True),
+    DropInRow("torch.compiler", "assume_constant_result", facades.assume_constant_result, required=True),
+    DropInRow("torch.compiler", "is_compiling", Mark.IS_COMPILING, required=True),
+    DropInRow("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
+    DropInRow("torch._utils", "is_compiling", Mark.IS_COMPILING),
+    DropInRow("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
     # What people import from the compiler itself: compiling and looking at the result,
-    Row("torch._dynamo", "optimize", facades.optimize),
-    Row("torch._dynamo", "optimize_assert", facades.optimize_assert),
-    Row("torch._dynamo", "run", facades.run),
-    Row("torch._dynamo", "explain", facades.explain),
-    Row("torch._dynamo", "reset", facades.reset),
-    Row("torch._dynamo", "set_stance", facades.set_stance),
-    Row("torch._dynamo", "OptimizedModule", facades.OptimizedModule),
+    DropInRow("torch._dynamo", "optimize", facades.optimize),
+    DropInRow("torch._dynamo", "optimize_assert", facades.optimize_assert),
+    DropInRow("torch._dynamo", "run", facades.run),
+    DropInRow("torch._dynamo", "explain", facades.explain),
+    DropInRow("torch._dynamo", "reset", facades.reset),
+    DropInRow("torch._dynamo", "set_stance", facades.set_stance),
+    DropInRow("torch._dynamo", "OptimizedModule", facades.OptimizedModule),
     # marks on functions and on tensors,
-    Row("torch._dynamo", "allow_in_graph", facades.allow_in_graph),
-    Row("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
-    Row("torch._dynamo", "forbid_in_graph", facades.forbid_in_graph),
-    Row("torch._dynamo", "assume_constant_result", facades.assume_constant_result),
-    Row("torch._dynamo", "graph_break", Mark.GRAPH_BREAK),
-    Row("torch._dynamo", "is_compiling", Mark.IS_COMPILING),
-    Row("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
-    Row("torch._dynamo", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
-    Row("torch._dynamo", "mark_static", facades.mark_static),
+    DropInRow("torch._dynamo", "allow_in_graph", facades.allow_in_graph),
+    DropInRow("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
+    DropInRow("torch._dynamo", "forbid_in_graph", facades.forbid_in_graph),
+    DropInRow("torch._dynamo", "assume_constant_result", facades.assume_constant_result),
+    DropInRow("torch._dynamo", "graph_break", Mark.GRAPH_BREAK),
+    DropInRow("torch._dynamo", "is_compiling", Mark.IS_COMPILING),
+    DropInRow("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
+    DropInRow("torch._dynamo", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
+    DropInRow("torch._dynamo", "mark_static", facades.mark_static),
     # and backends. Those registered with PyTorch stay there, and are found there.
-    Row("torch._dynamo", "list_backends", facades.list_backends),
-    Row("torch._dynamo", "lookup_backend", facades.lookup_backend),
-    Row("torch._dynamo.backends.registry", "list_backends", facades.list_backends),
-    Row("torch._dynamo.backends.registry", "lookup_backend", facades.lookup_backend),
+    DropInRow("torch._dynamo", "list_backends", facades.list_backends),
+    DropInRow("torch._dynamo", "lookup_backend", facades.lookup_backend),
+    DropInRow("torch._dynamo.backends.registry", "list_backends", facades.list_backends),
+    DropInRow("torch._dynamo.backends.registry", "lookup_backend", facades.lookup_backend),
     # Tracing and differentiating without capturing.
-    Row("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
-    Row("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
-    Row("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
+    DropInRow("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
+    DropInRow("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
+    DropInRow("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
     # Tests written for the compiler call these by the names their modules imported.
-    Row("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
-    Row("torch._dynamo.testing", "reset", facades.reset),
-    Row("torch._dynamo.test_case", "reset", facades.reset),
+    DropInRow("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
+    DropInRow("torch._dynamo.testing", "reset", facades.reset),
+    DropInRow("torch._dynamo.test_case", "reset", facades.reset),
 )
 
 # Modules whose objects are shared: the function takes the module and gives the changes that link it to ours.

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from bothways import torch_compat
-from bothways.capture.breaks.steps import END, Fact, Given, Named, Outcome, Result, Step, reads_frame, step_of
+from bothways.capture.breaks.steps import (
+    END,
+    Fact,
+    Named,
+    Step,
+    StepOutcome,
+    StepResult,
+    TakenOperand,
+    reads_frame,
+    step_of,
+)
 from bothways.capture.bytecode.frame_state import stack_texts, stack_values
 from bothways.capture.bytecode.instructions import free_names
 from bothways.capture.bytecode.interpreter import Frame, Handled
@@ -71,10 +81,10 @@ class Stop:
         )
         self._step = None if self._is_watched else step_of(frame)
 
-    def _outcomes(self) -> list[Outcome]:
+    def _outcomes(self) -> list[StepOutcome]:
         if self._step is not None:
             return self._step.outcomes
-        return [Outcome(_before_prefixes(self._frame), self._frame.stack)]
+        return [StepOutcome(_before_prefixes(self._frame), self._frame.stack)]
 
     def roots(self) -> list[Value]:
         """What has to be built: operands, what is on the stack, the variables that may be read."""
@@ -90,20 +100,20 @@ class Stop:
             found += [value for value in self._variables(handler).values() if value is not None]
         return found
 
-    def _variables(self, outcome: Outcome) -> dict[str, Value | None]:
+    def _variables(self, outcome: StepOutcome) -> dict[str, Value | None]:
         """The variables that may be read where a frame goes on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
         found: dict[str, Value | None] = dict(self._frame.locals)
         found.update([outcome.sets] if outcome.sets is not None else [])
         return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 
-    def _handler(self) -> Outcome | None:
+    def _handler(self) -> StepOutcome | None:
         """Where the frame goes on when the step raises."""
         row = self._frame.decoded.handler_for(self._frame.index)
         if row is None or self._step is None:
             return None
         lasti = [self._frame.index] if row.push_lasti else []
-        return Outcome(row.target, [*self._frame.stack[: row.depth], *lasti, Result("failure")])
+        return StepOutcome(row.target, [*self._frame.stack[: row.depth], *lasti, StepResult("failure")])
 
     # Text.
 
@@ -198,7 +208,7 @@ class Stop:
         for value in stack_values(self._frame.stack):
             if is_iterator(value):
                 emitter.rebuild(value)
-        variables = self._variables(Outcome(self._frame.index, [])).values()
+        variables = self._variables(StepOutcome(self._frame.index, [])).values()
         kept = {self._variable(emitter, value) for value in variables if must_stay(value)}
         return [name for name in self._in_order(emitter) if name not in kept]
 
@@ -218,20 +228,20 @@ class Stop:
         found += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
         return [emitter.read(source) for source in dict.fromkeys(found) if isinstance(source, Local)]
 
-    def _operand(self, emitter: Emitter, operand: Value | Fact | Named | Given) -> str:
+    def _operand(self, emitter: Emitter, operand: Value | Fact | Named | TakenOperand) -> str:
         if isinstance(operand, Named):
             return operand.name
-        if isinstance(operand, Given):
+        if isinstance(operand, TakenOperand):
             return f"[{emitter.rebuild(operand.value)}]"
         return emitter.inject(operand.obj, "fact") if isinstance(operand, Fact) else emitter.rebuild(operand)
 
-    def _go_on(self, emitter: Emitter, outcome: Outcome, *, is_compiled: bool) -> list[str]:
+    def _go_on(self, emitter: Emitter, outcome: StepOutcome, *, is_compiled: bool) -> list[str]:
         returned = self._returned(emitter, outcome)
         if returned is not None:
             return [f"return {returned}"]
         variables = self._variables(outcome)
         unbound = tuple(name for name, value in variables.items() if value is None)
-        stack = [entry.text if isinstance(entry, Result) else entry for entry in outcome.stack]
+        stack = [entry.text if isinstance(entry, StepResult) else entry for entry in outcome.stack]
         entries, texts = stack_texts(emitter, stack)
         offset = self._frame.decoded.instructions[outcome.index].offset - self._origin.shift
         live = self._live[outcome.index - self._first]
@@ -274,7 +284,7 @@ class Stop:
         offset = self._frame.decoded.instructions[index].offset - self._origin.shift
         return (offset + shift) // 2
 
-    def _returned(self, emitter: Emitter, outcome: Outcome) -> str | None:
+    def _returned(self, emitter: Emitter, outcome: StepOutcome) -> str | None:
         """What the function returns when all that is left of it is to return something known."""
         stack = list(outcome.stack)
         for instruction in self._frame.decoded.instructions[outcome.index :]:
@@ -286,7 +296,7 @@ class Stop:
                 return emitter.literal(instruction.argval)
             elif instruction.name == "RETURN_VALUE":
                 entry = stack[-1]
-                return entry.text if isinstance(entry, Result) else emitter.rebuild(entry)
+                return entry.text if isinstance(entry, StepResult) else emitter.rebuild(entry)
             elif instruction.name != "NOP":
                 return None
         return None

@@ -48,14 +48,14 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Given:
+class TakenOperand:
     """An operand that the step takes out of a list: an exception would keep it with the step's frame."""
 
     value: Value
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """Where the frame goes on: at an instruction, with this stack, when a condition over ``result`` holds.
 
     ``sets`` is a variable that has another value there, or none.
@@ -68,7 +68,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """A stack entry that the step gives: an expression over ``result``."""
 
     text: str = "result"
@@ -80,7 +80,7 @@ class Step:
 
     line: str
     operands: list[Any]  # Values, Facts, Named and Given
-    outcomes: list[Outcome]
+    outcomes: list[StepOutcome]
     callee: bool = False  # whether the first operand is called
     keywords: tuple[str, ...] | None = None  # of a call whose arguments are known one by one: the names of the last
 
@@ -110,10 +110,10 @@ def _row(*names: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def _then(frame: Frame, count: int, *pushed: Any) -> list[Outcome]:
+def _then(frame: Frame, count: int, *pushed: Any) -> list[StepOutcome]:
     """The next instruction, with so many entries of the stack exchanged for others."""
     below = frame.stack[: len(frame.stack) - count]
-    return [Outcome(frame.index + 1, [*below, *pushed])]
+    return [StepOutcome(frame.index + 1, [*below, *pushed])]
 
 
 def _top(frame: Frame, count: int) -> list[Any]:
@@ -136,7 +136,7 @@ _SIMPLE: dict[str, tuple[int, str, bool]] = {
 
 
 def _simple(count: int, line: str, gives: bool) -> Maker:
-    return lambda frame, inst: Step(line, _top(frame, count), _then(frame, count, *([Result()] if gives else [])))
+    return lambda frame, inst: Step(line, _top(frame, count), _then(frame, count, *([StepResult()] if gives else [])))
 
 
 TABLE.update({name: _simple(*row) for name, row in _SIMPLE.items()})
@@ -146,7 +146,7 @@ TABLE.update({name: _simple(*row) for name, row in _SIMPLE.items()})
 def _binary(frame: Frame, inst: Instruction) -> Step:
     symbol = BINARY_SYMBOLS[inst.arg]
     line = f"{{0}} {symbol} {{1}}; return {{0}}" if symbol.endswith("=") else f"return {{0}} {symbol} {{1}}"
-    return Step(line, _top(frame, 2), _then(frame, 2, Result()))
+    return Step(line, _top(frame, 2), _then(frame, 2, StepResult()))
 
 
 @_row("COMPARE_OP")
@@ -155,15 +155,16 @@ def _compare(frame: Frame, inst: Instruction) -> Step:
         # The comparison is a tensor's, mostly, and only its truth is left to Python.
         with suppress(Unsupported, Raised):
             compared = protocols.compare(frame.tracer, inst.argval, *_top(frame, 2))
-            return Step("return True if {0} else False", [compared], _then(frame, 2, Result()))
-        return Step(f"return True if {{0}} {inst.argval} {{1}} else False", _top(frame, 2), _then(frame, 2, Result()))
-    return Step(f"return {{0}} {inst.argval} {{1}}", _top(frame, 2), _then(frame, 2, Result()))
+            return Step("return True if {0} else False", [compared], _then(frame, 2, StepResult()))
+        text = f"return True if {{0}} {inst.argval} {{1}} else False"
+        return Step(text, _top(frame, 2), _then(frame, 2, StepResult()))
+    return Step(f"return {{0}} {inst.argval} {{1}}", _top(frame, 2), _then(frame, 2, StepResult()))
 
 
 @_row("CONTAINS_OP", "IS_OP")
 def _contains(frame: Frame, inst: Instruction) -> Step:
     words = {("CONTAINS_OP", 0): "in", ("CONTAINS_OP", 1): "not in", ("IS_OP", 0): "is", ("IS_OP", 1): "is not"}
-    return Step(f"return {{0}} {words[inst.name, inst.arg]} {{1}}", _top(frame, 2), _then(frame, 2, Result()))
+    return Step(f"return {{0}} {words[inst.name, inst.arg]} {{1}}", _top(frame, 2), _then(frame, 2, StepResult()))
 
 
 # Attributes and globals.
@@ -179,13 +180,13 @@ def _callable(entry: Any, is_called: bool) -> list[Any]:
 @_row("LOAD_ATTR", "LOAD_METHOD")
 def _load_attr(frame: Frame, inst: Instruction) -> Step:
     is_called = inst.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(inst.arg & 1))
-    pushed = _callable(Result(), is_called)
+    pushed = _callable(StepResult(), is_called)
     return Step(f"return {{0}}.{inst.argval}", _top(frame, 1), _then(frame, 1, *pushed))
 
 
 @_row("LOAD_SUPER_ATTR")
 def _load_super_attr(frame: Frame, inst: Instruction) -> Step:
-    pushed = _callable(Result(), bool(inst.arg & 1))
+    pushed = _callable(StepResult(), bool(inst.arg & 1))
     return Step(f"return {{0}}({{1}}, {{2}}).{inst.argval}", _top(frame, 3), _then(frame, 3, *pushed))
 
 
@@ -201,7 +202,7 @@ def _delete_attr(frame: Frame, inst: Instruction) -> Step:
 
 @_row("LOAD_GLOBAL")
 def _load_global(frame: Frame, inst: Instruction) -> Step:
-    return Step(f"return {inst.argval}", [], _then(frame, 0, *_callable(Result(), bool(inst.arg & 1))))
+    return Step(f"return {inst.argval}", [], _then(frame, 0, *_callable(StepResult(), bool(inst.arg & 1))))
 
 
 @_row("STORE_GLOBAL")
@@ -218,12 +219,12 @@ def _delete_global(frame: Frame, inst: Instruction) -> Step:
 def _import(frame: Frame, inst: Instruction) -> Step:
     level, names = _top(frame, 2)
     operands = [Fact(import_name), Fact(frame.globals), Fact(inst.argval), names, level]
-    return Step("return {0}({1}, {2}, {3}, {4})", operands, _then(frame, 2, Result()))
+    return Step("return {0}({1}, {2}, {3}, {4})", operands, _then(frame, 2, StepResult()))
 
 
 @_row("LOAD_BUILD_CLASS")
 def _build_class(frame: Frame, inst: Instruction) -> Step:
-    return Step("return __build_class__", [], _then(frame, 0, Result()))
+    return Step("return __build_class__", [], _then(frame, 0, StepResult()))
 
 
 # Calls.
@@ -263,7 +264,7 @@ def _called(frame: Frame, count: int, function: Any, arguments: list[Any], names
     texts = [f"{{{index + 1}}}" for index in range(split)]
     texts += [f"{name}={{{index + split + 1}}}" for index, name in enumerate(names)]
     line = f"return {{0}}({', '.join(texts)})"
-    return Step(line, [function, *arguments], _then(frame, count, Result()), callee=True, keywords=names)
+    return Step(line, [function, *arguments], _then(frame, count, StepResult()), callee=True, keywords=names)
 
 
 def _callee(frame: Frame, inst: Instruction) -> Any:
@@ -298,7 +299,7 @@ def _call_unpacked(frame: Frame, inst: Instruction) -> Step | None:
     if _called(frame, 0, function, [], ()) is None:
         return None
     line = "return {0}(*{1}, **{2})" if has_keywords else "return {0}(*{1})"
-    return Step(line, [function, *entries[2:]], _then(frame, len(entries), Result()), callee=True)
+    return Step(line, [function, *entries[2:]], _then(frame, len(entries), StepResult()), callee=True)
 
 
 # Containers that grow on the stack.
@@ -327,7 +328,7 @@ def _map_add(frame: Frame, inst: Instruction) -> Step:
 @_row("UNPACK_SEQUENCE")
 def _unpack(frame: Frame, inst: Instruction) -> Step:
     names = ", ".join(f"item_{index}" for index in range(inst.arg))
-    pushed = [Result(f"result[{index}]") for index in reversed(range(inst.arg))]
+    pushed = [StepResult(f"result[{index}]") for index in reversed(range(inst.arg))]
     return Step(f"[{names}] = {{0}}; return [{names}]", _top(frame, 1), _then(frame, 1, *pushed))
 
 
@@ -341,13 +342,13 @@ def _format_value(frame: Frame, inst: Instruction) -> Step:
     facts = [Fact(format), Fact({0: None, 1: str, 2: repr, 3: ascii}[inst.arg & 3])]
     value = "{0}" if inst.arg & 3 == 0 else f"{{{len(operands) + 1}}}({{0}})"
     line = f"return {{{len(operands)}}}({value}{', {1}' if with_spec else ''})"
-    return Step(line, [*operands, *facts], _then(frame, len(operands), Result()))
+    return Step(line, [*operands, *facts], _then(frame, len(operands), StepResult()))
 
 
 @_row("CONVERT_VALUE")
 def _convert(frame: Frame, inst: Instruction) -> Step:
     function = Fact({1: str, 2: repr, 3: ascii}[inst.arg])
-    return Step("return {1}({0})", [*_top(frame, 1), function], _then(frame, 1, Result()))
+    return Step("return {1}({0})", [*_top(frame, 1), function], _then(frame, 1, StepResult()))
 
 
 @_row("FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
@@ -355,13 +356,13 @@ def _format(frame: Frame, inst: Instruction) -> Step:
     count = 1 if inst.name == "FORMAT_SIMPLE" else 2
     arguments = ", ".join(f"{{{index}}}" for index in range(count))
     operands = [*_top(frame, count), Fact(format)]
-    return Step(f"return {{{count}}}({arguments})", operands, _then(frame, count, Result()))
+    return Step(f"return {{{count}}}({arguments})", operands, _then(frame, count, StepResult()))
 
 
 @_row("BUILD_STRING")
 def _build_string(frame: Frame, inst: Instruction) -> Step:
     parts = ", ".join(f"{{{index}}}" for index in range(inst.arg))
-    return Step(f'return "".join([{parts}])', _top(frame, inst.arg), _then(frame, inst.arg, Result()))
+    return Step(f'return "".join([{parts}])', _top(frame, inst.arg), _then(frame, inst.arg, StepResult()))
 
 
 # Loops and branches.
@@ -379,29 +380,29 @@ def _forget(frame: Frame, inst: Instruction) -> Step | None:
         return None
     below = frame.stack[: len(frame.stack) - len(stored)]
     sets = inst.argval, stored[0] if stored else None
-    return Step("pass", [], [Outcome(frame.index + 1, below, sets=sets)])
+    return Step("pass", [], [StepOutcome(frame.index + 1, below, sets=sets)])
 
 
 @_row("GET_ITER")
 def _get_iter(frame: Frame, inst: Instruction) -> Step:
-    return Step("return {1}({0})", [*_top(frame, 1), Fact(iter)], _then(frame, 1, Result()))
+    return Step("return {1}({0})", [*_top(frame, 1), Fact(iter)], _then(frame, 1, StepResult()))
 
 
 @_row("FOR_ITER")
 def _for_iter(frame: Frame, inst: Instruction) -> Step:
-    ended = Outcome(inst.target + AFTER_LOOP, frame.stack[:-1], "result is {end}")
-    going_on = Outcome(frame.index + 1, [*frame.stack, Result()])
+    ended = StepOutcome(inst.target + AFTER_LOOP, frame.stack[:-1], "result is {end}")
+    going_on = StepOutcome(frame.index + 1, [*frame.stack, StepResult()])
     iterator = frame.stack[-1]
     if is_quiet(iterator):
         return Step("return {1}({0}, {2})", [iterator, Fact(next), Fact(END)], [ended, going_on])
-    return Step("return {1}({0}.pop(), {2})", [Given(iterator), Fact(next), Fact(END)], [ended, going_on])
+    return Step("return {1}({0}.pop(), {2})", [TakenOperand(iterator), Fact(next), Fact(END)], [ended, going_on])
 
 
 def _branch(jumps_if: bool, keeps: bool = False) -> Maker:
     def maker(frame: Frame, inst: Instruction) -> Step:
         below = frame.stack[:-1]
-        jumped = Outcome(inst.target, list(frame.stack) if keeps else below, "result" if jumps_if else "not result")
-        return Step("return True if {0} else False", _top(frame, 1), [jumped, Outcome(frame.index + 1, below)])
+        jumped = StepOutcome(inst.target, list(frame.stack) if keeps else below, "result" if jumps_if else "not result")
+        return Step("return True if {0} else False", _top(frame, 1), [jumped, StepOutcome(frame.index + 1, below)])
 
     return maker
 
@@ -416,5 +417,5 @@ TABLE.update({
 
 @_row("BEFORE_WITH")
 def _before_with(frame: Frame, inst: Instruction) -> Step:
-    pushed = [Result("result[0]"), Result("result[1]")]
+    pushed = [StepResult("result[0]"), StepResult("result[1]")]
     return Step("return {1}({0})", [*_top(frame, 1), Fact(enter_context)], _then(frame, 1, *pushed))

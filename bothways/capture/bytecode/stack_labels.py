@@ -48,7 +48,7 @@ def _computed(names: list[str], code: types.CodeType, point: ResumePoint) -> dic
     return {name: f"<value {number} that line {line} has computed>" for number, name in enumerate(names, 1)}
 
 
-class Loop(NamedTuple):
+class LoopLines(NamedTuple):
     """A ``for`` loop: the offsets from which to which its iterator is there, where its body begins, and its line."""
 
     start: int
@@ -58,7 +58,7 @@ class Loop(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _loops(code: types.CodeType) -> tuple[Loop, ...]:
+def _loops(code: types.CodeType) -> tuple[LoopLines, ...]:
     """The loops of a function, outer ones before those inside."""
     found = []
     line = code.co_firstlineno
@@ -67,5 +67,5 @@ def _loops(code: types.CodeType) -> tuple[Loop, ...]:
         position = instruction.positions
         line = (position and position.lineno) or line
         if instruction.opname == "FOR_ITER":
-            found.append(Loop(instruction.offset, int(instruction.argval), following.offset, line))
+            found.append(LoopLines(instruction.offset, int(instruction.argval), following.offset, line))
     return tuple(sorted(found))

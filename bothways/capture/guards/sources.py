@@ -97,7 +97,7 @@ class WeakInjected(Injected):
 
 
 @path_step
-class Step(Source):
+class SourceStep(Source):
     """A step that starts from another source."""
 
     origin: Source
@@ -112,7 +112,7 @@ class Step(Source):
 
 
 @path_step
-class Attr(Step):
+class Attr(SourceStep):
     """``base.attribute``, where reading it runs no user code."""
 
     attribute: str
@@ -124,7 +124,7 @@ class Attr(Step):
 
 
 @path_step
-class Item(Step):
+class Item(SourceStep):
     """``base[key]`` for keys whose repr is their literal."""
 
     key: object
@@ -134,7 +134,7 @@ class Item(Step):
 
 
 @path_step
-class InjectedItem(Step):
+class InjectedItem(SourceStep):
     """``base[key]`` for a key that is an object kept in the namespace (an enum member, a class, a module)."""
 
     key: Injected
@@ -148,7 +148,7 @@ class InjectedItem(Step):
 
 
 @path_step
-class Cell(Step):
+class Cell(SourceStep):
     """The content of a function's closure cell."""
 
     index: int
@@ -159,7 +159,7 @@ class Cell(Step):
 
 
 @path_step
-class BaseItem(Step):
+class BaseItem(SourceStep):
     """``builtin.__getitem__(base, key)``: an item of a container whose class overrides item access."""
 
     builtin: str
@@ -170,7 +170,7 @@ class BaseItem(Step):
 
 
 @path_step
-class Got(Step):
+class Got(SourceStep):
     """``dict.get(base, key)``: an entry where subscripting would make it, or run somebody's code."""
 
     key: object  # an ``Injected``, or what is its own literal
@@ -185,7 +185,7 @@ class Got(Step):
 
 
 @path_step
-class Expression(Step):
+class Reading(SourceStep):
     """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""
 
     template: str

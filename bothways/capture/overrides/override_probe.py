@@ -38,7 +38,7 @@ class _Recorder(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class Request:
+class OverrideRequest:
     """What a handler is asked to do: the function, the classes that may want a say, and the call's arguments."""
 
     function: Value
@@ -91,7 +91,7 @@ class _StandIns:
         return linked.library_value(self._tracer, obj)
 
 
-def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Request | None:
+def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> OverrideRequest | None:
     """What the innermost handler of a call would be asked; None when none would be, or the call is refused."""
     stand_ins = _StandIns(tracer)
     positional = [stand_ins.of(arg) for arg in args]
@@ -103,7 +103,7 @@ def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs
         function(*positional, **keywords)
     except _Seen as seen:
         rest = [stand_ins.value(part) for part in seen.rest]
-        return Request(stand_ins.value(seen.function), seen.types, rest)
+        return OverrideRequest(stand_ins.value(seen.function), seen.types, rest)
     except Exception as error:
         tracer.stop("torch_mode", f"{type(error).__name__} before anybody could override the call: {error}")
     finally:

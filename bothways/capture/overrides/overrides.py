@@ -17,7 +17,7 @@ import torch
 from bothways import torch_compat
 from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Item
-from bothways.capture.overrides.override_probe import Request, ask
+from bothways.capture.overrides.override_probe import OverrideRequest, ask
 from bothways.capture.values.code.attributes import MISSING, bind_class_attribute, is_data_descriptor, lookup
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import library_function
@@ -140,7 +140,7 @@ def _is_meant(tracer: Tracer, types_: tuple[type, ...]) -> bool:
     return tracer.overrides.heeds_modes or not PLAIN_CLASSES.issuperset(types_)
 
 
-def handle(tracer: Tracer, request: Request) -> Value:
+def handle(tracer: Tracer, request: OverrideRequest) -> Value:
     """Call the handlers of a request, until one does not give NotImplemented."""
     overrides = tracer.overrides
     classes: list[Value] = [ClassValue.of(tracer, cls) for cls in request.types]

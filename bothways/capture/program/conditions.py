@@ -9,7 +9,7 @@ from bothways.capture.guards.guards import STAMPED, Guard
 from bothways.capture.guards.sources import Injected
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.program.render import RESERVED, GuardWriter
-from bothways.capture.writing.emit import Names
+from bothways.capture.writing.emit import FreeNames
 from bothways.config import config
 from bothways.lower.call_library import call_library
 
@@ -28,7 +28,7 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     if not listed:
         return None
     names, stamped = _in_table(listed)
-    writer = GuardWriter(tracer, Names(RESERVED), listed)
+    writer = GuardWriter(tracer, FreeNames(RESERVED), listed)
     texts = [f"({writer.check(guard).code})" for guard in listed if guard not in stamped]
     if names is not None:
         texts.append(f"{tracer.inject(names, 'definitions').key}()")

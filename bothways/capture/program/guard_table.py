@@ -23,12 +23,12 @@ from bothways.capture.guards.sources import (
     Attr,
     BaseItem,
     Cell,
-    Expression,
     Got,
     Injected,
     InjectedItem,
     Item,
     Local,
+    Reading,
     Source,
     WeakInjected,
 )
@@ -113,7 +113,7 @@ class TableWriter:
         before, step, after = part.groups()
         if step == "()" and not after and before in ASKS and self._ask_state(sources[0], ASKS[before][1]):
             return True
-        inner = Expression(sources[0], "{}()") if step == "()" else Attr(sources[0], step[1:])
+        inner = Reading(sources[0], "{}()") if step == "()" else Attr(sources[0], step[1:])
         return self.takes(Guard(before + after, (inner,), guard.constants))
 
     def has(self, source: Source) -> bool:
@@ -180,7 +180,7 @@ class TableWriter:
             step = isinstance(source, (Local, Injected, Attr, Item, Got, Cell))
             step |= isinstance(source, InjectedItem) and not isinstance(source.key, WeakInjected)
             step |= isinstance(source, BaseItem) and isinstance(vars(builtins).get(source.builtin), type)
-            step |= isinstance(source, Expression) and source.template == "{}()" and type(source.origin) is Injected
+            step |= isinstance(source, Reading) and source.template == "{}()" and type(source.origin) is Injected
             self._readable[source] = step and (source.base is None or self._is_readable(source.base))
         return self._readable[source]
 
@@ -192,7 +192,7 @@ class TableWriter:
 
     def _read(self, source: Source) -> int:
         match source:
-            case WeakInjected(key) | Expression(Injected(key)):
+            case WeakInjected(key) | Reading(Injected(key)):
                 return self._new(Row("CALL", object=self._namespace[key]))
             case Injected(key):
                 return self._new(Row("OBJECT", object=self._namespace[key]))

@@ -21,7 +21,7 @@ from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.random_numbers import outside
-from bothways.capture.writing.emit import Emitter, Names
+from bothways.capture.writing.emit import Emitter, FreeNames
 from bothways.capture.writing.object_inputs import build_before
 from bothways.config import config
 from bothways.lower.call_library import call_library
@@ -66,7 +66,7 @@ def inner_names(parameters: Iterable[str]) -> tuple[str, ...]:
 class GuardWriter:
     """Writes guards as expressions over the parameters."""
 
-    def __init__(self, tracer: Tracer, names: Names, guards: list[Guard]) -> None:
+    def __init__(self, tracer: Tracer, names: FreeNames, guards: list[Guard]) -> None:
         self.tracer, self.names = tracer, names
         uses: Counter[Source] = Counter()
         for guard in guards:
@@ -279,10 +279,10 @@ def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> t
     return tuple(writer.check(guard) for guard in dict.fromkeys(guards))
 
 
-def parameter_names(parameters: list[str]) -> Names:
+def parameter_names(parameters: list[str]) -> FreeNames:
     """The names in generated code, with the parameters' own bound."""
     inner = inner_names(parameters)
-    names = Names([*parameters, *inner, *RESERVED])
+    names = FreeNames([*parameters, *inner, *RESERVED])
     for parameter, name in zip(parameters, inner, strict=True):
         names.bound[Local(parameter)] = name
     return names
@@ -291,7 +291,7 @@ def parameter_names(parameters: list[str]) -> Names:
 class _Guards:
     """The guards of a program, as Python and, as far as that has rows for them, as a table."""
 
-    def __init__(self, tracer: Tracer, parameters: list[str], names: Names) -> None:
+    def __init__(self, tracer: Tracer, parameters: list[str], names: FreeNames) -> None:
         guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
         self._rows = TableWriter(parameters, tracer.namespace)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bothways.capture.writing.effects import GlobalWrite, Mutable
 
 
-class Names:
+class FreeNames:
     """Hands out variable names that collide with nothing, and remembers which Source has one."""
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Names:
 class Emitter:
     """The body of one Program under construction."""
 
-    def __init__(self, tracer: Tracer, names: Names) -> None:
+    def __init__(self, tracer: Tracer, names: FreeNames) -> None:
         self.tracer = tracer
         self.names = names
         self.loads: list[str] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OWN_NAMES = frozenset(dir(torch.autograd.function.BackwardCFunction)) - frozenset(dir(object))
 
 
-class ContextValue(ObjectValue):
+class FunctionContextValue(ObjectValue):
     """The ctx of a function whose bodies are interpreted."""
 
     def __init__(self, cls: type, needs_input_grad: list[Value]) -> None:
@@ -67,27 +67,27 @@ class ContextValue(ObjectValue):
         return ConstantValue(None)
 
 
-def _save(tracer: Tracer, context: ContextValue, args: Args) -> None:
+def _save(tracer: Tracer, context: FunctionContextValue, args: Args) -> None:
     context.saved = args
 
 
-def _mark_dirty(tracer: Tracer, context: ContextValue, args: Args) -> None:
+def _mark_dirty(tracer: Tracer, context: FunctionContextValue, args: Args) -> None:
     context.dirty = args
 
 
-def _mark_fixed(tracer: Tracer, context: ContextValue, args: Args) -> None:
+def _mark_fixed(tracer: Tracer, context: FunctionContextValue, args: Args) -> None:
     context.fixed = args
 
 
-def _set_materialize(tracer: Tracer, context: ContextValue, args: Args) -> None:
+def _set_materialize(tracer: Tracer, context: FunctionContextValue, args: Args) -> None:
     context.materializes = protocols.truth(tracer, args[0])
 
 
-def _nothing(tracer: Tracer, context: ContextValue, args: Args) -> None:
+def _nothing(tracer: Tracer, context: FunctionContextValue, args: Args) -> None:
     """What only matters to forward-mode derivatives, which take the real function."""
 
 
-_METHODS: dict[str, Callable[[Tracer, ContextValue, Args], None]] = {
+_METHODS: dict[str, Callable[[Tracer, FunctionContextValue, Args], None]] = {
     "save_for_backward": _save,
     "save_for_forward": _nothing,
     "mark_dirty": _mark_dirty,
@@ -96,7 +96,7 @@ _METHODS: dict[str, Callable[[Tracer, ContextValue, Args], None]] = {
 }
 
 
-def check_marks(tracer: Tracer, context: ContextValue) -> None:
+def check_marks(tracer: Tracer, context: FunctionContextValue) -> None:
     """Stop where eager complains about what ctx was told, so that the complaint is eager's own."""
     for told in (context.saved, context.dirty, context.fixed):
         for value in told:

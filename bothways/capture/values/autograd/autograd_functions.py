@@ -32,7 +32,7 @@ from bothways.capture.values.autograd.autograd_arguments import (
     realized,
     wants_gradient,
 )
-from bothways.capture.values.autograd.autograd_contexts import ContextValue, check_marks
+from bothways.capture.values.autograd.autograd_contexts import FunctionContextValue, check_marks
 from bothways.capture.values.autograd.autograd_order import check_order
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue
@@ -66,7 +66,7 @@ ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
 
 
 @dataclass
-class Call:
+class FunctionCall:
     """One call of ``cls.apply`` while it is captured."""
 
     tracer: Tracer
@@ -87,12 +87,12 @@ class Call:
 
 
 @dataclass
-class Looked:
+class ForwardFindings:
     """What interpreting forward told."""
 
     side: Tracer
     stand_ins: StandIns
-    context: ContextValue
+    context: FunctionContextValue
     output: Value
     held: list[Value]  # what ctx holds
 
@@ -107,7 +107,7 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
     assert isinstance(target, ClassValue)
     inputs = _bound(tracer, target, args[1:], kwargs)
-    call = Call(tracer, target.cls, inputs, wants_gradient(inputs))
+    call = FunctionCall(tracer, target.cls, inputs, wants_gradient(inputs))
     if mark_of(call.cls) is Mark.IN_GRAPH:
         return _taken_whole(call)
     grad_enabled = torch.is_grad_enabled()
@@ -140,7 +140,7 @@ def _bound(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Ar
     )
 
 
-def _taken_whole(call: Call) -> Value:
+def _taken_whole(call: FunctionCall) -> Value:
     """A function that the user allowed in the graph: its forward runs on the fakes, nobody looks at its bodies."""
     arguments = NodeArguments(call.tracer, lambda value: False)
     whole = ApplyFunction(call.cls, arguments.add_all(call.inputs), opaque=True)
@@ -153,7 +153,7 @@ def _taken_whole(call: Call) -> Value:
 # Forward.
 
 
-def _look_at_forward(call: Call) -> Looked:
+def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     side = _fork(call.tracer)
     side.open_contexts = list(call.tracer.open_contexts)
     stand_ins = StandIns(call.tracer, side)
@@ -168,7 +168,7 @@ def _look_at_forward(call: Call) -> Looked:
         side.guard_expected()
         for guard in side.guards:
             call.tracer.guards.add(guard)
-    looked = Looked(side, stand_ins, context, output.realize(), _reachable(context))
+    looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context))
     for guard in side.guards:
         call.tracer.guards.add(guard)
     check_marks(side, context)
@@ -177,9 +177,9 @@ def _look_at_forward(call: Call) -> Looked:
     return looked
 
 
-def _run_forward(call: Call, side: Tracer, given: Args) -> tuple[ContextValue, Value]:
+def _run_forward(call: FunctionCall, side: Tracer, given: Args) -> tuple[FunctionContextValue, Value]:
     needs: Args = [ConstantValue(isinstance(value, TensorValue) and value.fake.requires_grad) for value in given]
-    context = ContextValue(type(f"{call.name}Context", (), {}), needs)
+    context = FunctionContextValue(type(f"{call.name}Context", (), {}), needs)
     target = ClassValue.of(side, call.cls)
     forward = target.get_attr(side, "forward")
     if lookup(call.cls, "setup_context") is lookup(torch.autograd.Function, "setup_context"):
@@ -226,7 +226,7 @@ def _reachable(root: Value) -> list[Value]:
     return list(found.values())
 
 
-def _runs_as_python(looked: Looked) -> bool:
+def _runs_as_python(looked: ForwardFindings) -> bool:
     """Whether the function has to stay as it is although its backward could be traced."""
     side, stand_ins, context = looked.side, looked.stand_ins, looked.context
     return (
@@ -255,7 +255,7 @@ def _can_change(value: Value) -> bool:
     return value.source is not None and not is_fixed
 
 
-def _shares_memory(looked: Looked) -> bool:
+def _shares_memory(looked: ForwardFindings) -> bool:
     """Whether results are views of arguments or of each other: to a trace they would lead past the function."""
     results = [value for value in looked.outputs if isinstance(value, TensorValue)]
     memory = [torch_compat.storage_identity(value.fake.meta) for value in results]
@@ -265,7 +265,7 @@ def _shares_memory(looked: Looked) -> bool:
 # Backward.
 
 
-def _backward_is_opaque(call: Call, looked: Looked) -> bool:
+def _backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
     """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
     places = [isinstance(value, TensorValue) for value in looked.outputs]
     if looked.context.materializes:
@@ -279,7 +279,7 @@ def _backward_is_opaque(call: Call, looked: Looked) -> bool:
     )
 
 
-def _reads_the_world(call: Call, looked: Looked, given: list[bool], must_capture: bool) -> bool:
+def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bool], must_capture: bool) -> bool:
     """Interpret the backward with gradients for some of the results."""
     side = _fork(call.tracer)
     side.definitions = Definitions()
@@ -343,7 +343,7 @@ def _is_about_code(guard: Guard) -> bool:
     return any(isinstance(constant, (types.CodeType, types.FunctionType, type)) for constant in guard.constants)
 
 
-def _gradient(looked: Looked, value: Value) -> Value:
+def _gradient(looked: ForwardFindings, value: Value) -> Value:
     assert isinstance(value, TensorValue)
     node = looked.side.graph.graph.create_node("placeholder", "gradient")
     return TensorValue(node, Fake(value.fake.outline(), value.fake.device))
@@ -372,7 +372,7 @@ def _is_none(value: Value) -> bool:
 # The node.
 
 
-def _record(call: Call, looked: Looked, opaque: bool) -> Value:
+def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
     """The node of the real graph, and Values for what it returns."""
     stand_ins = looked.stand_ins
     kept = {id(value) for value in [*looked.held, *looked.outputs]}
@@ -390,7 +390,7 @@ def _record(call: Call, looked: Looked, opaque: bool) -> Value:
     return results.completed(value)
 
 
-def _reads(call: Call, looked: Looked) -> Reads:
+def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
     of_forward = [guard for guard in looked.side.guards if not _is_settled(guard) and can_be_checked_later(guard)]
     stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
     return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
@@ -406,7 +406,7 @@ def _changes_free_tensors(side: Tracer) -> bool:
 class Results:
     """What apply returns, from what forward returned."""
 
-    def __init__(self, call: Call, looked: Looked) -> None:
+    def __init__(self, call: FunctionCall, looked: ForwardFindings) -> None:
         self.call, self.looked = call, looked
         self._fixed = {id(value) for value in looked.context.fixed}
         self._dirty = {id(value) for value in looked.context.dirty}

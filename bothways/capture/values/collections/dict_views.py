@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.collections.dicts import DictValue, Entry
+from bothways.capture.values.collections.dicts import DictEntry, DictValue
 from bothways.capture.values.collections.sets import SetValue, compare_sets
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bothways.capture.writing.emit import Emitter
 
 
-def _element(entry: Entry, which: str) -> Value:
+def _element(entry: DictEntry, which: str) -> Value:
     if which == "items":
         return TupleValue([entry.key, entry.value])
     return entry.key if which == "keys" else entry.value

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Entry:
+class DictEntry:
     """One key and its value."""
 
     key: Value
@@ -50,7 +50,7 @@ class DictValue(Value):
         self.kind = kind
         self.default_factory = default_factory
         self.source = source
-        self.entries: dict[Hashable, Entry] = {}
+        self.entries: dict[Hashable, DictEntry] = {}
         self.version = 0  # counts changes of the keys, for iterators
         # What an external dictionary held, which of its keys the program decided itself, and what is guarded.
         self.original: dict[Hashable, Value] = {}
@@ -87,7 +87,7 @@ class DictValue(Value):
             held = dict.__getitem__(obj, raw) if isinstance(obj, dict) else obj[raw]
             item = tracer.wrap(held, value._item_source(tracer, raw))
             key_hash = key.hash_key(tracer)
-            value.entries[key_hash] = Entry(key, item)
+            value.entries[key_hash] = DictEntry(key, item)
             value.original[key_hash] = item
         value._keys_known = False
         return value
@@ -187,7 +187,7 @@ class DictValue(Value):
 
     # Entries.
 
-    def look_up(self, tracer: Tracer, key: Value) -> Entry | None:
+    def look_up(self, tracer: Tracer, key: Value) -> DictEntry | None:
         key = key.realize()
         key_hash = key.hash_key(tracer)
         if not self._rewritten and key_hash not in self._decided:
@@ -202,9 +202,9 @@ class DictValue(Value):
         entry = self.entries.get(key_hash)
         if entry is None:
             self.version += 1
-            self.entries[key_hash] = Entry(key, value)
+            self.entries[key_hash] = DictEntry(key, value)
         else:
-            self.entries[key_hash] = Entry(entry.key, value)
+            self.entries[key_hash] = DictEntry(entry.key, value)
 
     def remove(self, tracer: Tracer, key: Value) -> Value | None:
         """Take an entry out and give its value; None when there is none."""
@@ -233,7 +233,7 @@ class DictValue(Value):
             self.mutated = True
             tracer.effects.mutated(self)
 
-    def known_entries(self) -> list[Entry]:
+    def known_entries(self) -> list[DictEntry]:
         self.depend_on_keys()
         return list(self.entries.values())
 
@@ -325,7 +325,7 @@ class DictValue(Value):
     def copy(self) -> DictValue:
         result = DictValue(self.kind, self.default_factory)
         self.depend_on_keys()
-        result.entries = {key_hash: Entry(e.key, e.value) for key_hash, e in self.entries.items()}
+        result.entries = {key_hash: DictEntry(e.key, e.value) for key_hash, e in self.entries.items()}
         return result
 
     def merge(self, tracer: Tracer, mapping: Value) -> None:
@@ -357,7 +357,7 @@ class DictValue(Value):
 
     # What is left of it.
 
-    def _changes(self) -> Iterator[tuple[Hashable, Entry]]:
+    def _changes(self) -> Iterator[tuple[Hashable, DictEntry]]:
         """The entries to write, in the order that leaves the keys in Python's own order."""
         kept, added = [], []
         for key_hash, entry in self.entries.items():
@@ -429,7 +429,7 @@ class DictValue(Value):
         else:
             emitter.effect(f"{class_text(emitter.tracer, self.base)}.{method}({', '.join(arguments)})")
 
-    def _display(self, emitter: Emitter, entries: Iterable[Entry]) -> str:
+    def _display(self, emitter: Emitter, entries: Iterable[DictEntry]) -> str:
         pairs = [f"{emitter.rebuild(entry.key)}: {emitter.rebuild(entry.value)}" for entry in entries]
         return "{" + ", ".join(pairs) + "}"
 

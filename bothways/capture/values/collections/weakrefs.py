@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture.guards.sources import Expression, Source
+from bothways.capture.guards.sources import Reading, Source
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.builtin_table import handles
 from bothways.capture.values.core.constants import ConstantValue
@@ -37,7 +37,7 @@ class WeakrefValue(Value):
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         assert self.source is not None
-        return tracer.wrap(self.reference(), Expression(self.source, "{}()"))
+        return tracer.wrap(self.reference(), Reading(self.source, "{}()"))
 
 
 class MadeWeakref(Value):

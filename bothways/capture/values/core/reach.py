@@ -44,7 +44,7 @@ IMPLICIT = frozenset(
 
 
 @dataclass(frozen=True)
-class Habits:
+class CodeUses:
     """What a code object and those inside it do, by the names it uses."""
 
     names: frozenset[str]  # of globals and attributes
@@ -68,7 +68,7 @@ STORES: dict[str, str] = {
 
 
 @functools.lru_cache(512)
-def habits_of(code: types.CodeType) -> Habits:
+def habits_of(code: types.CodeType) -> CodeUses:
     found: dict[str, set[Any]] = {kind: set() for kind in ("names", "attributes", "globals", "cells", "items")}
     found["names"].update(code.co_names)
     for instruction in dis.get_instructions(code):
@@ -83,15 +83,15 @@ def habits_of(code: types.CodeType) -> Habits:
     names, attributes, globals_, cells = (
         frozenset(found[kind]) for kind in ("names", "attributes", "globals", "cells")
     )
-    return Habits(names, attributes, globals_, cells - set(code.co_cellvars), bool(found["items"]))
+    return CodeUses(names, attributes, globals_, cells - set(code.co_cellvars), bool(found["items"]))
 
 
-class Reach:
+class ReachedObjects:
     """Everything that some objects lead to: by reference, and by the names that functions use."""
 
     def __init__(self, roots: Iterable[object]) -> None:
         self.objects: dict[int, object] = {}
-        self.habits: list[Habits] = []
+        self.habits: list[CodeUses] = []
         self.names: frozenset[str] = IMPLICIT
         self.complete = True
         self._spaces: list[Any] = []  # classes and modules, of which only what somebody names is followed
@@ -181,7 +181,7 @@ def keeps_apart(
     names_changed: frozenset[str],
 ) -> bool:
     """Whether code behind ``roots`` neither touches what was changed nor changes what was read."""
-    reach = Reach(roots)
+    reach = ReachedObjects(roots)
     return (
         reach.complete
         and not any(id(obj) in reach.objects for obj in changed)

@@ -16,7 +16,7 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.hooks.hooks import on_tensor, register
-from bothways.capture.values.tensors.moments import Moment, act_at, result_of
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.runtime.hooks import hold_grad_fn
 
@@ -33,13 +33,13 @@ def grad_fn_of(tracer: Tracer, tensor: TensorValue) -> Value:
     node = tensor.obj.grad_fn if tensor.obj is not None and as_given else tensor.fake.meta.grad_fn
     if as_given and tensor.source is not None:
         tracer.guard("{s0}.grad_fn is None" if node is None else "{s0}.grad_fn is not None", tensor.source)
-    return ConstantValue(None) if node is None else GradFnValue(tracer, Moment.now(tracer, tensor))
+    return ConstantValue(None) if node is None else GradFnValue(tracer, TensorMoment.now(tracer, tensor))
 
 
 class GradFnValue(Value):
     """An autograd node."""
 
-    def __init__(self, tracer: Tracer, moment: Moment) -> None:
+    def __init__(self, tracer: Tracer, moment: TensorMoment) -> None:
         self.tracer, self.moment = tracer, moment
         self._fake = moment.tensor.fake.meta.grad_fn  # kept: one node is one object as long as somebody has it
         self._held: torch.fx.Node | None = None

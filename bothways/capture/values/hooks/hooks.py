@@ -19,7 +19,7 @@ from bothways import torch_compat
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.tensors.moments import Moment, act_at, result_of
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.tensors.torch_functions import handles
 from bothways.errors import Break, Unsupported
@@ -39,21 +39,21 @@ REFUSALS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class HookPlace:
     """Where a hook goes: the call as a program writes it after the graph, and as a node of the graph makes it."""
 
-    moments: tuple[Moment, ...]
+    moments: tuple[TensorMoment, ...]
     write: Callable[[Emitter, list[str], str], str]  # given the names of the tensors and the hook's text
     early: Any
     handle: type = RemovableHandle
     captured: bool = False  # whether fullgraph=True has a say in what the hook does
 
 
-def on_tensor(moment: Moment, path: str) -> Place:
+def on_tensor(moment: TensorMoment, path: str) -> HookPlace:
     """``tensor.path(hook)``; ``path`` is a method of the tensor or of its grad_fn."""
     early = retain_early if path == "retain_grad" else RegisterEarly(path)
     captured = path == "register_hook" and not moment.is_input
-    return Place((moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, captured=captured)
+    return HookPlace((moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, captured=captured)
 
 
 class Event(Value):
@@ -113,7 +113,7 @@ class HandleEvent(Event):
 class Registration(HandleEvent):
     """One call of a registering method, and the handle it returns."""
 
-    def __init__(self, place: Place, args: Args) -> None:
+    def __init__(self, place: HookPlace, args: Args) -> None:
         self.place, self.args = place, args
         self.retains = place.moments[0].tensor if place.early is retain_early else None
         self.removed = False
@@ -203,7 +203,7 @@ def _remove(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(None)
 
 
-def register(tracer: Tracer, place: Place, args: Args) -> Registration:
+def register(tracer: Tracer, place: HookPlace, args: Args) -> Registration:
     """Register a hook; the Value of its handle."""
     made = Registration(place, list(args))
     happen(tracer, made)
@@ -218,7 +218,7 @@ def register_on_tensor(tracer: Tracer, tensor: TensorValue, method: str, args: A
         tracer.throw(RuntimeError, REFUSALS[method])
     if method == "register_post_accumulate_grad_hook" and not tensor.fake.meta.is_leaf:
         tracer.throw(RuntimeError, "post accumulate grad hooks cannot be registered on non-leaf tensors")
-    made = register(tracer, on_tensor(Moment.now(tracer, tensor), method), args)
+    made = register(tracer, on_tensor(TensorMoment.now(tracer, tensor), method), args)
     tracer.graph.watch(tensor, Watched.GRADIENT)
     return ConstantValue(None) if method == "retain_grad" else made
 
@@ -248,7 +248,7 @@ def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = 
     for tensor in found:
         if not isinstance(tensor, TensorValue) or not tensor.fake.requires_grad:
             tracer.stop("hook", "register_multi_grad_hook is given something that needs no gradient")
-        moments.append(Moment.now(tracer, tensor))
+        moments.append(TensorMoment.now(tracer, tensor))
         moments[-1].watch_node()
     if kind not in ("all", "any") or not moments:
         tracer.stop("hook", f"register_multi_grad_hook is called with mode {kind!r} and {len(moments)} tensors")
@@ -257,5 +257,5 @@ def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = 
         function = emitter.inject(torch.autograd.graph.register_multi_grad_hook, "register_multi_grad_hook")
         return f"{function}([{', '.join(names)}], {hook}, mode={kind!r})"
 
-    place = Place(tuple(moments), write, RegisterManyEarly(kind), torch_compat.MULTI_HANDLE)
+    place = HookPlace(tuple(moments), write, RegisterManyEarly(kind), torch_compat.MULTI_HANDLE)
     return register(tracer, place, [fn])

@@ -32,7 +32,7 @@ CHECKPOINT_OPTIONS = frozenset("preserve_rng_state determinism_check debug early
 
 
 @dataclass
-class Stretch:
+class RecordedCall:
     """What one call recorded, and what it gave."""
 
     nodes: list[torch.fx.Node]
@@ -73,7 +73,7 @@ class Stretch:
         return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Stretch:
+def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> RecordedCall:
     """Capture a call, and say which nodes it recorded."""
     if not tracer.overrides.idle:
         tracer.stop("torch_mode", "a function that runs as a graph of its own runs where somebody overrides operations")
@@ -97,7 +97,7 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Stret
         if value.node in own:  # changed in place by the node that is to come
             value.node = held.get(id(value), value.placeholder)
     builder.left_behind.update(dict.fromkeys(nodes))
-    return Stretch(nodes, result)
+    return RecordedCall(nodes, result)
 
 
 def _tensors_in(tracer: Tracer, value: Value) -> Iterator[TensorValue]:
@@ -155,7 +155,7 @@ def _cond(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return branches[0].result
 
 
-def _check_alike(tracer: Tracer, branches: list[Stretch], outputs: list[list[TensorValue]]) -> None:
+def _check_alike(tracer: Tracer, branches: list[RecordedCall], outputs: list[list[TensorValue]]) -> None:
     """Both branches compute the same number of tensors, of the same kinds, and give nothing else."""
     kinds = [[(v.fake.shape, v.fake.stride, v.fake.dtype, v.fake.device) for v in values] for values in outputs]
     given = [len(list(_tensors_in(tracer, branch.result))) for branch in branches]

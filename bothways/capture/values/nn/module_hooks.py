@@ -20,7 +20,7 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.hooks.grad_fns import GradFnValue
 from bothways.capture.values.hooks.hooks import Event, HandleEvent, Removal, happen
-from bothways.capture.values.tensors.moments import Moment
+from bothways.capture.values.tensors.moments import TensorMoment
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
 from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.hooks import hook_last_node, lead_through, place_hook
@@ -148,7 +148,7 @@ class BackwardHooks(Value):
         if first.fake.meta.grad_fn is None:
             return
         seen = [value.realize() for value in (*_items(args), *_items(result))]
-        moments = [Moment.now(tracer, value) for value in seen if isinstance(value, TensorValue)]
+        moments = [TensorMoment.now(tracer, value) for value in seen if isinstance(value, TensorValue)]
         for moment in moments:
             moment.watch_node()
         happen(tracer, LastNodeHooked(self.module, args, result, first, moments))
@@ -169,7 +169,7 @@ def _placed(tracer: Tracer, values: list[Value]) -> tuple[list[Value], Side]:
     assert isinstance(led, TupleValue)
     found = dict(zip(places, led.items, strict=True))
     first = next(value for value in led.items if isinstance(value, TensorValue) and value.fake.requires_grad)
-    side = Side(GradFnValue(tracer, Moment.now(tracer, first)), tuple(places), len(values))
+    side = Side(GradFnValue(tracer, TensorMoment.now(tracer, first)), tuple(places), len(values))
     return [found.get(index, value) for index, value in enumerate(values)], side
 
 
@@ -198,7 +198,7 @@ class LastNodeHooked(Event):
     """Attaching a module's deprecated backward hooks to the last operation of one call."""
 
     def __init__(
-        self, module: ModuleValue, args: Value, result: Value, first: TensorValue, moments: list[Moment]
+        self, module: ModuleValue, args: Value, result: Value, first: TensorValue, moments: list[TensorMoment]
     ) -> None:
         self.module, self.given, self.moments = module, [args, result, first], moments
 

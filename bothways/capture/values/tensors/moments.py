@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TensorMoment:
     """A tensor, the node that stood for it, and the graph's last node at the time."""
 
     tensor: TensorValue
@@ -29,7 +29,7 @@ class Moment:
     last: torch.fx.Node
 
     @classmethod
-    def now(cls, tracer: Tracer, tensor: TensorValue) -> Moment:
+    def now(cls, tracer: Tracer, tensor: TensorValue) -> TensorMoment:
         return cls(tensor, tensor.node, tracer.graph.last_node)
 
     @property
@@ -51,7 +51,7 @@ class Moment:
             producer.meta["watched"] = Watched.NODE
 
 
-def act_at(tracer: Tracer, moments: tuple[Moment, ...], after: torch.fx.Node, target: Any) -> torch.fx.Node:
+def act_at(tracer: Tracer, moments: tuple[TensorMoment, ...], after: torch.fx.Node, target: Any) -> torch.fx.Node:
     """Call ``target`` with the tensors right after a node that was recorded long ago."""
     while after.op == "placeholder" and after.next.op == "placeholder":
         after = after.next  # inputs come first, also those that were found later

@@ -8,7 +8,7 @@ import torch
 import torch.overrides
 
 from bothways import torch_compat
-from bothways.capture.overrides.override_probe import Request
+from bothways.capture.overrides.override_probe import OverrideRequest
 from bothways.capture.overrides.overrides import handle, has_handler
 from bothways.capture.standins.overrides import default_torch_function
 from bothways.capture.values.collections.containers import TupleValue
@@ -135,7 +135,7 @@ def _handle_torch_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     function, relevant, *given = args
     keywords = DictValue.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
     kinds = [value.realize().python_type() for value in protocols.unpack(tracer, relevant)]
-    return handle(tracer, Request(function, _overloaded(kinds), [TupleValue(given), keywords]))
+    return handle(tracer, OverrideRequest(function, _overloaded(kinds), [TupleValue(given), keywords]))
 
 
 def _overloaded(kinds: list[type]) -> tuple[type, ...]:
