@@ -61,11 +61,11 @@ FEATURES ?=
 
 soak: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
-	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/test_soak.py
+	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak.py
 
 # How long each fault goes on, as a share of its usual time.
 FAULTS ?= 1.0
-FAULT_TESTS := $(addprefix tests/test_,faults.py threads.py unloading.py compiler_troubles.py cache_trust.py cache_damage.py)
+FAULT_TESTS := $(addprefix tests/reliability/test_,faults.py threads.py unloading.py compiler_troubles.py cache_trust.py cache_damage.py)
 
 faults: $(READY)
 	BOTHWAYS_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q -s -n 0 -m 'faults or (slow or not slow)' $(FAULT_TESTS) $(ARGS)
@@ -73,8 +73,8 @@ faults: $(READY)
 conformance: $(READY)
 	rm -rf build/conformance
 	BOTHWAYS_CONFORMANCE=build/conformance $(BIN)/python -m pytest -q -n $(JOBS) -m slow \
-		tests/test_native_opinfo.py tests/test_dynamic_sweep.py; \
-	status=$$?; $(BIN)/python tests/conformance_report.py build/conformance docs/conformance.md && exit $$status
+		tests/lower/test_native_opinfo.py tests/symbols/test_dynamic_sweep.py; \
+	status=$$?; PYTHONPATH=tests:tests/lower $(BIN)/python tests/conformance_report.py build/conformance docs/conformance.md && exit $$status
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

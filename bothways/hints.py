@@ -1,7 +1,7 @@
 """What people can do about a break, by its reason code, and finer where the code alone says too little.
 
-A finer row has words of the reason it is for. A hint says what helps, never what cannot: ``tests/test_hints.py`` has
-the program for each.
+A finer row has words of the reason it is for. A hint says what helps, never what cannot: the program for each is in
+``tests/api/test_hints.py``.
 """
 
 from __future__ import annotations

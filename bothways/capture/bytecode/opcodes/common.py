@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -368,8 +369,6 @@ def absolute_name(globals_: dict[str, Any], name: str, level: int) -> str:
 @opcode
 def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
     """Importing what is imported already looks it up, and nothing else."""
-    import sys
-
     names, level = frame.pop(), frame.pop()
     wanted = absolute_name(frame.globals, inst.argval, level.constant())
     module = sys.modules.get(wanted)

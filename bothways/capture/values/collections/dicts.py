@@ -6,6 +6,7 @@ absence of the keys the program asked for, and all its keys only when their numb
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -312,8 +313,6 @@ class DictValue(Value):
         ]
         plain = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
         if self.kind is OrderedDict:
-            import sys
-
             listed = "[" + ", ".join(f"({key}, {value})" for key, value in pairs) + "]"
             return f"OrderedDict({(plain if sys.version_info >= (3, 12) else listed) if pairs else ''})"
         if self.kind is defaultdict:

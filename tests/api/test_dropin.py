@@ -136,7 +136,7 @@ print("late" if late else "early")
 
 
 def test_modules_imported_after_install_are_changed_too():
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
     finished = subprocess.run([sys.executable, "-c", LATE], cwd=root, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "late\n"

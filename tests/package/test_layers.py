@@ -11,10 +11,35 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "bothways"
+PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = ["api", "report", "capture", "backends", "grad", "lower", "runtime"]
+
+# Inside of folders, from the bottom to the top: a room imports from itself and from those before it. What is only
+# imported for annotations does not count.
+ROOMS = {
+    "capture": [
+        "standins", "guards", "values/core", "writing", "shapes", "bytecode", "saved_tensors", "values/collections",
+        "values/code", "overrides", "values/objects", "bytecode/opcodes", "values/tensors", "values/torch_state",
+        "values/hooks", "values/generators", "recording", "breaks", "calls", "program", "compiled_hooks", "values/nn",
+        "values/autograd", "values/higher_order", "values", "wrap", "tracer", "capture", "features", "__init__",
+    ],
+}  # fmt: skip
+
+# Imports that wait for a call, and why.
+LATE = {
+    ("grad/differentiate.py", "bothways.grad.sized"): "a graph with symbols is a kind of what this makes",
+    ("grad/differentiate.py", "bothways.grad.twins"): "second derivatives differentiate again",
+    ("lower/emit.py", "bothways.lower.emit_columns.write_columns"): "loops are written inside of loops",
+    ("lower/emit.py", "bothways.lower.emit_rows.write_rows"): "loops are written inside of loops",
+    ("lower/trust.py", "grp"): "which Windows has not",
+    ("lower/trust.py", "pwd"): "which Windows has not",
+    ("torch_compat/functions.py", "torch._subclasses.fake_tensor"): "takes two seconds to load",
+    ("torch_compat/functions.py", "torch._subclasses.fake_tensor.FakeTensor"): "takes two seconds to load",
+    ("torch_compat/functions.py", "torch.utils._python_dispatch._disable_current_modes"): "differs between versions",
+    ("testing/cases.py", "bothways"): "the public package imports the testing tools",
+}
 
 # Below every layer; they import nothing but each other.
 SHARED = ["errors", "hints", "config", "locks", "torch_compat", "fake", "symbols", "source_text"]
@@ -145,6 +170,75 @@ def _is_private(part: str) -> bool:
     return part.startswith("_") and not (part.startswith("__") and part.endswith("__"))
 
 
+def room_of(path: str) -> str | None:
+    """The room of its folder that a file lies in; None in folders without rooms."""
+    folder, _, rest = path.partition("/")
+    rest = rest.removesuffix(".py").removesuffix("/__init__") or rest
+    found = [room for room in ROOMS.get(folder, ()) if rest == room or rest.startswith(room + "/")]
+    return max(found, key=len) if found else None
+
+
+def imports_at(file: File, late: bool) -> Iterator[tuple[int, str]]:
+    """Imports that are run with the module, or those inside functions; never those for annotations alone."""
+
+    def walk(node: ast.AST, inside: bool) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            within = inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if isinstance(child, (ast.Import, ast.ImportFrom)) and within == late:
+                yield child
+            yield from walk(child, within)
+
+    for node in walk(file.tree, False):
+        yield from modules_imported(File(file.path, ast.Module([node], [])))  # type: ignore[list-item]
+
+
+def path_of(name: str) -> str | None:
+    """The file of the package that an imported name is, or lies in."""
+    parts = name.split(".")[1:] if name.split(".")[0] == "bothways" else None
+    while parts:
+        for path in ("/".join(parts) + ".py", "/".join([*parts, "__init__.py"])):
+            if (PACKAGE / path).exists():
+                return path
+        parts = parts[:-1]
+    return None
+
+
+def imports_of_higher_rooms(file: File) -> list[str]:
+    folder, own = file.path.split("/")[0], room_of(file.path)
+    if own is None:
+        return [f"{file.path} lies in no room"] if folder in ROOMS else []
+    rooms, problems = ROOMS[folder], []
+    for line, name in imports_at(file, late=False):
+        path = path_of(name)
+        if path is not None and path.startswith(folder + "/"):
+            room = room_of(path)
+            if room is not None and rooms.index(room) > rooms.index(own):
+                problems.append(f"{file.path}:{line} imports {name}")
+    return problems
+
+
+def circles(links: dict[str, set[str]]) -> list[str]:
+    """Files that import each other in a circle, each named once."""
+    state: dict[str, int] = {}
+    found: list[str] = []
+
+    def visit(path: str) -> None:
+        state[path] = 1
+        for other in sorted(links.get(path, ())):
+            if state.get(other) == 1:
+                found.append(f"{path} imports {other}, which leads back to it")
+            elif other not in state:
+                visit(other)
+        state[path] = 2
+
+    for path in sorted(links):
+        if path not in state:
+            visit(path)
+    return found
+
+
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
 
@@ -156,6 +250,49 @@ def test_every_folder_and_file_has_a_place():
 
 def test_folders_import_only_downwards():
     assert [line for path in FILES for line in upward_imports(read(path))] == []
+
+
+def test_rooms_import_only_from_those_below():
+    assert [line for path in FILES for line in imports_of_higher_rooms(read(path))] == []
+
+
+def test_no_files_import_each_other():
+    links: dict[str, set[str]] = {}
+    for path in FILES:
+        file = read(path)
+        found = {other for _, name in imports_at(file, late=False) if (other := path_of(name)) is not None}
+        # A package's own file is loaded before those in it, and only gathers them.
+        links[file.path] = {other for other in found if other != file.path and not other.endswith("__init__.py")}
+    assert circles(links) == []
+
+
+def test_imports_that_wait_are_few_and_listed():
+    late = {(read(path).path, name) for path in FILES for _, name in imports_at(read(path), late=True)}
+    assert late == set(LATE)
+    assert sum(1 for path in FILES for _ in imports_at(read(path), late=True)) <= 15
+
+
+def test_no_class_is_there_twice():
+    """The drop-in's classes have PyTorch's names; those are not ours."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        file = read(path)
+        for node in file.tree.body:
+            if isinstance(node, ast.ClassDef) and not file.is_drop_in:
+                places.setdefault(node.name, []).append(file.path)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_what_is_linked_is_what_is_listed():
+    """``linked`` names for mypy what ``features`` puts in."""
+    tree = read(PACKAGE / "capture/values/core/linked.py").tree
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    listed = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    listed |= {target.id for node in block.body if isinstance(node, ast.Assign) for target in node.targets}
+    features = read(PACKAGE / "capture/features.py").tree
+    calls = (node for node in ast.walk(features) if isinstance(node, ast.Call))
+    call = next(node for node in calls if ast.unparse(node.func) == "linked.link")
+    assert {keyword.arg for keyword in call.keywords} == {name for name in listed if not name.startswith("_")}
 
 
 def test_nothing_stands_on_the_compiler_it_replaces():

@@ -22,7 +22,7 @@ from bothways.lower.cache import is_key
 from bothways.lower.spelling import SCOPE, NotSpelled, spelled
 from bothways.lower.text import FACTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
 
 

@@ -20,7 +20,7 @@ from bothways.lower import toolchain
 from bothways.lower.build import Source, build
 from bothways.lower.cache import Cache, directory
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 TWICE = Source((), ("int twice(int x) { return 2 * x; }\n",))
 
 

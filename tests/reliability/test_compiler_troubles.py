@@ -25,7 +25,7 @@ from bothways.lower import compiling, toolchain
 from bothways.lower.build import Source, build
 from bothways.testing import same
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 LARGEST = torch.full((8,), 2**31 - 1, dtype=torch.int32)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bothways.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 # Prints what a program can see of how it was started, and whether the drop-in is there.
 PROGRAM = """

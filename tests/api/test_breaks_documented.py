@@ -12,7 +12,7 @@ import bothways
 from bothways.errors import HINTS
 from bothways.testing import difference
 
-TEXT = (pathlib.Path(__file__).parent.parent / "docs" / "breaks.md").read_text()
+TEXT = (pathlib.Path(__file__).parent.parent.parent / "docs" / "breaks.md").read_text()
 SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 WITHOUT_EXAMPLE = {"internal", "unstable_guard"}  # a bug gives the one, another thread the other
 
