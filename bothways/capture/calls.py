@@ -19,6 +19,7 @@ from bothways.capture.values.code.functions import CellValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.handlers import HANDLERS
 from bothways.capture.values.core.numbers import specialise_sizes
 from bothways.capture.values.tensors import torch_functions
 from bothways.capture.values.tensors.tensors import TensorValue
@@ -59,7 +60,7 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
             return _call_marked(tracer, function, marked, args, kwargs)
         if policy.is_library_module(policy.module_of(real)) and is_replaced(real):
             return inline(tracer, function, args, kwargs)
-        handler = torch_functions.HANDLERS.get(real)
+        handler = HANDLERS.get(real)
         if handler is not None:
             return handler(tracer, args, kwargs)
         wrapper = real.__code__.co_qualname  # the function itself bears the name of what it wraps

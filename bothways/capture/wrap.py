@@ -40,6 +40,7 @@ from bothways.capture.values.core.constants import (
     guard_constant,
     is_constant_type,
 )
+from bothways.capture.values.core.handlers import HANDLERS
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.higher_order import triton_kernels
 from bothways.capture.values.nn.construction import PAYLOADS, builtin_base
@@ -53,7 +54,7 @@ from bothways.capture.values.tensors.attention_params import AttentionParams
 from bothways.capture.values.tensors.random_numbers import RandomValue
 from bothways.capture.values.tensors.tensor_subclasses import check_class
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.tensors.torch_functions import HANDLERS, TorchFunctionValue
+from bothways.capture.values.tensors.torch_functions import TorchFunctionValue
 from bothways.capture.values.torch_state.torch_contexts import external_autocast
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
@@ -132,9 +133,15 @@ def _is_callable_fact(obj: Any) -> bool:
 def _callable(obj: Any) -> Value:
     if mark_of(obj) is Mark.IN_GRAPH:
         return TorchFunctionValue(obj)
-    if policy.is_graph_function(obj) or (obj in HANDLERS and not isinstance(obj, type)):
+    if policy.is_graph_function(obj) or (obj in HANDLERS and _is_of_torch(obj)):
         return TorchFunctionValue(obj)
     return BuiltinValue(obj)
+
+
+def _is_of_torch(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__module__", None) or ""
+    return bool(module.partition(".")[0] == "torch")
 
 
 def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:

@@ -73,7 +73,7 @@ def _str(tracer: Tracer, owner: ObjectValue, args: Args, kwargs: Kwargs) -> Valu
     return ConstantValue(owner.text(tracer, "repr"))
 
 
-HANDLERS: dict[str, Callable[..., Value]] = {
+OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__getattribute__": _getattribute,
     "__setattr__": _setattr,
     "__delattr__": _delattr,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.sources import Reading, Source
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.core.builtin_table import handles
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer

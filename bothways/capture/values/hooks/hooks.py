@@ -19,9 +19,9 @@ from bothways import torch_compat
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.errors import Break, Unsupported
 from bothways.runtime.hooks import RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
 from bothways.runtime.nodes import Watched
@@ -182,7 +182,7 @@ class Removal(Event):
 
 
 @handles(RemovableHandle.remove)
-def _remove(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _remove(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """``handle.remove()`` of a handle from outside, in order with other hooks; no module called here may have it."""
     handle = args[0].realize()
     if handle.source is None or handle.mutated:
@@ -227,7 +227,7 @@ def _unbound(method: str) -> None:
     """``torch.Tensor.register_hook(tensor, hook)``."""
 
     @handles(getattr(torch.Tensor, method))
-    def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def handler(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         return protocols.call(tracer, protocols.get_attr(tracer, args[0], method), list(args[1:]), kwargs)
 
 
@@ -236,7 +236,7 @@ for _method in ("register_hook", "register_post_accumulate_grad_hook"):
 
 
 @handles(torch.autograd.graph.register_multi_grad_hook)
-def _register_multi_grad_hook(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _register_multi_grad_hook(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return _on_many(tracer, *args, **kwargs)
 
 

@@ -22,10 +22,10 @@ from bothways.capture.values.code.functions import CellValue, FunctionValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.reach import habits_of, keeps_apart
 from bothways.capture.values.objects.builtins import BoundBuiltin
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.capture.writing.emit import resolve
 from bothways.errors import Break, Unsupported
 from bothways.runtime import hooks as runtime
@@ -38,7 +38,7 @@ UNCHANGING = (torch.Tensor, types.FunctionType, types.BuiltinFunctionType, types
 
 
 @handles(torch_compat.push_saved_tensors_hooks)
-def _push(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     pack, unpack = args
     state = tracer.saved_tensors
     if state.disabled:
@@ -60,7 +60,7 @@ def _push(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.pop_saved_tensors_hooks)
-def _pop(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not tracer.saved_tensors.pushed:
         tracer.stop("hook", "saved-tensor hooks are taken away that somebody else has set")
     tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.saved_tensors.pushed.pop(),))
@@ -188,6 +188,6 @@ class DisabledHooks(Value):
 
 
 @handles(torch.autograd.graph.disable_saved_tensors_hooks)
-def _disable(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _disable(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     (message,) = (*args, *kwargs.values())
     return DisabledHooks(str(protocols.as_constant(tracer, message)))

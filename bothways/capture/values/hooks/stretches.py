@@ -21,8 +21,8 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.nodes import Checkpointed, Choice
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _replaced(tracer: Tracer, target: Any, inputs: list[torch.fx.Node], outputs:
 
 
 @handles(checkpoint)
-def _checkpoint(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     options = {name: kwargs[name] for name in CHECKPOINT_OPTIONS if name in kwargs}
     reentrant = kwargs.get("use_reentrant", ConstantValue(None))
     if "context_fn" in kwargs or protocols.as_constant(tracer, reentrant) is not False:
@@ -137,7 +137,7 @@ def _checkpoint(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch.cond)
-def _cond(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _cond(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
     condition = given["pred"].realize()
     operands = protocols.unpack(tracer, given["operands"]) if "operands" in given else []

@@ -25,12 +25,11 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
+from bothways.capture.values.core.handlers import HANDLERS
 from bothways.capture.values.nn.modules import ModuleValue
-from bothways.capture.values.objects import builtins
 from bothways.capture.values.objects.exceptions import ExceptionValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.simple_namespaces import SimpleNamespaceValue
-from bothways.capture.values.tensors import torch_functions
 from bothways.capture.values.tensors.tensor_subclasses import new_tensor
 from bothways.source_text import described
 
@@ -68,7 +67,7 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
     cls = target.cls
     if cls is super:
         return make_super(tracer, args)
-    special = torch_functions.HANDLERS.get(cls) or builtins.HANDLERS.get(cls)
+    special = HANDLERS.get(cls)
     if special is not None:
         return special(tracer, args, kwargs)
     stand_in = standins.find(cls)
@@ -79,7 +78,7 @@ def construct(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) ->
         if result is not PASSED:
             return result
     if typing.is_typeddict(cls):
-        return builtins.HANDLERS[dict](tracer, args, kwargs)
+        return HANDLERS[dict](tracer, args, kwargs)
     if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
         items = protocols.unpack(tracer, args[0])
         tracer.run_const(cls, [None] * len(items))  # complains about their number
@@ -152,9 +151,9 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     if base not in PAYLOADS:
         tracer.stop("object_unknown", f"{described(cls)} is made, and only C code knows what it holds")
     if base in IMMUTABLE_PAYLOADS:
-        payload = builtins.HANDLERS[base](tracer, args, kwargs)
+        payload = HANDLERS[base](tracer, args, kwargs)
     else:
-        payload = builtins.HANDLERS[base](tracer, [], {})
+        payload = HANDLERS[base](tracer, [], {})
     return ObjectValue(cls, payload=payload)
 
 
@@ -195,7 +194,7 @@ class BaseMethod(Value):
         owner = self.owner.realize()
         if isinstance(owner, ObjectValue) and owner.payload is not None and self.base is not object:
             return owner.payload.call_method(tracer, self.name, args, kwargs)
-        handler = object_methods.HANDLERS.get(self.name)
+        handler = object_methods.OBJECT_METHODS.get(self.name)
         if isinstance(owner, ObjectValue) and handler is not None and self.base is object:
             return handler(tracer, owner, args, kwargs)
         return owner.call_method(tracer, self.name, args, kwargs)

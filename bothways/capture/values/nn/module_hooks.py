@@ -18,11 +18,11 @@ from bothways.capture.guards.sources import Attr, Item
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.hooks.grad_fns import GradFnValue
 from bothways.capture.values.hooks.hooks import Event, HandleEvent, Removal, happen
 from bothways.capture.values.tensors.moments import TensorMoment
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.hooks import hook_last_node, lead_through, place_hook
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ REGISTERING: dict[str, Kinds] = {
 
 def _registering(method: str) -> None:
     @handles(getattr(torch.nn.Module, method))
-    def register(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def register(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         return _register(tracer, args[0].realize(), method, list(args[1:]), dict(kwargs))
 
 

@@ -19,7 +19,7 @@ from bothways.capture.values.code.functions import library_function
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, handles
+from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -29,13 +29,13 @@ ZERO_GRAD: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # behind what 
 
 
 @handles(ZERO_GRAD)
-def _zero_grad(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _zero_grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = library_function(tracer, ZERO_GRAD)
-    bound = function.bind(tracer, args, kwargs)
+    bound = function.bind(tracer, [*args], kwargs)
     wanted = bound["set_to_none"].realize()
     if isinstance(wanted, ConstantValue) and wanted.content is True:
         return tracer.inline(forget_gradients, [bound["self"]], {})
-    return inline(tracer, function, args, kwargs)
+    return inline(tracer, function, [*args], kwargs)
 
 
 # What asks a counter which of two updates it makes -> what makes both and chooses.

@@ -15,8 +15,8 @@ from bothways.capture.values.collections.containers import ListValue, sort_value
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import NotConstant, Value
-from bothways.capture.values.core.builtin_table import handles
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
 from bothways.capture.values.core.numbers import extreme_of
 
@@ -299,7 +299,7 @@ _OUTSIDE = {
 
 
 def _outside(code: str, reason: str) -> Callable[..., Value]:
-    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         tracer.stop(code, reason)
 
     return handler

@@ -7,8 +7,6 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
-
 from bothways.capture.overrides.overrides import refuse_length
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import MethodValue
@@ -20,9 +18,9 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sequences import content
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import protocols
-from bothways.capture.values.core.base import NotConstant, Value
-from bothways.capture.values.core.builtin_table import handles
+from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ def _bool(tracer: Tracer, value: Value | None = None, /) -> Value:
 def _number(kind: type, *methods: str) -> Callable[..., Value]:
     """A call of ``int`` or its kind: of constants at capture time, of anything else through its methods."""
 
-    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         values = [arg.realize() for arg in args]
         if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
             for method in methods:
@@ -114,15 +112,6 @@ def _tuple(tracer: Tracer, iterable: Value | None = None, /) -> Value:
         return known
     refuse_length(tracer, known)
     return TupleValue(protocols.unpack(tracer, known))
-
-
-@handles(torch.Size)
-def _size(tracer: Tracer, sizes: Value | None = None, /) -> Value:
-    items = [] if sizes is None else protocols.unpack(tracer, sizes)
-    try:
-        return constant_value(tracer.run_const(torch.Size, [item.realize().constant() for item in items]))
-    except NotConstant:
-        return TupleValue(items, torch.Size)
 
 
 @handles(set)

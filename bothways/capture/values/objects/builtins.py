@@ -24,8 +24,8 @@ from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.core.builtin_table import HANDLERS, handles
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.handlers import HANDLERS
 from bothways.runtime.nodes import Pinned
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.core.protocols import Operator
     from bothways.capture.writing.emit import Emitter
 
-__all__ = ["HANDLERS", "BoundBuiltin", "BuiltinValue", "handles", "isinstance_of", "issubclass_of"]
+__all__ = ["BoundBuiltin", "BuiltinValue", "isinstance_of", "issubclass_of"]
 
 METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 

@@ -16,8 +16,8 @@ from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
-from bothways.capture.values.core.builtin_table import handles
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.runtime.continuations import made_traceback

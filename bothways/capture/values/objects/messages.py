@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.code.attributes import lookup
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.core.builtin_table import handles
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.runtime.listening import Dropped

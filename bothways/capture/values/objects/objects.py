@@ -267,7 +267,7 @@ class ObjectValue(Value):
         return protocols.call(tracer, method, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        handler = object_methods.HANDLERS.get(name)
+        handler = object_methods.OBJECT_METHODS.get(name)
         own = lookup(self.cls, name)
         is_object_method = own is getattr(object, name, MISSING) or name == "__init_subclass__"
         if handler is not None and (self.payload is None or is_object_method):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from bothways import torch_compat
 from bothways.capture.overrides.overrides import PLAIN_CLASSES
 from bothways.capture.values.core import protocols
-from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.numbers import OpenTruth
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.nodes import require_true
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
 
 
 @handles(torch_compat.LazyPropertyOfClass)
-def _lazy_property_of_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _lazy_property_of_class(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """What a distribution's lazy property is on the class; the validation of arguments asks for its type."""
     return ObjectValue(torch_compat.LazyPropertyOfClass)
 
 
 @handles(torch_compat.assert_)
-def _assert(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _assert(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
     if not takes_for_granted(tracer, given["condition"]) and not protocols.truth(tracer, given["condition"]):
         tracer.throw(AssertionError, protocols.as_constant(tracer, given["message"]))
@@ -61,7 +61,7 @@ def _assert(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.is_all_true)
-def _is_all_true(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_all_true(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     condition = args[0].realize()
     if not isinstance(condition, TensorValue):
         tracer.stop("call_unknown", f"torch._is_all_true is asked about {condition.describe()}")

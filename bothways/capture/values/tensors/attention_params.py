@@ -9,8 +9,8 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.guards.sources import Attr, Source
-from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.tensors.torch_functions import handles
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.handlers import handles
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -49,7 +49,7 @@ class AttentionParams(Value):
 
 
 @handles(torch_compat.SDPAParams)
-def _make(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _make(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if kwargs or len(args) != len(FIELDS):
         tracer.stop("call_unknown", "SDPAParams is made with other arguments than it has fields")
     node = tracer.graph.node_of(torch_compat.SDPAParams, args)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler
+from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.runtime.nodes import LooksAtData
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ import torch
 
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
-from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, call_in_graph
+from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import torch
 from bothways.capture.shapes.fakes import Fake
 from bothways.capture.shapes.shape_rules import Prediction, contiguous_stride
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.handlers import HANDLERS
 from bothways.capture.values.tensors.tensors import INDICES, SPECIAL_METHODS, TensorValue
-from bothways.capture.values.tensors.torch_functions import HANDLERS, call_in_graph
+from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Source, path_step
-from bothways.capture.values.core import builtin_table, linked
+from bothways.capture.values.core import handlers, linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.numbers import number_value
-from bothways.capture.values.tensors import torch_functions
 from bothways.runtime.nodes import ApplyFunction
 
 if TYPE_CHECKING:
@@ -172,9 +171,9 @@ def outside(tracer: Tracer) -> list[RandomValue]:
     return list(dict.fromkeys(used))
 
 
-@torch_functions.handles(random.Random)
-def _make(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    constant_arguments(tracer, args, kwargs)
+@handlers.handles(random.Random)
+def _make(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    constant_arguments(tracer, [*args], kwargs)
     if kwargs:
         tracer.stop("call_unknown", "random.Random is called with keywords")
     slots = ", ".join(f"{{{index}}}" for index in range(1, len(args) + 1))
@@ -182,7 +181,7 @@ def _make(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return RandomValue(record(tracer, f"{{0}}({slots})", [made, *args]))
 
 
-def _of_method(name: str) -> torch_functions.Handler:
+def _of_method(name: str) -> handlers.Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         owner = args[0].realize()
         if not isinstance(owner, RandomValue):
@@ -192,7 +191,7 @@ def _of_method(name: str) -> torch_functions.Handler:
     return handler
 
 
-def _of_module(function: Any) -> builtin_table.Handler:
+def _of_module(function: Any) -> handlers.Handler:
     """A method in C of the generator that the module ``random`` has."""
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -205,6 +204,6 @@ def _of_module(function: Any) -> builtin_table.Handler:
 for _name in (*DRAWS, *STATE):
     _method = getattr(random.Random, _name)
     if isinstance(_method, types.FunctionType):
-        torch_functions.HANDLERS[_method] = _of_method(_name)
+        handlers.HANDLERS[_method] = _of_method(_name)
     else:
-        builtin_table.HANDLERS[getattr(random, _name)] = _of_module(getattr(random, _name))
+        handlers.HANDLERS[getattr(random, _name)] = _of_module(getattr(random, _name))

@@ -14,8 +14,8 @@ from bothways.capture.shapes.fakes import with_data_of
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import SETTERS, SPECIAL_METHODS, TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.nodes import set_data_
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type, new=_new)
 
 
 @handles(torch.nn.Parameter)
-def _parameter(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _parameter(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data = given.get("data", ConstantValue(None)).realize()
     if not isinstance(data, TensorValue):

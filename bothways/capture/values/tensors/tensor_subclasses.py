@@ -16,8 +16,8 @@ from bothways.capture.overrides.overrides import PLAIN_CLASSES
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
-from bothways.capture.values.tensors.torch_functions import handles
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -58,7 +58,7 @@ SPECIAL_METHODS["as_subclass"] = _as_subclass
 
 
 @handles(torch_compat.make_subclass)
-def _make_subclass(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _make_subclass(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
     cls, data = protocols.as_constant(tracer, given["cls"]), given["data"].realize()
     check_class(tracer, cls)

@@ -26,6 +26,7 @@ from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
 from bothways.capture.values.core.numbers import NumberValue, OpenTruth
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.grad import trace_wrapped
@@ -33,9 +34,6 @@ from bothways.runtime.marks import Mark, mark_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-
-Handler = Callable[["Tracer", Args, Kwargs], Value]
-HANDLERS: dict[Any, Handler] = {}
 
 # Pure functions of types and sizes: computed at capture time from constants.
 FOLDED: tuple[Any, ...] = (
@@ -85,15 +83,6 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch_compat.is_fx_tracing: False,
     torch_compat.are_transforms_active: False,  # a program is only used outside of them
 }
-
-
-def handles(*functions: Any) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        for function in functions:
-            HANDLERS[function] = handler
-        return handler
-
-    return register
 
 
 def call_in_graph(
@@ -206,17 +195,17 @@ HANDLERS.update({function: _answer(content) for function, content in CONSTANT_AN
 
 
 @handles(functools.partial)
-def _partial(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return PartialValue.make(tracer, args, kwargs)
+def _partial(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return PartialValue.make(tracer, [*args], kwargs)
 
 
 @handles(inspect.isclass)
-def _is_class(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_class(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(issubclass(args[0].realize().python_type(), type))
 
 
 @handles(inspect.signature)
-def _signature(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _signature(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = args[0].realize() if args else None
     function = given.function.realize() if isinstance(given, MethodValue) else given
     if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
@@ -227,7 +216,7 @@ def _signature(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.context_decorator)
-def _context_decorator(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _context_decorator(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """``@torch.no_grad()`` on a function defined inside: PyTorch's own way inspects what it decorates."""
     context, function = args[0].realize(), args[1].realize()
     if not isinstance(function, FunctionValue) or function.code.co_flags & inspect.CO_GENERATOR:
@@ -237,12 +226,12 @@ def _context_decorator(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch.is_tensor)
-def _is_tensor(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_tensor(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(isinstance(args[0].realize(), TensorValue))
 
 
 @handles(torch.is_grad_enabled)
-def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
     if not tracer.frames or tracer.frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
         tracer.asked.add("is_grad_enabled")
@@ -250,7 +239,7 @@ def _is_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.set_grad_enabled)
-def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _set_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     enabled = protocols.as_constant(tracer, args[0])
     if type(enabled) is not bool:
         tracer.run_const(torch_compat.set_grad_enabled, enabled)  # raises what PyTorch says about that
@@ -262,15 +251,15 @@ def _set_grad_enabled(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.APPLY_FUNCTION)
-def _apply_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _apply_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     tracer.overrides.refuse_modes(tracer, "a custom function")
     if any(isinstance(arg, TensorValue) and arg.cls not in PLAIN_CLASSES for arg in (arg.realize() for arg in args)):
         tracer.stop("tensor_subclass", "a custom function is given a tensor of a class of the user's")
-    return linked.apply_autograd_function(tracer, args, kwargs)
+    return linked.apply_autograd_function(tracer, [*args], kwargs)
 
 
 @handles(trace_wrapped)
-def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _trace_wrapped(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     others = dict(kwargs)
     if "fn" not in others:
         tracer.throw(TypeError, "trace_wrapped() missing 1 required keyword-only argument: 'fn'")
@@ -278,7 +267,7 @@ def _trace_wrapped(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.check)
-def _check(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _check(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     condition = args[0].realize() if args else kwargs["cond"].realize()
     if isinstance(condition, OpenTruth):
         condition.assume(tracer)
@@ -288,59 +277,59 @@ def _check(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.check_is_size)
-def _check_is_size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _check_is_size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return _check(tracer, [protocols.compare(tracer, ">=", args[0], ConstantValue(0))], {})
 
 
 @handles(torch.jit.annotate, typing.cast)
-def _annotate(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _annotate(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return args[1]
 
 
 @handles(torch_compat.foreach_addcdiv_)
-def _foreach_addcdiv_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _foreach_addcdiv_(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     by_tensors = len(args) == 4 and any(isinstance(value.realize(), TensorValue) for value in args[3].realize().parts())
     if by_tensors:
-        return tracer.inline(addcdiv_by_tensors, args, kwargs)
-    return call_in_graph(tracer, torch_compat.foreach_addcdiv_, args, kwargs)
+        return tracer.inline(addcdiv_by_tensors, [*args], kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_addcdiv_, [*args], kwargs)
 
 
 @handles(torch_compat.foreach_lerp_)
-def _foreach_lerp_(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _foreach_lerp_(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 3 and isinstance(args[2].realize(), TensorValue):
-        return tracer.inline(lerp_by_tensor, args, kwargs)
-    return call_in_graph(tracer, torch_compat.foreach_lerp_, args, kwargs)
+        return tracer.inline(lerp_by_tensor, [*args], kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_lerp_, [*args], kwargs)
 
 
 @handles(torch_compat.foreach_pow)
-def _foreach_pow(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _foreach_pow(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 2 and isinstance(args[0].realize(), TensorValue):
-        return tracer.inline(powers_of_tensor, args, kwargs)
-    return call_in_graph(tracer, torch_compat.foreach_pow, args, kwargs)
+        return tracer.inline(powers_of_tensor, [*args], kwargs)
+    return call_in_graph(tracer, torch_compat.foreach_pow, [*args], kwargs)
 
 
 @handles(torch.overrides.is_tensor_like)
-def _is_tensor_like(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_tensor_like(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     kind = args[0].realize().python_type()
     return ConstantValue(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
 
 
 @handles(torch_compat.unwrap_optional)
-def _unwrap_optional(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _unwrap_optional(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if _is_none(args[0]):
         tracer.throw(AssertionError, "Unwrapping null optional")
     return args[0]
 
 
 @handles(torch.numel)
-def _numel(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _numel(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return protocols.call_attr(tracer, args[0], "numel")
 
 
 @handles(torch.Size)
-def _size(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) > 1 or kwargs:
-        positional, keywords = constant_arguments(tracer, args, kwargs)
+        positional, keywords = constant_arguments(tracer, [*args], kwargs)
         return constant_value(tracer.run_const(torch.Size, *positional, **keywords))
     sizes = [size for given in args for size in protocols.unpack(tracer, given)]
     if any(isinstance(size.realize(), NumberValue) for size in sizes):

@@ -13,8 +13,8 @@ import torch.fx
 
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.objects.builtins import BoundBuiltin
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.runtime.hooks import WarnAt, anomaly_state, restore_anomaly, set_anomaly
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class AnomalyMode(Value):
 
 
 @handles(torch.autograd.detect_anomaly)
-def _detect(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
+def _detect(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    positional, keywords = constant_arguments(tracer, [*args], kwargs)
     check_nan = _detect_arguments(*positional, **keywords)
     where, frame = tracer.where(), tracer.frames[-1]
     before = tracer.graph.statement(anomaly_state, ())
@@ -63,8 +63,8 @@ def _detect_arguments(check_nan: bool = True) -> bool:
 
 
 @handles(torch.autograd.set_detect_anomaly)
-def _set_detect(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
+def _set_detect(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    positional, keywords = constant_arguments(tracer, [*args], kwargs)
     state = _set_arguments(*positional, **keywords)
     return AnomalyMode(torch.autograd.set_detect_anomaly, tracer.graph.statement(set_anomaly, state), None)
 

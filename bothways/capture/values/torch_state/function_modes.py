@@ -16,8 +16,8 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
 from bothways.capture.values.objects.builtins import BoundBuiltin
-from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, handles
 from bothways.source_text import with_article
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def _stack(tracer: Tracer) -> list[Value]:
 
 
 @handles(torch_compat.function_mode_depth)
-def _depth(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _depth(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(len(_stack(tracer)))
 
 
 @handles(torch_compat.function_mode_at)
-def _mode_at(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _mode_at(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     stack, place = _stack(tracer), protocols.as_index(tracer, args[0])
     if not 0 <= place < len(stack):
         tracer.stop("torch_mode", "a function mode is asked for that is not there")
@@ -96,7 +96,7 @@ def _mode_at(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.push_function_mode)
-def _push(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not issubclass(args[0].realize().python_type(), torch.overrides.TorchFunctionMode):
         tracer.stop("torch_mode", "what is pushed is no function mode")
     tracer.overrides.modes.append(args[0])
@@ -104,7 +104,7 @@ def _push(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch_compat.pop_function_mode)
-def _pop(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not tracer.overrides.modes:
         tracer.stop("torch_mode", "Popping from an empty torch function mode stack")
     return tracer.overrides.modes.pop()
@@ -121,17 +121,17 @@ def _has_say(tracer: Tracer, values: Args) -> Value:
 
 
 @handles(torch.overrides.has_torch_function)
-def _has_torch_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _has_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return _has_say(tracer, protocols.unpack(tracer, args[0]))
 
 
 @handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
-def _has_torch_function_variadic(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return _has_say(tracer, args)
+def _has_torch_function_variadic(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return _has_say(tracer, [*args])
 
 
 @handles(torch.overrides.handle_torch_function)
-def _handle_torch_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _handle_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function, relevant, *given = args
     keywords = DictValue.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
     kinds = [value.realize().python_type() for value in protocols.unpack(tracer, relevant)]
@@ -151,16 +151,16 @@ def _overloaded(kinds: list[type]) -> tuple[type, ...]:
 
 
 @handles(torch.overrides.resolve_name)
-def _resolve_name(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _resolve_name(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(tracer.run_const(torch.overrides.resolve_name, protocols.as_constant(tracer, args[0])))
 
 
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
-def _default_torch_function(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return tracer.inline(default_torch_function, args, kwargs)
+def _default_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return tracer.inline(default_torch_function, [*args], kwargs)
 
 
 @handles(torch_compat.gives_subclass)
-def _gives_subclass(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _gives_subclass(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = getattr(args[0].realize(), "function", None)  # what is no function of PyTorch's is none of the few
     return ConstantValue(torch_compat.gives_subclass(function))

@@ -16,7 +16,7 @@ from bothways import torch_compat
 from bothways.capture.overrides.overrides import overridden
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
-from bothways.capture.values.tensors.torch_functions import HANDLERS, Handler, handles
+from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
 from bothways.runtime.nodes import SetsState
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def call_device(tracer: Tracer, device: ConstantValue, name: str) -> Value:
 
 
 @handles(torch.get_default_device)
-def _default_device(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _default_device(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     device = tracer.default_devices[-1] if tracer.default_devices else torch.device("cpu")
     if device.type not in ("cpu", "meta") and device.index is None:
         tracer.stop("call_unknown", "which device of its kind is the current one is asked")

@@ -19,8 +19,8 @@ from bothways.capture.standins.contexts import decorate
 from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
+from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.objects.builtins import BoundBuiltin
-from bothways.capture.values.tensors.torch_functions import handles
 from bothways.source_text import with_article
 
 if TYPE_CHECKING:
@@ -101,29 +101,29 @@ class ContextValue(Value):
 
 
 @handles(torch.autocast.__enter__, torch.inference_mode.__enter__)
-def _enter(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _enter(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """The method called through its class, as ``ExitStack`` does."""
     return args[0].realize().call_method(tracer, "__enter__", [], {})
 
 
 @handles(torch.autocast.__exit__, torch.inference_mode.__exit__)
-def _exit(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().call_method(tracer, "__exit__", args[1:], kwargs)
+def _exit(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return args[0].realize().call_method(tracer, "__exit__", [*args[1:]], kwargs)
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)
-def _enter_range(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _enter_range(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return args[0]  # one that a decorator keeps; see ``UnnamedRange``
 
 
 @handles(torch.autograd.profiler.record_function.__exit__)
-def _exit_range(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _exit_range(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)
 
 
 @handles(torch.autocast)
-def _autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
+def _autocast(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    positional, keywords = constant_arguments(tracer, [*args], kwargs)
     return _autocast_value(*positional, **keywords)
 
 
@@ -136,15 +136,15 @@ def _autocast_value(
 
 
 @handles(torch.cuda.amp.autocast)
-def _cuda_autocast(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
+def _cuda_autocast(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    positional, keywords = constant_arguments(tracer, [*args], kwargs)
     enabled = positional[0] if positional else keywords.get("enabled", True)
     return _autocast_value("cuda", keywords.get("dtype", torch.float16), enabled)
 
 
 @handles(torch.inference_mode)
-def _inference_mode(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    positional, keywords = constant_arguments(tracer, args, kwargs)
+def _inference_mode(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    positional, keywords = constant_arguments(tracer, [*args], kwargs)
     enabled = positional[0] if positional else keywords.get("mode", True)
     return ContextValue(INFERENCE, (bool(enabled),))
 

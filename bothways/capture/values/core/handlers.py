@@ -1,7 +1,7 @@
-"""The one table of C-implemented callables that capture handles itself: object -> handler.
+"""The one table of callables that capture answers itself instead of recording or inlining a call: object -> handler.
 
-A handler takes the tracer, the positional and the keyword arguments and gives a Value. The modules
-``builtin_functions`` and ``builtin_types`` fill the table.
+A handler is written as ``handler(tracer, *positional, **keywords)`` and gives a Value. The modules that fill the table
+are those of ``features.py``.
 """
 
 from __future__ import annotations
