@@ -23,10 +23,10 @@ static inline {T} fmod_{T}({T} a, {T} b) {{
     if (divisor < {LEAST}) dividend *= {SCALE}, divisor *= {SCALE};
     reciprocal = 1 / divisor;
     __builtin_memcpy(&bits, &reciprocal, sizeof bits);
-    bits -= reciprocal != 0;
+    bits = reciprocal != 0 ? bits - 1 : bits;
     __builtin_memcpy(&reciprocal, &bits, sizeof bits);
     __builtin_memcpy(&bits, &dividend, sizeof bits);
-    bits -= dividend != 0;
+    bits = dividend != 0 ? bits - 1 : bits;
     __builtin_memcpy(&dividend, &bits, sizeof bits);
     return dividend * reciprocal == ({T})INFINITY ? ({T})NAN : fmod{F}(a, b);
 }}
