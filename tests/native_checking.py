@@ -14,10 +14,10 @@ import torch.fx
 
 from bothways.grad.joint import trace_joint
 from bothways.grad.traced import IndependentResults, NotDifferentiable
-from bothways.lower import lowerings
-from bothways.lower.graph import lower
-from bothways.lower.prims import Extern
-from bothways.lower.program import Program
+from bothways.lower.host.graph import lower
+from bothways.lower.host.program import Program
+from bothways.lower.ir import lowerings
+from bothways.lower.ir.prims import Extern
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 LOWERED = lowerings.LOWERINGS

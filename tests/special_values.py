@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from bothways.grad.joint import trace_joint
-from bothways.lower.graph import lower
-from bothways.lower.lowerings import LOWERINGS
-from bothways.lower.program import Program
+from bothways.lower.host.graph import lower
+from bothways.lower.host.program import Program
+from bothways.lower.ir.lowerings import LOWERINGS
 
 INF, NAN = math.inf, math.nan
 DTYPES = (

@@ -13,12 +13,12 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building.build import Source, build
+from bothways.cache import trust
+from bothways.cache.disk import CHECKSUMS, Cache, checksums, is_key, open_cache, whole_files
+from bothways.cache.trust import Untrusted, own_folder, read_own_files, safe_folder
 from bothways.errors import KernelWarning, warn_once
-from bothways.lower import build as building
-from bothways.lower import trust
-from bothways.lower.build import Source, build
-from bothways.lower.cache import CHECKSUMS, Cache, checksums, is_key, open_cache, whole_files
-from bothways.lower.trust import Untrusted, own_folder, read_own_files, safe_folder
 from bothways.testing import same
 
 TWICE = Source((), ("int twice(int x) { return 2 * x; }\n",))

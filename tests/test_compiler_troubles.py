@@ -18,11 +18,11 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building import compiling, toolchain
+from bothways.building.build import Source, build
 from bothways.config import config
 from bothways.errors import KernelWarning, NoCompiler, warn_once
-from bothways.lower import build as building
-from bothways.lower import compiling, toolchain
-from bothways.lower.build import Source, build
 from bothways.testing import same
 
 ROOT = Path(__file__).parent.parent
@@ -331,7 +331,7 @@ def test_ctrl_c_ends_a_compiler_that_hangs(tmp_path, own_cache, compiler):
 SLOW_START = """
 import os, signal, subprocess, sys, time, threading
 from pathlib import Path
-from bothways.lower import compiling
+from bothways.building import compiling
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = subprocess._fork_exec
 

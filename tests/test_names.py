@@ -15,9 +15,9 @@ import torch.fx
 import bothways
 from bothways import trace
 from bothways.backends.aot import run_and_forget
-from bothways.lower.graph import lower
-from bothways.lower.names import GraphNames
-from bothways.lower.program import Program
+from bothways.lower.host.graph import lower
+from bothways.lower.host.program import Program
+from bothways.lower.ir.names import GraphNames
 from bothways.source_text import identifier, in_comment, is_plain_name, printable, words_in
 from bothways.testing import same
 

@@ -10,11 +10,12 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building import toolchain
+from bothways.building.build import Function, Source, build
+from bothways.building.declarations import FUNCTIONS, prelude
 from bothways.errors import BuildFailed, KernelWarning, NoCompiler, warn_once
-from bothways.lower import build as building
-from bothways.lower import toolchain
-from bothways.lower.build import Function, Source, build
-from bothways.lower.prelude import FUNCTIONS, HELPERS, prelude
+from bothways.lower.dialects.c.prelude import HELPERS
 from bothways.testing import same
 
 
@@ -95,14 +96,16 @@ def test_nan_infinity_and_signed_zeros_mean_what_they_mean():
 
 def test_every_helper_and_function_compiles_and_comes_with_what_it_uses():
     names = [*HELPERS, *FUNCTIONS]
-    source = Source((), ("const void *addresses[] = {" + ", ".join(FUNCTIONS) + "};\n// " + " ".join(names) + "\n",))
+    text = "const void *addresses[] = {" + ", ".join(FUNCTIONS) + "};\n// " + " ".join(names) + "\n"
+    source = Source((), (text,), HELPERS)
     ctypes.c_void_p.in_dll(build(source), "addresses")
 
 
 def test_only_what_is_named_is_written():
-    text = prelude("float y = round_bfloat16(expf(x));", {"expf", "sinf"}.intersection)
+    text = prelude("float y = round_bfloat16(expf(x));", {"expf", "sinf"}.intersection, HELPERS)
     assert "#pragma omp declare simd notinbranch\nfloat expf(float);" in text
-    assert "simd notinbranch\nfloat expf" in prelude("logaddexp_float(a, b)", {"expf"}.intersection)  # by a helper
+    by_a_helper = prelude("logaddexp_float(a, b)", {"expf"}.intersection, HELPERS)
+    assert "simd notinbranch\nfloat expf" in by_a_helper
     assert "sinf" not in text and "max_float" not in text and "#include" not in text
     assert text.index("float_of(uint32_t") < text.index("round_bfloat16(float")  # used by the one that is named
     assert "declare simd" not in prelude("float y = expf(x);", set().intersection)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
-from bothways.lower.c_ops import COMPUTED
+from bothways.lower.dialects.c.operators import COMPUTED
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")

@@ -14,8 +14,8 @@ from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
 import bothways
 from bothways.backends.native import native
-from bothways.lower.graph import lower
-from bothways.lower.program import Program
+from bothways.lower.host.graph import lower
+from bothways.lower.host.program import Program
 
 INF, NAN = math.inf, math.nan
 

@@ -11,8 +11,8 @@ import bothways
 from bothways import trace
 from bothways.backends.native import native
 from bothways.errors import KernelWarning
-from bothways.lower.graph import lower
-from bothways.lower.program import Program
+from bothways.lower.host.graph import lower
+from bothways.lower.host.program import Program
 
 
 def lowered(function, *args, **settings):

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import bothways
+from bothways.building import build as building
+from bothways.building.build import Source, build
 from bothways.config import config
-from bothways.lower import build as building
-from bothways.lower.build import Source, build
-from bothways.lower.text import Text
+from bothways.lower.host.text import Text
 from bothways.testing import same
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own list of what is loaded")
@@ -103,7 +103,7 @@ def test_a_program_goes_without_the_garbage_collector():
 def program_of(graph, inputs):
     from native_checking import cases_of
 
-    from bothways.lower.program import compile_graph
+    from bothways.lower.host.program import compile_graph
 
     [case] = cases_of("program", lambda *values: [graph(*values)], inputs, grad=False)
     return compile_graph(case.graph, case.given)
@@ -137,7 +137,7 @@ def test_only_where_threads_forget_a_library_it_is_unloaded(monkeypatch):
     tools = building.toolchain()
     runtimes = {"/lib/libgomp.so.1": True, "/lib/libgomp-a34b3233.so.1": True, "/lib/libomp.so": False}
     for runtime, unloads in runtimes.items():
-        monkeypatch.setattr("bothways.lower.toolchain.openmp_runtime", lambda runtime=runtime: runtime)
+        monkeypatch.setattr("bothways.building.toolchain.openmp_runtime", lambda runtime=runtime: runtime)
         assert dataclasses.replace(tools, threads=True).unloads is unloads
         assert dataclasses.replace(tools, threads=False).unloads is True
 

@@ -14,8 +14,9 @@ import torch.fx
 from bothways import torch_compat
 from bothways.backends.aot import TOO_SMALL, aot, is_small, run_and_forget, run_as_is
 from bothways.errors import KernelWarning, NoCompiler, warn_once
-from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
-from bothways.lower.memo import memo_of
+from bothways.lower import NotLowered, compile_graph
+from bothways.lower.dialects.c import emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
+from bothways.lower.host.memo import memo_of
 from bothways.runtime import generated
 
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be

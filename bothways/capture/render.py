@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
+from bothways.calls.call_library import call_library
 from bothways.capture.emit import Emitter, Names
 from bothways.capture.guard_table import TableWriter
 from bothways.capture.guards import STAMPED, Guard, WeakIdentity
@@ -24,7 +25,6 @@ from bothways.capture.values.attributes import MISSING
 from bothways.capture.values.base import Value
 from bothways.capture.values.random_numbers import outside
 from bothways.config import config
-from bothways.lower.call_library import call_library
 from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
