@@ -28,6 +28,9 @@ EXCEPTIONS = {
     "__init__": {*LAYERS, *SHARED, "testing"},
 }
 
+# The folders inside a layer, from top to bottom as well; files beside them may import them all.
+RANKS = {"lower": ["dialects", "host", "schedule", "ir"]}
+
 FORBIDDEN = (
     "torch._dynamo",
     "torch._inductor",
@@ -121,6 +124,19 @@ def upward_imports(file: File) -> list[str]:
     ]
 
 
+def imports_up_the_ranks(file: File) -> list[str]:
+    ranks = RANKS.get(file.layer, [])
+    folder = file.path.partition("/")[2].partition("/")[0]
+    if folder not in ranks:
+        return []
+    allowed = ranks[ranks.index(folder) :]
+    return [
+        f"{file.path}:{line} imports {name}"
+        for line, name in modules_imported(file)
+        if name.startswith(f"bothways.{file.layer}.") and name.split(".")[2] not in allowed
+    ]
+
+
 def forbidden_names(file: File) -> list[str]:
     if file.is_drop_in:
         return []
@@ -156,6 +172,21 @@ def test_every_folder_and_file_has_a_place():
 
 def test_folders_import_only_downwards():
     assert [line for path in FILES for line in upward_imports(read(path))] == []
+
+
+def test_folders_inside_a_layer_import_only_downwards():
+    assert [line for path in FILES for line in imports_up_the_ranks(read(path))] == []
+
+
+def test_dialects_know_nothing_of_each_other():
+    inside = [read(path) for path in FILES if "lower/dialects/" in path.as_posix()]
+    own = {file.path: file.path.split("/")[2] for file in inside if file.path.count("/") > 2}
+    assert [
+        f"{file.path}:{line} imports {name}"
+        for file in inside
+        for line, name in modules_imported(file)
+        if name.startswith("bothways.lower.dialects.") and name.split(".")[3] != own.get(file.path)
+    ] == []
 
 
 def test_nothing_stands_on_the_compiler_it_replaces():
@@ -211,6 +242,23 @@ def source(path: str, text: str) -> File:
 )
 def test_the_rule_on_layers(path, text, broken):
     assert bool(upward_imports(source(path, text))) == broken
+
+
+@pytest.mark.parametrize(
+    "path, text, broken",
+    [
+        ("lower/ir/a.py", "from bothways.lower.ir import prims", False),
+        ("lower/host/a.py", "from bothways.lower.schedule.tree import Kernel", False),
+        ("lower/dialects/c/a.py", "from bothways.lower.host.dialect import Dialect", False),
+        ("lower/ir/a.py", "from bothways.lower.schedule.tree import Kernel", True),
+        ("lower/schedule/a.py", "def f():\n    from bothways.lower.dialects.c import emit", True),
+        ("lower/host/a.py", "from bothways.lower import compile_graph", True),
+        ("lower/__init__.py", "from bothways.lower.host.program import compile_graph", False),
+        ("grad/a.py", "from bothways.lower.host.aten_calls import function_of", False),
+    ],
+)
+def test_the_rule_on_folders_inside_a_layer(path, text, broken):
+    assert bool(imports_up_the_ranks(source(path, text))) == broken
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 import torch
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
-from bothways.lower.dialects.c.operators import COMPUTED
+from bothways.lower.ir.prims import COMPUTABLE
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
@@ -148,7 +148,7 @@ def unraveled(place, shape):
 def is_plain(case):
     values = [node.meta.get("val") for node in case.graph.graph.nodes]
     fakes = [fake for value in values for fake in (value if isinstance(value, tuple) else [value])]
-    return all(fake.numel() and fake.dtype in COMPUTED for fake in fakes if isinstance(fake, torch.Tensor))
+    return all(fake.numel() and fake.dtype in COMPUTABLE for fake in fakes if isinstance(fake, torch.Tensor))
 
 
 def findings_about(operations, dtype, count, special=False):

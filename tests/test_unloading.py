@@ -103,10 +103,11 @@ def test_a_program_goes_without_the_garbage_collector():
 def program_of(graph, inputs):
     from native_checking import cases_of
 
+    from bothways.lower.dialects.c.dialect import C
     from bothways.lower.host.program import compile_graph
 
     [case] = cases_of("program", lambda *values: [graph(*values)], inputs, grad=False)
-    return compile_graph(case.graph, case.given)
+    return compile_graph(case.graph, case.given, dialect=C())
 
 
 @linux
@@ -251,7 +252,7 @@ def test_a_traceback_of_the_first_call_shows_the_text_of_that_call():
     text = Text("halves", "def run(x):\n    # as ever\n    return 1 / x\n", "", {}, False, False)
     first = "def run(x):\n    result = 2 / x\n    settle()\n    return result\n"
     before = texts_kept()
-    run = text.function({}, None, first)
+    run = text.function({}, {}, first)
     assert shown(run) == "result = 2 / x"
     assert texts_kept() == before + 2
     assert (run(1), run(1)) == (2, 1)

@@ -15,10 +15,11 @@ from bothways import torch_compat
 from bothways.backends.aot import TOO_SMALL, aot, is_small, run_and_forget, run_as_is
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
-from bothways.lower.dialects.c import emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
+from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.memo import memo_of
 from bothways.runtime import generated
 
+DIALECT = C()
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
 # called, too, and where gradients are wanted, our autograd node is Python and takes as long as three of PyTorch's own.
 SMALL = ((1 << 16, 1),)
@@ -32,7 +33,7 @@ def compile_kernels(
     reason = next(filter(None, map(_why_not, _tensors_of(graph, inputs))), "")
     if not reason:
         try:
-            return compile_graph(graph, inputs, name, takes_list=takes_list)
+            return compile_graph(graph, inputs, name, dialect=DIALECT, takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
         except KernelWarning:  # somebody wants warnings to be errors
@@ -72,7 +73,7 @@ def _why_not(tensor: torch.Tensor) -> str:
 _differentiated = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
-    remember=memo_of,
+    remember=partial(memo_of, dialect=DIALECT),
     turns_images=True,
 )
 

@@ -29,11 +29,7 @@ HIDDEN_HOMES: dict[str, Any] = {
 }
 # The libraries of operations that no program adds to; what a user registers elsewhere may mean anything.
 OPERATIONS = ("aten", "prims")
-# PyTorch's files, and those of ours whose functions programs call.
-OWN_FOLDERS = tuple(
-    os.path.join(*parts, "")
-    for parts in ((os.path.dirname(torch.__file__),), (os.path.dirname(os.path.dirname(__file__)), "lower"))
-)
+OWN_FOLDERS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
 
 
 MOST_ELEMENTS = 64  # of a tensor that is written down with its data

@@ -1,4 +1,4 @@
-"""From graphs of ATen operations to kernels: decompose, fuse, emit C, build, and the Python that calls them."""
+"""From graphs of ATen operations to kernels: decompose, fuse, schedule, spell, and the Python around them."""
 
 from bothways.lower.host.program import compile_graph
 from bothways.lower.ir.builder import NotLowered

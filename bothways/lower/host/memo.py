@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.building.build import working_tools
 from bothways.cache.disk import Cache, decoded, is_key, key_of, open_cache
 from bothways.cache.keys import captured_key
 from bothways.cache.spelling import NotSpelled
 from bothways.errors import NoCompiler
+from bothways.lower.host.dialect import Dialect
 from bothways.lower.host.recall import recall
 from bothways.lower.host.text import FACTS
 
@@ -25,9 +25,10 @@ class Memo:
 
     cache: Cache
     key: str
+    dialect: Dialect
 
     def part(self, *names: str) -> Memo:
-        return Memo(self.cache, key_of(self.key, *names))
+        return Memo(self.cache, key_of(self.key, *names), self.dialect)
 
     def recall(self) -> Any:
         """The facts that were noted; None when there are none."""
@@ -52,15 +53,18 @@ class Memo:
 
     def program(self, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
         """A compiled program of so many inputs and results, by the key it had when it was compiled."""
-        return recall(self.cache, key, takes, gives) if is_key(key) else None
+        return recall(self.cache, key, takes, gives, self.dialect) if is_key(key) else None
 
 
-def memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any]) -> Memo | None:
+def memo_of(
+    graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any], *, dialect: Dialect
+) -> Memo | None:
     """The memo of a captured graph; None when the cache is off, or the graph does what only this process knows."""
     cache = open_cache()
     if cache is None:
         return None
     try:
-        return Memo(cache, captured_key(graph, inputs, expected, working_tools(cache).fingerprint))
+        tools = dialect.tools(cache)
+        return None if tools is None else Memo(cache, captured_key(graph, inputs, expected, tools), dialect)
     except (NotSpelled, NoCompiler):
         return None

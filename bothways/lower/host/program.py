@@ -1,4 +1,4 @@
-"""Puts a program together: kernels that follow each other become one C function, Python calls them and ATen."""
+"""Puts a program together: routines of kernels in one dialect, and the Python that calls them and ATen."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.building.build import Function, Source, build, library_key, working_tools
-from bothways.building.toolchain import Toolchain
 from bothways.cache.disk import Cache, open_cache
 from bothways.cache.keys import program_key
 from bothways.cache.spelling import NotSpelled, spelled
 from bothways.calls.entry_source import FRACTION, NUMBER, POINTER
-from bothways.lower.dialects.c.emit import Kernel
-from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.host.dialect import Dialect, Spelled
 from bothways.lower.host.entries import asks_for_grad_mode
-from bothways.lower.host.graph import Lowered, lower
 from bothways.lower.host.recall import recall
 from bothways.lower.host.text import Text, store
 from bothways.lower.host.wrapper import Entry, PythonWriter
-from bothways.lower.ir.names import in_c
 from bothways.lower.ir.prims import Extern
 from bothways.lower.ir.sizes import is_double
-from bothways.lower.schedule.memory import Run, memories_of, plan
-from bothways.source_text import in_comment
+from bothways.lower.schedule.routines import Routine, schedule
+from bothways.lower.schedule.steps import Lowered, lower
 
 
 def compile_graph(
-    graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], name: str = "graph", *, takes_list: bool = False
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    name: str = "graph",
+    *,
+    dialect: Dialect,
+    takes_list: bool = False,
 ) -> Callable[..., Any]:
     """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
 
@@ -38,10 +38,10 @@ def compile_graph(
     Its attribute ``key`` is what it can be recalled by.
     """
     cache = open_cache()
-    place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}")
-    run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph))
+    place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}", dialect)
+    run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph), dialect)
     if run is None:
-        run = Program(lower(graph, inputs), name, takes_list=takes_list, place=place).run
+        run = Program(lower(graph, inputs), name, dialect=dialect, takes_list=takes_list, place=place).run
     run.key = None if place is None else place.key  # type: ignore[attr-defined]
     return run
 
@@ -56,121 +56,77 @@ def _count_of_outputs(graph: torch.fx.GraphModule) -> int:
 class Place:
     """Where a program is kept: what it was made with, which cache, under which key."""
 
-    tools: Toolchain
+    tools: str
     cache: Cache
     key: str
 
 
-def _place(cache: Cache, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str) -> Place | None:
+def _place(
+    cache: Cache, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str, dialect: Dialect
+) -> Place | None:
     if not all(isinstance(value, torch.Tensor) for value in inputs):
         return None  # what the sizes stand for is known to this process alone
-    tools = working_tools(cache)
+    tools = dialect.tools(cache)
+    if tools is None:
+        return None
     try:
-        return Place(tools, cache, program_key(graph, inputs, kind, tools.fingerprint))
+        return Place(tools, cache, program_key(graph, inputs, kind, tools))
     except NotSpelled:
         return None
 
 
 class Program:
-    """The generated Python and C of one graph."""
+    """The generated code of one graph: ``source`` is the Python, ``kernels`` what it calls."""
 
     def __init__(
-        self, lowered: Lowered, name: str = "graph", *, takes_list: bool = False, place: Place | None = None
+        self,
+        lowered: Lowered,
+        name: str = "graph",
+        *,
+        dialect: Dialect,
+        takes_list: bool = False,
+        place: Place | None = None,
     ) -> None:
-        self._runs = _runs(lowered)
-        self._sizes = lowered.sizes
-        returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
-        self._plan = plan(self._runs, [*lowered.inputs, *lowered.constants, *returned])
-        kernels = self._write_c()
-        self.c_source = str(kernels)
-        writer = PythonWriter(lowered, self._runs, self._plan, self._entries)
-        writer.uses_threads = "omp parallel" in self.c_source
+        self._dialect = dialect
+        scheduled = schedule(lowered)
+        self.routines = tuple(scheduled.routines.values())
+        self.kernels = dialect.spell(self.routines, lowered.sizes)
+        entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}
+        writer = PythonWriter(lowered, scheduled.runs, scheduled.plan, entries)
+        writer.uses_threads = scheduled.is_parallel
         self.source = writer.write(takes_list=takes_list, checks_layout=False)
-        externs = [run for run in self._runs if isinstance(run, Extern)]
+        externs = [run for run in scheduled.runs if isinstance(run, Extern)]
         first = writer.write(takes_list=takes_list, checks_layout=True) if externs else ""
+        kinds = {routine.name: _kinds(routine, self.kernels) for routine in self.routines}
         self._text = Text(
-            name, self.source, self.c_source,
-            {name: self._arguments(number) for number, (name, *_) in self._entries.items()},
+            name, self.source, self.kernels.text, kinds,
             takes_list, any(asks_for_grad_mode(extern.target) for extern in externs),
             lowered.operations, len(externs), len(lowered.steps) - len(externs),
         )  # fmt: skip
         self._names = dict(writer.namespace)
-        self._text.show(self._names)
-        library = build(kernels) if kernels.entries else None
-        self.run = self._text.function(writer.namespace, library, first, lambda: self._keep(kernels, place))
+        self._text.show(self._names, dialect)
+        functions = self.kernels.functions(kinds)
+        self.run = self._text.function(writer.namespace, functions, first, lambda: self._keep(place))
         self._text.tell()
         if not first:
-            self._keep(kernels, place)
+            self._keep(place)
 
-    def _keep(self, kernels: Source, place: Place | None) -> None:
-        """Write the program down for other processes, unless the compiler turned out to work otherwise."""
-        if place is None or working_tools(place.cache) != place.tools:
+    def _keep(self, place: Place | None) -> None:
+        """Write the program down for other processes, unless its tools turned out to work otherwise."""
+        if place is None or self._dialect.tools(place.cache) != place.tools:
             return
         try:
             names = {name: spelled(value) for name, value in self._names.items()}
         except NotSpelled:
             return
-        library = library_key(kernels, place.tools) if kernels.entries else ""
-        store(place.cache, place.key, self._text, names, library)
-
-    def _arguments(self, number: int) -> str:
-        _, memories, sizes = self._entries[number]
-        numbers = (FRACTION if is_double(name) else NUMBER for name in sizes)
-        return POINTER * (len(memories) + bool(self._plan.areas[number].size)) + "".join(numbers)
-
-    # C: kernels that follow each other are called together.
-
-    def _write_c(self) -> Source:
-        self._entries: dict[int, Entry] = {}
-        functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
-        kernels: list[Function] = []
-        entries: list[str] = []
-        for number, run in enumerate(self._runs):
-            if not isinstance(run, list):
-                continue
-            for kernel in run:
-                text = (kernel.head, kernel.body)
-                if text not in functions:
-                    functions[text] = f"kernel_{len(functions)}_{kernel.hint}"
-                    comment = "".join(f"// {in_comment(line)}\n" for line in kernel.origins)
-                    kernels.append(Function(comment, f"void {functions[text]}({kernel.head})", kernel.body))
-            entries.append(self._entry(number, [(functions[kernel.head, kernel.body], kernel) for kernel in run]))
-        return Source(tuple(kernels), tuple(entries), HELPERS)
-
-    def _entry(self, number: int, kernels: list[tuple[str, Kernel]]) -> str:
-        """A C function that runs kernels in order; what only they need is in its work area."""
-        area = self._plan.areas[number]
-        memories = [memory for memory in memories_of([kernel for _, kernel in kernels]) if memory not in area.offsets]
-        entry = f"run_{number}"
-        if self._sizes is not None:
-            self._sizes.written.clear()
-        # Each pointer is taken where it is first used: compilers would have to keep hundreds of them over every call.
-        pointers = {memory: f"given[{index}].pointer" for index, memory in enumerate(memories)}
-        pointers |= {memory: f"area + {offset}" for memory, offset in area.offsets.items()}
-        sizes = () if self._sizes is None else tuple(self._sizes.written)
-        sizes = tuple(dict.fromkeys([*sizes, *(name for _, kernel in kernels for name in kernel.sizes)]))
-        self._entries[number] = (entry, memories, sizes)
-        taken = ["char *area = given[{}].pointer;"] if area.size else []
-        for name in sizes:
-            kind, member = ("double", "fraction") if is_double(name) else ("int64_t", "number")
-            taken.append(f"{kind} {name} = given[{{}}].{member};")
-        lines = [f"    {line.format(index)}" for index, line in enumerate(taken, len(memories))]
-        for function, kernel in kernels:
-            given = [memory for memory in kernel.memories if memory in pointers]
-            lines += [f"    void *{in_c(memory.name)} = {pointers.pop(memory)};" for memory in given]
-            arguments = [*(in_c(memory.name) for memory in kernel.memories), *kernel.sizes]
-            lines.append(f"    {function}({', '.join(arguments)});")
-        return "\n".join([f"void {entry}(const Given *given) {{", *lines, "}\n"])
+        store(place.cache, place.key, self._text, names, self.kernels.key(place.cache), self._dialect)
 
 
-def _runs(lowered: Lowered) -> list[Run]:
-    """The steps, with kernels that follow each other together."""
-    runs: list[Run] = []
-    for step in lowered.steps:
-        if isinstance(step, Extern):
-            runs.append(step)
-        elif runs and isinstance(runs[-1], list):
-            runs[-1].append(step)
-        else:
-            runs.append([step])
-    return runs
+def _entry(routine: Routine, kernels: Spelled) -> Entry:
+    return routine.name, list(routine.memories), kernels.sizes[routine.name]
+
+
+def _kinds(routine: Routine, kernels: Spelled) -> str:
+    """A letter for each argument of a routine."""
+    numbers = (FRACTION if is_double(name) else NUMBER for name in kernels.sizes[routine.name])
+    return POINTER * (len(routine.memories) + bool(routine.area.size)) + "".join(numbers)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from bothways.building.build import load
 from bothways.cache.disk import Cache, decoded, is_key
 from bothways.cache.spelling import SCOPE
 from bothways.calls.entry_source import SPELLING
 from bothways.errors import KernelWarning
-from bothways.lower.host.text import FACTS, PYTHON, C, Text
+from bothways.lower.host.dialect import Dialect
+from bothways.lower.host.text import FACTS, KERNELS, PYTHON, Text
 
 # What the facts of a program are, besides its texts.
 KINDS: dict[str, type] = {
@@ -37,33 +37,33 @@ class Damaged(Exception):
     """An entry is no program."""
 
 
-def recall(cache: Cache, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
+def recall(cache: Cache, key: str, takes: int, gives: int, dialect: Dialect) -> Callable[..., Any] | None:
     """The function of a stored program, of so many inputs and results; None when it is not there, or cannot be run."""
     files = cache.read(key)
     if files is None:
         return None
     try:
-        text, names, library_key = _parsed(files)
+        text, names, library = _parsed(files, dialect)
         if (_taken(text), _given(text)) != (takes, gives):
             raise Damaged("inputs or results")
         namespace = {name: eval(expression, dict(SCOPE)) for name, expression in names.items()}
         shown = dict(namespace)
-        library = load(library_key, cache) if library_key else None
-        if library_key and library is None:
+        functions = dialect.recall(library, text.functions, cache) if library else {}
+        if functions is None:
             raise Damaged("library")
-        run = text.function(namespace, library)
+        run = text.function(namespace, functions)
         _check_names(run.__code__.co_names, namespace)
     except KernelWarning:  # somebody wants warnings to be errors
         raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)
         return None
-    text.show(shown)
+    text.show(shown, dialect)
     text.tell()
     return run
 
 
-def _parsed(files: dict[str, bytes]) -> tuple[Text, dict[str, str], str]:
+def _parsed(files: dict[str, bytes], dialect: Dialect) -> tuple[Text, dict[str, str], str]:
     """A program, what its names stand for, and the key of its library."""
     facts = json.loads(decoded(files[FACTS]))
     if type(facts) is not dict or {name: type(value) for name, value in facts.items()} != KINDS:
@@ -73,7 +73,8 @@ def _parsed(files: dict[str, bytes]) -> tuple[Text, dict[str, str], str]:
         raise Damaged("names")
     if set("".join(functions.values())) - SPELLING.keys() or not (is_key(library) if functions else library == ""):
         raise Damaged("functions")
-    return Text(python=decoded(files[PYTHON]), c=decoded(files[C]), **facts), names, library
+    kernels = decoded(files[f"{KERNELS}{dialect.suffix}"])
+    return Text(python=decoded(files[PYTHON]), kernel_text=kernels, **facts), names, library
 
 
 def _taken(text: Text) -> int:

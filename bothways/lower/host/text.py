@@ -10,29 +10,28 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bothways.building.loading import Library
 from bothways.cache.disk import Cache
-from bothways.calls.call_library import entry
+from bothways.lower.host.dialect import Dialect, Functions
 from bothways.lower.host.dump import dump
 from bothways.lower.host.wrapper import as_laid_out
 from bothways.runtime.generated import keep, note
 from bothways.runtime.outcomes import Generated, Piece, Way
 
-PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
+PYTHON, KERNELS, FACTS = "program.py", "kernels", "facts.json"
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Text:
-    """The Python and the C of one graph. ``name`` is for people.
+    """The Python and the kernels of one graph. ``name`` is for people.
 
-    ``functions`` are those of the library that Python calls, with a letter for each of their arguments. The last three
+    ``functions`` are the routines that Python calls, with a letter for each of their arguments. The last three
     are for people: how many operations the graph has, how many of them ATen runs, and in how many kernels the others.
     """
 
     name: str
     python: str
-    c: str
+    kernel_text: str
     functions: dict[str, str]
     takes_list: bool
     looks_at_grad_mode: bool
@@ -48,26 +47,25 @@ class Text:
         else:
             note(Piece(self.name, Way.ATEN, self.operations, reason="nothing in it is for kernels"))
 
-    def show(self, namespace: dict[str, Any]) -> None:
+    def show(self, namespace: dict[str, Any], dialect: Dialect) -> None:
         """Let people read it who asked for it."""
-        keep(Generated(self.name, {"C": self.c, "Python": self.python} if self.c else {"Python": self.python}))
-        dump(self.name, self.c, self.python, namespace)
+        kernels = {dialect.name: self.kernel_text} if self.kernel_text else {}
+        keep(Generated(self.name, {**kernels, "Python": self.python}))
+        dump(self.name, self.kernel_text, self.python, namespace, dialect)
 
     def function(
         self,
         namespace: dict[str, Any],
-        library: Library | None,
+        functions: Functions,
         first: str = "",
         settled: Callable[[], None] = lambda: None,
     ) -> Callable[..., Any]:
-        """The function to call.
+        """The function to call; ``functions`` are the routines by name.
 
         ``first`` is the text of its first call, which looks whether ATen lays out its results as expected;
         ``settled`` is called when it does.
         """
-        for name, kinds in self.functions.items():
-            assert library is not None
-            namespace[name] = entry(library.address(name), kinds, library)
+        namespace |= functions
         label = f"<bothways native {self.name} {next(_numbers)}>"
         run = _defined(self.python, label, namespace)
         if first:
@@ -112,8 +110,8 @@ def _nothing() -> None:
     """What another thread calls that is in its first call as well."""
 
 
-def store(cache: Cache, key: str, text: Text, names: dict[str, str], library: str) -> None:
+def store(cache: Cache, key: str, text: Text, names: dict[str, str], library: str, dialect: Dialect) -> None:
     """Keep a program: its texts, what its names stand for, and the key of its library."""
     facts = asdict(text)
-    files = {PYTHON: facts.pop("python"), C: facts.pop("c")}
+    files = {PYTHON: facts.pop("python"), f"{KERNELS}{dialect.suffix}": facts.pop("kernel_text")}
     cache.keep(key, {**files, FACTS: json.dumps({**facts, "names": names, "library": library}, indent=1)})

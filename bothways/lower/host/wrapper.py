@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from bothways.lower.host.entries import entry
-from bothways.lower.host.graph import Lowered
 from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.ir.sizes import Fraction, Size
 from bothways.lower.schedule.memory import Plan, Run, memories_of
+from bothways.lower.schedule.steps import Lowered
 from bothways.source_text import identifier
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def as_laid_out(
     return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
-# The C function that runs kernels: its name, the memories and the sizes it takes.
+# A routine: its name, the memories and the sizes it takes.
 Entry = tuple[str, list[Memory], tuple[str, ...]]
 
 

@@ -1,4 +1,4 @@
-"""The names of a graph's values in the Python and C that is generated for it.
+"""The names of a graph's values in the code that is generated for it.
 
 Values are called as the nodes of the graph are, which may be anything: an operation is called ``empty``, a user's own
 may be called ``run``. What generated code means by a name of its own, no value may take.
@@ -17,7 +17,7 @@ OF_PYTHON = frozenset(
     {*dir(builtins), *keyword.kwlist, *keyword.softkwlist}
     | set("run inputs area empty empty_strided get_num_threads settle surprises as_laid_out".split())
 )
-# Families of names: constants, functions in C, kernels, symbols and what is computed from them.
+# Families of names: constants, routines, kernels, symbols and what is computed from them.
 FAMILIES = re.compile(r"at_|run_\d|kernel_\d|([a-z]|fu)\d+$|_*$|__")
 
 
@@ -42,8 +42,3 @@ class GraphNames:
             count += 1
             name = f"{base}_{count}"
         return self.claim(name)
-
-
-def in_c(name: str) -> str:
-    """The pointer to a value in C, where ``double``, ``linux`` and ``exp`` mean something else."""
-    return f"{name}_p"

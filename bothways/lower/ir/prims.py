@@ -17,6 +17,17 @@ import torch
 from bothways.lower.ir.sizes import size_hint
 
 Shape = tuple[int, ...]
+# What kernels compute with; half precision is computed in single.
+COMPUTABLE = frozenset({
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+})  # fmt: skip
+# Operations that cost much more than reading a value again.
+EXPENSIVE = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow "
+    "atan2 fmod hypot nextafter lgamma random sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr "
+    "sinc".split()
+)
 _numbers = itertools.count()
 
 

@@ -1,4 +1,4 @@
-"""Sizes in kernels that are known only when they run: expressions over symbols, written the same in C and in Python.
+"""Sizes in kernels that are known only when they run: expressions over symbols, written the same in any dialect.
 
 Equality is that of expressions: shapes that are not known to be equal are different, which kernels are right for
 either way. Any other question is decided for the sizes of now and noted by the environment. What is only about speed

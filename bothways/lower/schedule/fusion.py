@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bothways.lower.dialects.c.operators import EXPENSIVE
 from bothways.lower.ir.domain import Domain, Mapping, NoMapping, downward, unified, upward
 from bothways.lower.ir.prims import (
+    EXPENSIVE,
     Buffer,
     Expand,
     Extern,

@@ -14,7 +14,7 @@ Steps = dict[int, int]  # loop of the domain -> how far one step goes in memory
 
 @dataclass(frozen=True)
 class Loop:
-    """A C loop: one or more loops of the domain that memory lets run as one."""
+    """A loop of a kernel: one or more loops of the domain that memory lets run as one."""
 
     index: str
     size: int

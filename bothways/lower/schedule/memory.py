@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bothways.lower.dialects.c.emit import Kernel
 from bothways.lower.ir.prims import Buffer, Extern, Memory
 from bothways.lower.ir.sizes import Size
+from bothways.lower.schedule.tree import Kernel
 
 Run = list[Kernel] | Extern
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector

@@ -1,28 +1,28 @@
-"""How a reduction is accumulated: in which C types, from what, and how two parts become one."""
+"""How a reduction is accumulated in C: in which types, from what, and how two parts become one."""
 
 from __future__ import annotations
 
 from bothways.lower.dialects.c.operators import COMPUTED, REDUCTIONS
-from bothways.lower.ir.prims import Reduce
+from bothways.lower.schedule.tree import Accumulator
 
 
-def accumulated(reduce: Reduce) -> str:
+def accumulated(reduction: Accumulator) -> str:
     """The C type of a whole reduction."""
-    kind = partial(reduce)
-    return "double" if kind == "float" and reduce.op in ("sum", "prod") else kind
+    kind = partial(reduction)
+    return "double" if kind == "float" and reduction.op in ("sum", "prod") else kind
 
 
-def partial(reduce: Reduce) -> str:
+def partial(reduction: Accumulator) -> str:
     """The C type a chunk is reduced in."""
-    if reduce.op in ("any", "all"):
+    if reduction.op in ("any", "all"):
         return "uint8_t"
-    wide = reduce.dtype if reduce.op in ("sum", "prod") else reduce.arg.dtype
+    wide = reduction.dtype if reduction.op in ("sum", "prod") else reduction.of
     return COMPUTED[wide]
 
 
-def initial(reduce: Reduce, kind: str) -> str:
-    return REDUCTIONS[reduce.op][0].replace("{T}", kind)
+def initial(reduction: Accumulator, kind: str) -> str:
+    return REDUCTIONS[reduction.op][0].replace("{T}", kind)
 
 
-def combined(reduce: Reduce, kind: str, one: str, other: str) -> str:
-    return REDUCTIONS[reduce.op][1].replace("{T}", kind).format(one, other)
+def combined(reduction: Accumulator, kind: str, one: str, other: str) -> str:
+    return REDUCTIONS[reduction.op][1].replace("{T}", kind).format(one, other)

@@ -5,110 +5,105 @@ from __future__ import annotations
 from bothways.lower.dialects.c.accumulate import accumulated, combined, initial, partial
 from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.operators import COMPUTED
-from bothways.lower.ir.prims import Reduce
-from bothways.lower.ir.sizes import Size
 from bothways.lower.schedule.loops import Loop
+from bothways.lower.schedule.tree import Accumulate, Accumulator, Columns, RowValue, Sweep, Total
 
 CHUNK = 32  # how many rows are summed in float before the sum goes on in double
-LANES = 64  # how many columns are reduced side by side
+
+Names = dict[Accumulator, str]
 
 
-def write_columns(w: KernelWriter, body: Block) -> None:
-    columns = w.nest.lanes
-    assert columns is not None
-    blocks = Loop("block", -(-columns.size // LANES), ())
-    with w.row_loop(body, [*w.nest.kept, blocks], w.nest.row_length * _width(columns.size)) as block:
-        block.add(f"const int64_t first = block * {LANES};")
-        block.add(f"const int64_t lanes = first + {LANES} < {columns.size} ? {LANES} : {columns.size} - first;")
-        write_row_values(w, block, -1)
-        for stage in range(w.stages):
-            reduces = [member for member in w.group.members if isinstance(member, Reduce) and w.stage[member] == stage]
-            write_stage(w, block, stage, reduces)
-            write_row_values(w, block, stage)
+def write_columns(w: KernelWriter, body: Block, part: Columns) -> None:
+    size, width = part.lanes.size, part.width
+    blocks = Loop("block", -(-size // width), ())
+    with w.row_loop(body, [*part.loops, blocks], part.threads) as block:
+        block.add(f"const int64_t first = block * {width};")
+        block.add(f"const int64_t lanes = first + {width} < {size} ? {width} : {size} - first;")
+        wholes: Names = {}
+        for inside in part.body:
+            match inside:
+                case RowValue():
+                    write_row_value(w, block, part, inside)
+                case Sweep():
+                    wholes = write_sweep(w, block, part, inside)
+                case Total():
+                    write_total(w, block, part, inside, wholes[inside.accumulator])
 
 
-def _width(columns: int) -> int:
-    return LANES if isinstance(columns, Size) else min(LANES, columns)
-
-
-def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce]) -> None:
-    loops = w.nest.reduced
-    whole = {reduce: w.fresh(f"{reduce.name}_all") for reduce in reduces}
-    for reduce, name in whole.items():
-        block.add(f"{accumulated(reduce)} {name}[{LANES}];")
-        over_lanes(block, f"{name}[lane] = {initial(reduce, accumulated(reduce))};")
+def write_sweep(w: KernelWriter, block: Block, columns: Columns, sweep: Sweep) -> Names:
+    """Returns the names of what was accumulated, an element for each lane."""
+    loops, width = sweep.loops, columns.width
+    wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
+    for reduction, name in wholes.items():
+        block.add(f"{accumulated(reduction)} {name}[{width}];")
+        over_lanes(block, f"{name}[lane] = {initial(reduction, accumulated(reduction))};")
     for loop in loops[:-1]:
         open_loop(block, loop.index, "0", str(loop.size))
     last = loops[-1]
-    if reduces:
-        parts = {reduce: w.fresh(f"{reduce.name}_part") for reduce in reduces}
+    if sweep.accumulators:
+        parts = {reduction: w.fresh(f"{reduction.hint}_part") for reduction in sweep.accumulators}
         open_loop(block, "chunk", "0", str(last.size), CHUNK)
         block.add(f"const int64_t chunk_end = chunk + {CHUNK} < {last.size} ? chunk + {CHUNK} : {last.size};")
-        for reduce, name in parts.items():
-            block.add(f"{partial(reduce)} {name}[{LANES}];")
-            over_lanes(block, f"{name}[lane] = {initial(reduce, partial(reduce))};")
+        for reduction, name in parts.items():
+            block.add(f"{partial(reduction)} {name}[{width}];")
+            over_lanes(block, f"{name}[lane] = {initial(reduction, partial(reduction))};")
         open_loop(block, last.index, "chunk", "chunk_end")
-        write_lanes(w, block, stage, parts)
+        write_lanes(w, block, columns, sweep, parts)
         close_loop(block)
-        for reduce, name in parts.items():
-            text = combined(reduce, accumulated(reduce), f"{whole[reduce]}[lane]", f"{name}[lane]")
-            over_lanes(block, f"{whole[reduce]}[lane] = {text};")
+        for reduction, name in parts.items():
+            text = combined(reduction, accumulated(reduction), f"{wholes[reduction]}[lane]", f"{name}[lane]")
+            over_lanes(block, f"{wholes[reduction]}[lane] = {text};")
         close_loop(block)
     else:
         open_loop(block, last.index, "0", str(last.size))
-        write_lanes(w, block, stage, {})
+        write_lanes(w, block, columns, sweep, {})
         close_loop(block)
     for _ in loops[:-1]:
         close_loop(block)
-    for reduce, name in whole.items():
-        keep_for_row(w, block, reduce, f"({COMPUTED[reduce.dtype]}){name}[lane]")
+    return wholes
 
 
-def write_lanes(w: KernelWriter, block: Block, stage: int, parts: dict[Reduce, str]) -> None:
+def write_lanes(w: KernelWriter, block: Block, columns: Columns, sweep: Sweep, parts: Names) -> None:
     """One row of the columns."""
-    inner = open_lanes(w, block)
+    inner = open_lanes(block, columns)
 
-    def take(reduce: Reduce, text: str) -> None:
-        name = f"{parts[reduce]}[lane]"
-        inner.add(f"{name} = {combined(reduce, partial(reduce), name, text)};")
+    def take(part: Accumulate, text: str) -> None:
+        name = f"{parts[part.into]}[lane]"
+        inner.add(f"{name} = {combined(part.into, partial(part.into), name, text)};")
 
-    w.values(inner, stage, take)
+    w.statements(inner, sweep.body, take)
     block.add("}")
 
 
-def write_row_values(w: KernelWriter, block: Block, stage: int) -> None:
-    for member in w.group.members:
-        if not w.in_loop(member) and w.stage[member] == stage:
-            name = w.fresh(member.name)
-            block.add(f"{COMPUTED[member.dtype]} {name}[{LANES}];")
-            inner = open_lanes(w, block)
-            text = w.value(member, w.group.mapping[member], inner)
-            inner.add(f"{name}[lane] = {text};")
-            if member in w.stored:
-                inner.add(w.store(member, text))
-            block.add("}")
-            w.row_names[member] = f"{name}[lane]"
+def write_row_value(w: KernelWriter, block: Block, columns: Columns, part: RowValue) -> None:
+    name = part.kept.name
+    block.add(f"{COMPUTED[part.kept.dtype]} {name}[{columns.width}];")
+    inner = open_lanes(block, columns)
+    w.statements(inner, part.body)
+    inner.add(f"{name}[lane] = {w.text(part.result)};")
+    if part.store is not None:
+        inner.add(w.store(part.store))
+    block.add("}")
+    w.lanes.add(part.kept)
 
 
-def keep_for_row(w: KernelWriter, block: Block, reduce: Reduce, text: str) -> None:
-    name = w.fresh(reduce.name)
-    block.add(f"{COMPUTED[reduce.dtype]} {name}[{LANES}];")
-    inner = open_lanes(w, block)
-    inner.add(f"{name}[lane] = {text};")
-    w.row_names[reduce] = f"{name}[lane]"
-    if reduce in w.stored:
-        inner.add(w.store(reduce, f"{name}[lane]"))
+def write_total(w: KernelWriter, block: Block, columns: Columns, part: Total, whole: str) -> None:
+    name, kind = part.value.name, COMPUTED[part.value.dtype]
+    block.add(f"{kind} {name}[{columns.width}];")
+    inner = open_lanes(block, columns)
+    inner.add(f"{name}[lane] = ({kind}){whole}[lane];")
+    w.lanes.add(part.value)
+    if part.store is not None:
+        inner.add(w.store(part.store))
     block.add("}")
 
 
-def open_lanes(w: KernelWriter, block: Block) -> Block:
+def open_lanes(block: Block, columns: Columns) -> Block:
     """A vector loop over the columns of the block; the caller closes it."""
-    columns = w.nest.lanes
-    assert columns is not None
-    inner = block.inside(columns)
+    inner = block.inside(columns.lanes)
     block.add("#pragma omp simd")
     block.add("for (int64_t lane = 0; lane < lanes; ++lane) {")
-    inner.add(f"const int64_t {columns.index} = first + lane;")
+    inner.add(f"const int64_t {columns.lanes.index} = first + lane;")
     return inner
 
 

@@ -1,158 +1,145 @@
-"""Kernels that reduce along memory: each row is gone through once for every stage."""
+"""Kernels that reduce along memory: each row is swept over; sums of floats go on in double after every few of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bothways.lower.dialects.c.accumulate import accumulated, combined, initial, partial
-from bothways.lower.dialects.c.emit import Block, KernelWriter
+from bothways.lower.dialects.c.emit import Block, KernelWriter, shared
 from bothways.lower.dialects.c.operators import COMPUTED, REDUCTIONS
-from bothways.lower.ir.prims import Map, Reduce
-from bothways.lower.ir.sizes import Size, size_hint
+from bothways.lower.ir.sizes import size_hint
 from bothways.lower.schedule.loops import Loop
+from bothways.lower.schedule.tree import Accumulate, Accumulator, Rows, RowValue, Scratch, Statement, Sweep, Total
 
 CHUNK = 256  # how many values are summed in float before the sum goes on in double; short chains overlap, too
-SCRATCH = 8192  # elements of a row that may be kept on the stack
+
+Names = dict[Accumulator, str]
 
 
-def write_rows(w: KernelWriter, body: Block) -> None:
-    nest = w.nest
-    plan_scratch(w)
-    if nest.kept:
-        with w.row_loop(body, nest.kept, nest.row_length) as inner:
-            write_stages(w, inner, split="")
-    else:
-        write_stages(w, body, split=w.parallel(nest.row_length))
+def write_rows(w: KernelWriter, body: Block, statements: Iterable[Statement]) -> None:
+    """Rows that are reduced, or one that is all there is."""
+    for part in statements:
+        if isinstance(part, Rows):
+            name_scratch(w, part.body)
+            with w.row_loop(body, part.loops, part.threads) as inner:
+                write_stages(w, inner, part.body)
+            return
+    write_stages(w, body, statements)
 
 
-def plan_scratch(w: KernelWriter) -> None:
-    """Values that cost much and are read in a later stage again are kept for the row."""
-    if len(w.nest.reduced) != 1 or not w.nest.kept:
-        return
-    for member in w.group.members:
-        if isinstance(member, Map) and w.in_loop(member) and w.is_expensive(member):
-            readers = [other for other in w.group.members if member in w.fusion.leaves(other)]
-            if any(w.stage[other] > w.stage[member] for other in readers) and w.nest.row_length <= SCRATCH:
-                w.scratch[member] = w.fresh(f"{member.name}_row")
+def name_scratch(w: KernelWriter, statements: Iterable[Statement]) -> None:
+    for part in statements:
+        if isinstance(part, Scratch):
+            w.scratch[part] = w.fresh(part.hint)
 
 
-def write_stages(w: KernelWriter, block: Block, split: str) -> None:
-    length = SCRATCH if isinstance(w.nest.row_length, Size) else w.nest.row_length
-    for member, name in w.scratch.items():
-        block.add(f"{COMPUTED[member.dtype]} {name}[{length}];")
-    write_row_values(w, block, -1)
-    for stage in range(w.stages):
-        w.stage_now = stage
-        reduces = [m for m in w.group.members if isinstance(m, Reduce) and w.stage[m] == stage]
-        write_stage(w, block, stage, reduces, split)
-        for reduce in reduces:
-            finish_reduce(w, block, reduce)
-        write_row_values(w, block, stage)
+def write_stages(w: KernelWriter, block: Block, statements: Iterable[Statement]) -> None:
+    wholes: Names = {}
+    for part in statements:
+        match part:
+            case Scratch():
+                block.add(f"{COMPUTED[part.dtype]} {w.scratch[part]}[{part.length}];")
+            case RowValue():
+                w.statements(block, part.body)
+                if part.store is not None:
+                    block.add(w.store(part.store))
+            case Sweep():
+                wholes = write_sweep(w, block, part)
+            case Total():
+                kind = COMPUTED[part.value.dtype]
+                block.add(f"const {kind} {part.value.name} = ({kind}){wholes[part.accumulator]};")
+                if part.store is not None:
+                    block.add(w.store(part.store))
 
 
-def write_row_values(w: KernelWriter, block: Block, stage: int) -> None:
-    for member in w.group.members:
-        if not w.in_loop(member) and w.stage[member] == stage:
-            text = w.value(member, w.group.mapping[member], block)
-            w.row_names[member] = text
-            if member in w.stored:
-                block.add(w.store(member, text))
-
-
-def finish_reduce(w: KernelWriter, block: Block, reduce: Reduce) -> None:
-    name = w.fresh(reduce.name)
-    block.add(f"const {COMPUTED[reduce.dtype]} {name} = ({COMPUTED[reduce.dtype]}){w.accumulators[reduce]};")
-    w.row_names[reduce] = name
-    if reduce in w.stored:
-        block.add(w.store(reduce, name))
-
-
-def write_stage(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], split: str) -> None:
-    loops = list(w.nest.reduced)
-    w.accumulators = {reduce: w.fresh(f"{reduce.name}_all") for reduce in reduces}
-    for reduce, name in w.accumulators.items():
-        block.add(f"{accumulated(reduce)} {name} = {initial(reduce, accumulated(reduce))};")
-    if split:
-        write_slices(w, block, stage, reduces, split)
-        return
-    for loop in loops[:-1]:
+def write_sweep(w: KernelWriter, block: Block, sweep: Sweep) -> Names:
+    """Returns the names of what was accumulated."""
+    wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
+    for reduction, name in wholes.items():
+        block.add(f"{accumulated(reduction)} {name} = {initial(reduction, accumulated(reduction))};")
+    if sweep.threads is not None:
+        write_slices(w, block, sweep, wholes)
+        return wholes
+    for loop in sweep.loops[:-1]:
         block.add(f"for (int64_t {loop.index} = 0; {loop.index} < {loop.size}; ++{loop.index}) {{")
         block.depth += 1
-    write_chunks(w, block, stage, reduces, loops[-1], w.accumulators, f"0:{loops[-1].size}")
-    for _ in loops[:-1]:
+    write_chunks(w, block, sweep, sweep.loops[-1], wholes, f"0:{sweep.loops[-1].size}")
+    for _ in sweep.loops[:-1]:
         block.depth -= 1
         block.add("}")
+    return wholes
 
 
-def write_slices(w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], parallel: str) -> None:
+def write_slices(w: KernelWriter, block: Block, sweep: Sweep, wholes: Names) -> None:
     """One long row, shared out to the threads in slices whose results are put together in order."""
-    outer = w.nest.reduced[0]
-    single = len(w.nest.reduced) == 1
+    outer, reductions = sweep.loops[0], sweep.accumulators
+    single = len(sweep.loops) == 1
     step = CHUNK * 64 if single else 1
     count = -(-outer.size // step)
-    parts = {reduce: w.fresh(f"{reduce.name}_slices") for reduce in reduces}
-    for reduce, name in parts.items():
-        block.add(f"{accumulated(reduce)} *{name} = malloc({count} * sizeof(*{name}));")
-    block.add(f"#pragma omp {parallel} schedule(static)")
+    parts = {reduction: w.fresh(f"{reduction.hint}_slices") for reduction in reductions}
+    for reduction, name in parts.items():
+        block.add(f"{accumulated(reduction)} *{name} = malloc({count} * sizeof(*{name}));")
+    block.add(f"#pragma omp {shared(sweep.threads)} schedule(static)")
     block.add(f"for (int64_t slice = 0; slice < {count}; ++slice) {{")
     inner = Block(block.lines, block.depth + 1)
-    own = {reduce: w.fresh(f"{reduce.name}_slice") for reduce in reduces}
-    for reduce, name in own.items():
-        inner.add(f"{accumulated(reduce)} {name} = {initial(reduce, accumulated(reduce))};")
+    own = {reduction: w.fresh(f"{reduction.hint}_slice") for reduction in reductions}
+    for reduction, name in own.items():
+        inner.add(f"{accumulated(reduction)} {name} = {initial(reduction, accumulated(reduction))};")
     if single:
         stop = f"(slice + 1) * {step} < {outer.size} ? (slice + 1) * {step} : {outer.size}"
         inner.add(f"const int64_t stop = {stop};")
-        write_chunks(w, inner, stage, reduces, outer, own, f"slice * {step}:stop")
+        write_chunks(w, inner, sweep, outer, own, f"slice * {step}:stop")
     else:
         inner.add(f"const int64_t {outer.index} = slice;")
-        for loop in w.nest.reduced[1:-1]:
+        for loop in sweep.loops[1:-1]:
             inner.add(f"for (int64_t {loop.index} = 0; {loop.index} < {loop.size}; ++{loop.index}) {{")
             inner.depth += 1
-        last = w.nest.reduced[-1]
-        write_chunks(w, inner, stage, reduces, last, own, f"0:{last.size}")
-        for _ in w.nest.reduced[1:-1]:
+        last = sweep.loops[-1]
+        write_chunks(w, inner, sweep, last, own, f"0:{last.size}")
+        for _ in sweep.loops[1:-1]:
             inner.depth -= 1
             inner.add("}")
-    for reduce, name in parts.items():
-        inner.add(f"{name}[slice] = {own[reduce]};")
+    for reduction, name in parts.items():
+        inner.add(f"{name}[slice] = {own[reduction]};")
     block.add("}")
-    if reduces:
+    if reductions:
         block.add(f"for (int64_t slice = 0; slice < {count}; ++slice) {{")
-        for reduce, name in parts.items():
-            text = combined(reduce, accumulated(reduce), w.accumulators[reduce], f"{name}[slice]")
-            block.add(f"    {w.accumulators[reduce]} = {text};")
+        for reduction, name in parts.items():
+            text = combined(reduction, accumulated(reduction), wholes[reduction], f"{name}[slice]")
+            block.add(f"    {wholes[reduction]} = {text};")
         block.add("}")
     for name in parts.values():
         block.add(f"free({name});")
 
 
-def write_chunks(
-    w: KernelWriter, block: Block, stage: int, reduces: list[Reduce], loop: Loop, into: dict[Reduce, str], bounds: str
-) -> None:
+def write_chunks(w: KernelWriter, block: Block, sweep: Sweep, loop: Loop, into: Names, bounds: str) -> None:
     """The innermost loop; sums of floats go on in double after each chunk."""
     start, stop = bounds.split(":")
-    widened = any(accumulated(reduce) != partial(reduce) for reduce in reduces)
+    widened = any(accumulated(reduction) != partial(reduction) for reduction in sweep.accumulators)
     chunked = widened and (not stop.isdigit() or size_hint(loop.size) > CHUNK)
     if chunked:
         block.add(f"for (int64_t chunk = {start}; chunk < {stop}; chunk += {CHUNK}) {{")
         block.depth += 1
         block.add(f"const int64_t chunk_end = chunk + {CHUNK} < {stop} ? chunk + {CHUNK} : {stop};")
         bounds = "chunk:chunk_end"
-    parts = {reduce: w.fresh(f"{reduce.name}_part") for reduce in reduces}
+    parts = {reduction: w.fresh(f"{reduction.hint}_part") for reduction in sweep.accumulators}
     clauses = []
-    for reduce, name in parts.items():
-        kind = COMPUTED[reduce.arg.dtype] if reduce.op in ("max", "min") else partial(reduce)
-        block.add(f"{kind} {name} = {initial(reduce, kind)};")
-        clause = REDUCTIONS[reduce.op][2].replace("{T}", kind)
+    for reduction, name in parts.items():
+        kind = COMPUTED[reduction.of] if reduction.op in ("max", "min") else partial(reduction)
+        block.add(f"{kind} {name} = {initial(reduction, kind)};")
+        clause = REDUCTIONS[reduction.op][2].replace("{T}", kind)
         clauses.append(f"reduction({clause} : {name})")
 
     def write(inner: Block) -> None:
-        def take(reduce: Reduce, text: str) -> None:
-            inner.add(f"{parts[reduce]} = {combined(reduce, partial(reduce), parts[reduce], text)};")
+        def take(part: Accumulate, text: str) -> None:
+            name = parts[part.into]
+            inner.add(f"{name} = {combined(part.into, partial(part.into), name, text)};")
 
-        w.values(inner, stage, take)
+        w.statements(inner, sweep.body, take)
 
     w.vector_loop(block, loop, "", write, " ".join(clauses), bounds)
-    for reduce, name in parts.items():
-        block.add(f"{into[reduce]} = {combined(reduce, accumulated(reduce), into[reduce], name)};")
+    for reduction, name in parts.items():
+        block.add(f"{into[reduction]} = {combined(reduction, accumulated(reduction), into[reduction], name)};")
     if chunked:
         block.depth -= 1
         block.add("}")

@@ -33,10 +33,6 @@ STORES_OF_ROUNDED: dict[torch.dtype, str] = {
     torch.bfloat16: "bits_of_bfloat16({0})", torch.float16: "bits_of_float16({0})",
 }  # fmt: skip
 
-# Those that cost much more than reading a value again.
-EXPENSIVE = frozenset(LIBRARY - set("floor ceil trunc rint fabs copysign sqrt".split())) | frozenset(
-    "random sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr sinc".split()
-)
 # Operation -> C, over the arguments; T is the computed type, F the suffix of its library functions.
 TEMPLATES: dict[str, str] = {
     "copy": "{0}",

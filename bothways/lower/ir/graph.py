@@ -1,24 +1,21 @@
-"""Lowers a graph of ATen operations to kernels and ATen calls, in the order they run."""
+"""Decomposes a graph of ATen operations into primitive nodes and ATen calls."""
 
 from __future__ import annotations
 
 import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from bothways.lower.dialects.c.emit import Kernel, KernelWriter
-from bothways.lower.dialects.c.operators import COMPUTED
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings import LOWERINGS, TOLERATE_EMPTY
 from bothways.lower.ir.operands import holds_numbers, operands
 from bothways.lower.ir.prims import (
+    COMPUTABLE,
     Buffer,
-    Extern,
     Map,
     Memory,
     Node,
@@ -31,9 +28,6 @@ from bothways.lower.ir.prims import (
 )
 from bothways.lower.ir.shapes import reshaped_strides
 from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
-from bothways.lower.schedule.fusion import Call, Fusion, Group
-from bothways.lower.schedule.in_place import write_in_place
-from bothways.runtime.generated import operations_in
 from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
@@ -42,57 +36,14 @@ SIZE_ARITHMETIC = frozenset({
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
     operator.neg, float, max, min,
 })  # fmt: skip
-Step = Kernel | Extern
 # Arguments that are looked up by what they are.
 KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
 # Where batch normalisation is told that it trains.
 TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
 
-@dataclass
-class Lowered:
-    """What a graph does: its inputs, steps and outputs. Constants are tensors that belong to the graph."""
-
-    inputs: list[Memory]
-    constants: dict[Memory, torch.Tensor]
-    steps: list[Step]
-    outputs: list[Buffer | None]
-    sizes: SizeNames | None = None  # of the symbols that are inputs before the tensors
-    symbols: tuple[str, ...] = ()
-    operations: int = 0  # of the graph
-
-
-def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
-    """Lower a graph for inputs laid out like these."""
-    lowering = _Lowering(graph, inputs)
-    builder = lowering.builder
-    outputs = [lowering.output(node) for node in lowering.results]
-    needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
-    # Calls whose results nobody reads still run when they do more than compute.
-    fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
-    groups = [unit for unit in fusion.units if isinstance(unit, Group)]
-    for group in groups:
-        for member in group.members:
-            for leaf in fusion.leaves(member):
-                if fusion.group_of.get(leaf, group) is not group:
-                    builder.stored(leaf)
-    skipped = len(lowering.symbols)
-    writes = {position: index - skipped for position, index in graph.meta.get("writes", {}).items()}
-    write_in_place(outputs, writes, lowering.inputs, fusion, builder)
-    steps: list[Step] = []
-    for unit in fusion.in_order():
-        if isinstance(unit, Call):
-            steps.append(unit.extern)
-        elif isinstance(unit, Group):
-            steps.append(KernelWriter(unit, fusion, builder.buffers, lowering.sizes).write())
-    return Lowered(
-        lowering.inputs, lowering.constants, steps, outputs, lowering.sizes, tuple(lowering.symbols),
-        operations_in(graph),
-    )
-
-
-class _Lowering:
-    """Goes through the graph node by node."""
+class Decomposition:
+    """The nodes of a graph for inputs laid out like these: goes through it node by node."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.graph = graph
@@ -270,10 +221,10 @@ def _whole(memory: Memory, name: str) -> Buffer:
 def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
     """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in."""
     fakes = [fake for fake in (value if isinstance(value, (tuple, list)) else [value]) if fake is not None]
-    if not all(is_fake(fake) and fake.dtype in COMPUTED for fake in fakes):
+    if not all(is_fake(fake) and fake.dtype in COMPUTABLE for fake in fakes):
         return False
     nodes = list(nodes_in((args, kwargs)))
-    if not all(node.dtype in COMPUTED for node in nodes):
+    if not all(node.dtype in COMPUTABLE for node in nodes):
         return False
     return empty or (all(fake.numel() for fake in fakes) and all(node.numel for node in nodes))
 
