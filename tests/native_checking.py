@@ -15,7 +15,7 @@ import torch.fx
 from bothways.grad.joint import trace_joint
 from bothways.grad.traced import IndependentResults, NotDifferentiable
 from bothways.lower.dialects.c.dialect import C
-from bothways.lower.host.program import Program
+from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir import lowerings
 from bothways.lower.ir.prims import Extern
 from bothways.lower.schedule.steps import lower
@@ -168,7 +168,7 @@ def run_some(cases):
 def run_merged(cases, dialect=None):
     """The results of each case, and its inputs afterwards."""
     inputs = [duplicate(tensor) for case in cases for tensor in case.given]
-    program = Program(lower(merged(cases), inputs), dialect=dialect or C())
+    program = KernelProgram(lower(merged(cases), inputs), dialect=dialect or C())
     torch.manual_seed(0)
     with torch.no_grad():
         results = iter(program.run(*inputs))

@@ -20,7 +20,7 @@ import bothways
 from bothways.backends.native import native
 from bothways.building import build as building
 from bothways.building import compiling, toolchain
-from bothways.building.build import Source, build
+from bothways.building.build import CSource, build
 from bothways.config import config
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.testing import same
@@ -192,7 +192,7 @@ def test_a_cc_that_is_no_command_is_one_warning(cc, monkeypatch):
     told = said_while(lambda: check(overflows, LARGEST), lambda: check(lambda x: x.sin() * 2, torch.randn(4)))
     assert len(told) == 1 and "there is no C compiler: CC=" in told[0] and "install gcc" in told[0]
     with pytest.raises(NoCompiler):
-        build(Source((), ("int x;\n",)))
+        build(CSource((), ("int x;\n",)))
 
 
 def test_a_compiler_under_a_name_that_is_no_text(tmp_path, monkeypatch):

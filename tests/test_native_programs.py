@@ -12,14 +12,14 @@ from bothways import trace
 from bothways.backends.native import native
 from bothways.errors import KernelWarning
 from bothways.lower.dialects.c.dialect import C
-from bothways.lower.host.program import Program
+from bothways.lower.host.program import KernelProgram
 from bothways.lower.schedule.steps import lower
 
 
 def lowered(function, *args, **settings):
     """The program of a function of tensors that returns a tuple, for these arguments."""
     graph = trace(function)(*args)
-    return Program(lower(graph, list(args)), dialect=C(), **settings)
+    return KernelProgram(lower(graph, list(args)), dialect=C(), **settings)
 
 
 def compare(function, *args):
@@ -197,7 +197,7 @@ def test_results_of_aten_with_other_strides_than_foretold_are_laid_out_again():
             value = node.meta["val"]
             node.meta["val"] = value.contiguous(memory_format=torch.channels_last)
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    program = Program(lower(graph, [x, w]), dialect=C())
+    program = KernelProgram(lower(graph, [x, w]), dialect=C())
     for _ in range(3):
         torch.testing.assert_close(program.run(x, w)[0], F.conv2d(x, w) + 1)
 

@@ -22,7 +22,7 @@ from bothways.lower.dialects.c.dialect import C
 from bothways.lower.dialects.reference import numbers
 from bothways.lower.dialects.reference import operators as in_python
 from bothways.lower.dialects.reference.dialect import Reference
-from bothways.lower.host.program import Program
+from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir.prims import COMPUTABLE, EXPENSIVE
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Kernel, short
@@ -38,7 +38,7 @@ def case_of(function, *inputs, grad=False):
 
 def program_of(function, *inputs, dialect=None):
     case = case_of(function, *inputs)
-    return Program(lower(case.graph, case.given), dialect=dialect or Reference())
+    return KernelProgram(lower(case.graph, case.given), dialect=dialect or Reference())
 
 
 def steps_of(case):

@@ -16,7 +16,7 @@ import torch
 
 import bothways
 from bothways.building import build as building
-from bothways.building.build import Source, build
+from bothways.building.build import CSource, build
 from bothways.config import config
 from bothways.lower.host.text import Text
 from bothways.testing import same
@@ -127,7 +127,7 @@ def test_reset_unloads_what_was_loaded():
 def test_a_library_takes_two_maps():
     gc.collect()
     before = kernels_mapped()
-    library = build(Source((), ("int twice(int x) { return 2 * x; }\n",)))
+    library = build(CSource((), ("int twice(int x) { return 2 * x; }\n",)))
     assert kernels_mapped() == before + 2
     del library
     assert kernels_mapped() == before
@@ -144,13 +144,13 @@ def test_only_where_threads_forget_a_library_it_is_unloaded(monkeypatch):
 
 
 def test_a_function_keeps_its_library():
-    twice = build(Source((), ("int twice(int x) { return 2 * x; }\n",))).twice
+    twice = build(CSource((), ("int twice(int x) { return 2 * x; }\n",))).twice
     gc.collect()
     assert twice(21) == 42
 
 
 def test_one_library_serves_all_who_want_it():
-    source = Source((), ("int twice(int x) { return 2 * x; }\n",))
+    source = CSource((), ("int twice(int x) { return 2 * x; }\n",))
     one, other = build(source), build(source)
     assert one is other
     del one

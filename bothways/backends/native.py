@@ -63,8 +63,8 @@ def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torc
 
 def _why_not(tensor: torch.Tensor) -> str:
     """Why kernels could not read its memory; nothing if they could."""
-    if tensor.device.type != "cpu":
-        return f"kernels are for the CPU, and a tensor is on {tensor.device.type}"
+    if tensor.device.type != DIALECT.device:
+        return f"kernels are for the {DIALECT.device.upper()}, and a tensor is on {tensor.device.type}"
     if tensor.dtype.is_complex:  # these may be views that conjugate or negate, which strides do not show
         return "kernels do not compute with complex numbers"
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"

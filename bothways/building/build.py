@@ -45,7 +45,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Source:
+class CSource:
     """The C of a graph: kernels, and the functions Python calls, which call kernels."""
 
     kernels: tuple[Function, ...]
@@ -84,7 +84,7 @@ _loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary
 _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: which of its options work
 
 
-def build(source: Source) -> Library:
+def build(source: CSource) -> Library:
     """The loaded library of kernels."""
     library, tools = _built(source)
     if not tools.threads:
@@ -92,12 +92,12 @@ def build(source: Source) -> Library:
     return library
 
 
-def library_of(source: Source) -> Library:
+def library_of(source: CSource) -> Library:
     """The loaded library of any C source. NoCompiler when the compiler does not work, or not now."""
     return _built(source)[0]
 
 
-def _built(source: Source) -> tuple[Library, Toolchain]:
+def _built(source: CSource) -> tuple[Library, Toolchain]:
     """The library, and the compiler with the options that it was built with."""
     cache = open_cache()
     tools = working_tools(cache)
@@ -121,7 +121,7 @@ def _built(source: Source) -> tuple[Library, Toolchain]:
     return _once_more(source, tools, cache), tools
 
 
-def _once_more(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
+def _once_more(source: CSource, tools: Toolchain, cache: Cache | None) -> Library:
     """A source whose build failed, now that the compiler is known to work; in the end without the cache."""
     try:
         return _library(source, tools, cache)
@@ -162,12 +162,12 @@ def load(key: str, cache: Cache) -> Library | None:
     return _loaded.setdefault(key, library)  # another thread may have been faster
 
 
-def library_key(source: Source, tools: Toolchain) -> str:
+def library_key(source: CSource, tools: Toolchain) -> str:
     # Comments name lines of the user's, which move when something else in the file is edited.
     return key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", source.whole(str(source), tools)))
 
 
-def _library(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
+def _library(source: CSource, tools: Toolchain, cache: Cache | None) -> Library:
     key = library_key(source, tools)
     library = _loaded.get(key)
     if library is None:
@@ -175,7 +175,7 @@ def _library(source: Source, tools: Toolchain, cache: Cache | None) -> Library:
     return _loaded.setdefault(key, library)  # another thread may have been faster
 
 
-def _found_or_built(source: Source, text: str, tools: Toolchain, cache: Cache | None, key: str) -> Library:
+def _found_or_built(source: CSource, text: str, tools: Toolchain, cache: Cache | None, key: str) -> Library:
     problem: OSError | None = None
     if cache is not None:
         try:
@@ -209,7 +209,7 @@ def _problem_of_storing(built: Path, text: str, cache: Cache, key: str) -> OSErr
     return None
 
 
-def _through_cache(source: Source, text: str, tools: Toolchain, cache: Cache, key: str) -> Library:
+def _through_cache(source: CSource, text: str, tools: Toolchain, cache: Cache, key: str) -> Library:
     entry = cache.find(key)
     if entry is not None:
         return Library(str(entry / LIBRARY), unloads=tools.unloads)
@@ -270,7 +270,7 @@ def _troubled(tools: Toolchain, problem: str, *, seconds: float = 0, count: int 
     return NoCompiler(problem)
 
 
-def _compile(source: Source, tools: Toolchain, folder: Path) -> None:
+def _compile(source: CSource, tools: Toolchain, folder: Path) -> None:
     """Build the library in ``folder``; the names there are always the same, and with them the result."""
     trouble = _troubles.get(tools.identity)
     if trouble is not None and trouble.is_final:
@@ -285,7 +285,7 @@ def _compile(source: Source, tools: Toolchain, folder: Path) -> None:
     _troubles.pop(tools.identity, None)
 
 
-def _run_compiler(source: Source, tools: Toolchain, folder: Path, seconds: float) -> None:
+def _run_compiler(source: CSource, tools: Toolchain, folder: Path, seconds: float) -> None:
     units = source.units(cpus())
     for number, unit in enumerate(units):
         text = source.whole(unit, tools)
@@ -298,13 +298,13 @@ def _is_alive(tools: Toolchain, seconds: float) -> bool:
     """Whether a compiler that was stopped does anything at all."""
     try:
         with _temporary_folder() as folder:
-            _run_compiler(Source((), (MEANS,)), tools, folder, min(seconds, SMALL))
+            _run_compiler(CSource((), (MEANS,)), tools, folder, min(seconds, SMALL))
     except (TookTooLong, Failure, OSError):
         return False
     return True
 
 
-def _compile_patiently(source: Source, tools: Toolchain, folder: Path) -> None:
+def _compile_patiently(source: CSource, tools: Toolchain, folder: Path) -> None:
     """Build; what is a matter of the moment is tried again."""
     for pause in PAUSES:
         try:
@@ -316,7 +316,7 @@ def _compile_patiently(source: Source, tools: Toolchain, folder: Path) -> None:
     return _compile_in(source, tools, folder)
 
 
-def _compile_in(source: Source, tools: Toolchain, folder: Path) -> None:
+def _compile_in(source: CSource, tools: Toolchain, folder: Path) -> None:
     try:
         _compile(source, tools, folder)
     except OSError as error:
@@ -333,7 +333,7 @@ def cpus() -> int:
 
 def _problem(tools: Toolchain, text: str, cache: Cache | None) -> str:
     """What keeps a C file from being compiled and loaded, or "" when nothing does. Failure when it is the moment."""
-    source = Source((), (text,))
+    source = CSource((), (text,))
     try:
         with _temporary_folder() as folder:
             return _problem_in(folder, source, tools)
@@ -347,7 +347,7 @@ def _problem(tools: Toolchain, text: str, cache: Cache | None) -> str:
         raise failure_of(error, str(cache.root)) from None
 
 
-def _problem_in(folder: Path, source: Source, tools: Toolchain) -> str:
+def _problem_in(folder: Path, source: CSource, tools: Toolchain) -> str:
     try:
         _compile_patiently(source, tools, folder)
         library = Library(f"{folder}/{LIBRARY}", unloads=tools.unloads)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.building.build import TRIES, Source, library_of
+from bothways.building.build import TRIES, CSource, library_of
 from bothways.calls.entry_source import ENTER, POINTER, SPELLING
 from bothways.calls.guard_rows import Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
@@ -210,7 +210,7 @@ def call_library() -> CallLibrary | None:
 
 def _built_library() -> CallLibrary | None:
     try:
-        library = CallLibrary(library_of(Source((), (source_text(),))))
+        library = CallLibrary(library_of(CSource((), (source_text(),))))
         return library if _answers_rightly(library) else None
     except NoCompiler:
         raise

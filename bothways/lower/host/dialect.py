@@ -24,6 +24,11 @@ class Spelled(Protocol):
     @property
     def sizes(self) -> dict[str, tuple[str, ...]]: ...
 
+    @property
+    def uses_threads(self) -> bool:
+        """Whether routines run in PyTorch's threads."""
+        ...
+
     def functions(self, kinds: Mapping[str, str]) -> Functions:
         """The routines as functions that Python calls; ``kinds`` has a letter for each of their arguments."""
         ...
@@ -34,13 +39,16 @@ class Spelled(Protocol):
 
 
 class Dialect(Protocol):
-    """A language for kernels: ``name`` is for people, ``suffix`` is that of its files."""
+    """A language for kernels. ``name`` is for people, ``suffix`` of its files, ``device`` whose memory it reads."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def suffix(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
 
     def tools(self, cache: Cache) -> str | None:
         """All that decides what becomes of a text; None when programs are not to be kept."""

@@ -41,7 +41,7 @@ def compile_graph(
     place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}", dialect)
     run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph), dialect)
     if run is None:
-        run = Program(lower(graph, inputs), name, dialect=dialect, takes_list=takes_list, place=place).run
+        run = KernelProgram(lower(graph, inputs), name, dialect=dialect, takes_list=takes_list, place=place).run
     run.key = None if place is None else place.key  # type: ignore[attr-defined]
     return run
 
@@ -75,7 +75,7 @@ def _place(
         return None
 
 
-class Program:
+class KernelProgram:
     """The generated code of one graph: ``source`` is the Python, ``kernels`` what it calls."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Program:
         self.kernels = dialect.spell(self.routines, lowered.sizes)
         entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}
         writer = PythonWriter(lowered, scheduled.runs, scheduled.plan, entries)
-        writer.uses_threads = scheduled.is_parallel
+        writer.uses_threads = self.kernels.uses_threads
         self.source = writer.write(takes_list=takes_list, checks_layout=False)
         externs = [run for run in scheduled.runs if isinstance(run, Extern)]
         first = writer.write(takes_list=takes_list, checks_layout=True) if externs else ""

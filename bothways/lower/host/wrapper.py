@@ -29,7 +29,7 @@ def as_laid_out(
     return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
-# A routine: its name, the memories and the sizes it takes.
+# The C function that runs kernels: its name, the memories and the sizes it takes.
 Entry = tuple[str, list[Memory], tuple[str, ...]]
 
 
@@ -144,7 +144,7 @@ class PythonWriter:
 
     def _kind_of_tensor(self, dtype: torch.dtype) -> str:
         """Arguments that make memory where kernels write, whatever the caller's default device is."""
-        return f"dtype={self.constant(dtype)}, device={self.constant(CPU)}"
+        return f"dtype={self.constant(dtype)}, device={self.constant(self._lowered.device)}"
 
     def _call(self, extern: Extern, checks_layout: bool) -> list[str]:
         args = [self._argument(arg) for arg in extern.args]

@@ -19,12 +19,12 @@ from bothways.lower.ir.prims import (
     Buffer,
     Expand,
     Extern,
+    IndexAlong,
     Join,
     Map,
     Memory,
     Node,
     Permute,
-    Position,
     Reduce,
     Reshape,
     Scalar,
@@ -135,7 +135,7 @@ class Builder:
 
     def position(self, shape: Shape, dim: int) -> Node:
         """The index along a dimension, as int64."""
-        return Map(shape, torch.int64, "copy", (Position(shape, torch.int64, dim),), **self.labels)
+        return Map(shape, torch.int64, "copy", (IndexAlong(shape, torch.int64, dim),), **self.labels)
 
     def reduce(self, op: str, node: Node, axes: Sequence[int], *, dtype: torch.dtype | None = None) -> Node:
         """Over the axes, which stay with size one."""
@@ -235,7 +235,7 @@ class Builder:
             return node
         if isinstance(node, View):
             return self._viewed(node)
-        if isinstance(node, (Scalar, Position, Take)):
+        if isinstance(node, (Scalar, IndexAlong, Take)):
             node = self._copied(node)
         found = self.buffers.get(node)
         if found is None:

@@ -85,7 +85,7 @@ class Scalar(Node):
 
 
 @dataclass(eq=False)
-class Position(Node):
+class IndexAlong(Node):
     """The index along one dimension."""
 
     dim: int

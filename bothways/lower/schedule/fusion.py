@@ -16,11 +16,11 @@ from bothways.lower.ir.prims import (
     Buffer,
     Expand,
     Extern,
+    IndexAlong,
     Join,
     Map,
     Memory,
     Node,
-    Position,
     Reduce,
     Scalar,
     Take,
@@ -402,13 +402,13 @@ def _is_cheap(node: Map, inlined: set[Node]) -> bool:
                 large += arg.numel == node.numel and 0 not in arg.strides
             elif isinstance(arg, Map) and arg in inlined:
                 pending.append(arg)
-            elif not isinstance(arg, (Scalar, Position)):
+            elif not isinstance(arg, (Scalar, IndexAlong)):
                 return False
     return large <= 1
 
 
 def _costs_nothing(node: Map) -> bool:
     return all(
-        isinstance(arg, (Scalar, Position)) or (isinstance(arg, View) and isinstance(arg.arg, (Scalar, Position)))
+        isinstance(arg, (Scalar, IndexAlong)) or (isinstance(arg, View) and isinstance(arg.arg, (Scalar, IndexAlong)))
         for arg in node.args
     )

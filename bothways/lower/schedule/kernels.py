@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bothways.lower.ir.domain import Mapping, downward
-from bothways.lower.ir.prims import EXPENSIVE, Buffer, Map, Memory, Node, Position, Reduce, Scalar, Take, View
+from bothways.lower.ir.prims import EXPENSIVE, Buffer, IndexAlong, Map, Memory, Node, Reduce, Scalar, Take, View
 from bothways.lower.ir.sizes import Size
 from bothways.lower.schedule.fusion import Fusion, Group
 from bothways.lower.schedule.loops import Access, Loop, Nest, choose
@@ -122,7 +122,7 @@ class KernelScheduler:
                     visit(node.arg, downward(node, mapping, self.group.domain))
                 case Buffer():
                     accesses.append(Access(self.group.domain.strides(mapping, node.strides), 0))
-                case Position():
+                case IndexAlong():
                     separate.update(self.group.domain.resolved(mapping[node.dim] or ()))
                 case Take():
                     visit(node.index, mapping)
@@ -288,7 +288,7 @@ class KernelScheduler:
         match node:
             case Buffer():
                 return self._let(scope, node, Load(self._element(node, mapping), node.dtype))
-            case Position():
+            case IndexAlong():
                 return self._count(mapping[node.dim] or ())
             case Take():
                 return self._let(scope, node, self._taken(node, mapping, scope))

@@ -19,6 +19,10 @@ class Routine:
     memories: tuple[Memory, ...]
     area: Area
 
+    @property
+    def is_parallel(self) -> bool:
+        return any(kernel.is_parallel for kernel in self.kernels)
+
     def __str__(self) -> str:
         return "\n\n".join([f"routine {self.name}", *map(str, self.kernels)])
 
@@ -30,10 +34,6 @@ class Scheduled:
     runs: list[Run]
     plan: Plan
     routines: dict[int, Routine]
-
-    @property
-    def is_parallel(self) -> bool:
-        return any(kernel.is_parallel for routine in self.routines.values() for kernel in routine.kernels)
 
 
 def schedule(lowered: Lowered) -> Scheduled:

@@ -29,6 +29,7 @@ class Lowered:
     constants: dict[Memory, torch.Tensor]
     steps: list[Step]
     outputs: list[Buffer | None]
+    device: torch.device  # where its tensors are
     sizes: SizeNames | None = None  # of the symbols that are inputs before the tensors
     symbols: tuple[str, ...] = ()
     operations: int = 0  # of the graph
@@ -58,6 +59,6 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
         elif isinstance(unit, Group):
             steps.append(KernelScheduler(unit, fusion, builder.buffers).kernel())
     return Lowered(
-        lowering.inputs, lowering.constants, steps, outputs, lowering.sizes, tuple(lowering.symbols),
+        lowering.inputs, lowering.constants, steps, outputs, builder.device, lowering.sizes, tuple(lowering.symbols),
         operations_in(graph),
     )

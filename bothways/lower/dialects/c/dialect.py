@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bothways.building.build import Source, build, library_key, load, working_tools
+from bothways.building.build import CSource, build, library_key, load, working_tools
 from bothways.building.declarations import prelude
 from bothways.building.loading import Library
 from bothways.building.toolchain import toolchain
@@ -24,8 +24,9 @@ Functions = dict[str, Callable[..., Any]]
 class SpelledInC:
     """The C of a program."""
 
-    source: Source
+    source: CSource
     sizes: dict[str, tuple[str, ...]]
+    uses_threads: bool
 
     @property
     def text(self) -> str:
@@ -41,13 +42,13 @@ class SpelledInC:
 class C:
     """Spells kernels in C."""
 
-    name, suffix = "C", ".c"
+    name, suffix, device = "C", ".c", "cpu"
 
     def tools(self, cache: Cache) -> str:
         return working_tools(cache).fingerprint
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInC:
-        return SpelledInC(*spell(routines, names))
+        return SpelledInC(*spell(routines, names), any(routine.is_parallel for routine in routines))
 
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         library = load(key, cache)

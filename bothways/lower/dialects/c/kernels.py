@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bothways.building.build import Function, Source
+from bothways.building.build import CSource, Function
 from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
@@ -54,7 +54,7 @@ def _write(writer: KernelWriter, body: Block, kernel: Kernel) -> None:
         writer.pointwise(body, kernel.body)
 
 
-def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[Source, dict[str, tuple[str, ...]]]:
+def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[CSource, dict[str, tuple[str, ...]]]:
     """The C of a program, and the names of the numbers that each routine takes besides its memories."""
     texts = {kernel: spell_kernel(kernel, names) for routine in routines for kernel in routine.kernels}
     functions: dict[tuple[str, str], str] = {}  # kernels of the same text are one function
@@ -72,7 +72,7 @@ def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[Source,
         calls = [(functions[text.head, text.body], kernel, text) for kernel, text in own]
         entry, sizes[routine.name] = _entry(routine, calls, names)
         entries.append(entry)
-    return Source(tuple(kernels), tuple(entries), HELPERS), sizes
+    return CSource(tuple(kernels), tuple(entries), HELPERS), sizes
 
 
 def _entry(

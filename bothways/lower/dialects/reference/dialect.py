@@ -30,6 +30,7 @@ class SpelledInPython:
 
     text: str
     sizes: dict[str, tuple[str, ...]]
+    uses_threads = False
 
     def functions(self, kinds: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
         namespace = dict(NAMES)
@@ -43,7 +44,7 @@ class SpelledInPython:
 class Reference:
     """Spells kernels as plain Python loops."""
 
-    name, suffix = "reference", ".kernels.py"
+    name, suffix, device = "reference", ".kernels.py", "cpu"
 
     def tools(self, cache: Cache) -> str | None:
         return None
