@@ -104,9 +104,18 @@ def run_0(primals_0, add):
 def test_the_tree_says_whether_threads_are_worth_it(size, parallel):
     x = torch.randn(size)
     [kernel] = kernels_of(lambda x: x + 1, x)
-    assert kernel.is_parallel == parallel and (", parallel where" in str(kernel)) == parallel
+    assert kernel.is_parallel == parallel and (", parallel:" in str(kernel)) == parallel
     program = program_of(lambda x: x + 1, x, dialect=C())
     assert ("get_num_threads()" in program.source) == ("omp parallel" in program.kernels.text) == parallel
+
+
+def test_kernels_of_the_reference_dialect_run_from_a_file():
+    x = torch.randn(3, 8)
+    text = program_of(lambda x: (x * 2).sum(0) + 1, x).kernels.text
+    namespace, result = {}, torch.empty(8)
+    exec(Reference().whole(text), namespace)
+    namespace["run_0"](x, result)
+    torch.testing.assert_close(result, (x * 2).sum(0) + 1)
 
 
 # Dialects --------------------------------------------------------------------------------------------------

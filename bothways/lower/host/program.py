@@ -19,7 +19,7 @@ from bothways.lower.host.recall import recall
 from bothways.lower.host.text import Text, store
 from bothways.lower.host.wrapper import Entry, PythonWriter
 from bothways.lower.ir.prims import Extern
-from bothways.lower.ir.sizes import is_double
+from bothways.lower.ir.sizes import has_fraction
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, lower
 
@@ -128,5 +128,5 @@ def _entry(routine: Routine, kernels: Spelled) -> Entry:
 
 def _kinds(routine: Routine, kernels: Spelled) -> str:
     """A letter for each argument of a routine."""
-    numbers = (FRACTION if is_double(name) else NUMBER for name in kernels.sizes[routine.name])
+    numbers = (FRACTION if has_fraction(name) else NUMBER for name in kernels.sizes[routine.name])
     return POINTER * (len(routine.memories) + bool(routine.area.size)) + "".join(numbers)

@@ -264,7 +264,7 @@ def _real(number: Any) -> Any:
     return number if isinstance(number, (int, float)) else None
 
 
-def is_double(name: str) -> bool:
+def has_fraction(name: str) -> bool:
     """Whether a name is that of a number with a fraction."""
     return name[0] in "fv"
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways.lower.ir.prims import Memory
+from bothways.lower.ir.sizes import Size
 from bothways.lower.schedule.loops import Loop
 
 # Expressions -------------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class Threads:
     least: int
 
     def __str__(self) -> str:
-        return f", parallel where {self.work} >= {self.least}"
+        return f", parallel where {self.work} >= {self.least}" if isinstance(self.work, Size) else ", parallel"
 
 
 Inner = Let | Store | Keep | Accumulate

@@ -11,7 +11,7 @@ from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
 from bothways.lower.dialects.c.operators import IN_MEMORY
 from bothways.lower.dialects.c.prelude import HELPERS
-from bothways.lower.ir.sizes import SizeNames, is_double
+from bothways.lower.ir.sizes import SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Rows, Sweep
 from bothways.source_text import in_comment
@@ -40,7 +40,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
         f"{'' if memory in kernel.written else 'const '}{IN_MEMORY[memory.dtype]} *{writer.pointers[memory]}"
         for memory in kernel.memories
     )
-    head += "".join(f", {'double' if is_double(name) else 'int64_t'} {name}" for name in sizes)
+    head += "".join(f", {'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes)
     return KernelText(head, "\n".join(body.lines), sizes)
 
 
@@ -89,7 +89,7 @@ def _entry(
     sizes = tuple(dict.fromkeys([*written, *(name for _, _, text in calls for name in text.sizes)]))
     taken = ["char *area = given[{}].pointer;"] if area.size else []
     for name in sizes:
-        kind, member = ("double", "fraction") if is_double(name) else ("int64_t", "number")
+        kind, member = ("double", "fraction") if has_fraction(name) else ("int64_t", "number")
         taken.append(f"{kind} {name} = given[{{}}].{member};")
     lines = [f"    {line.format(index)}" for index, line in enumerate(taken, len(routine.memories))]
     for function, kernel, text in calls:
