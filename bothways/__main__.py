@@ -17,8 +17,8 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 
 from bothways.api.dropin import install
-from bothways.lower.cache import Cache
-from bothways.lower.cache import directory as cache_directory
+from bothways.cache.disk import Cache
+from bothways.cache.disk import directory as cache_directory
 
 USAGE = """\
 usage: python -m bothways script.py [arguments]

@@ -15,7 +15,7 @@ import torch
 from size_sweeping import KINDS
 from test_native_opinfo import SKIPPED, SWEEP, UNDEFINED, name_of
 
-from bothways.lower.lowerings import LOWERINGS
+from bothways.lower.ir.lowerings import LOWERINGS
 
 COUNTS = ("met", "left", "left_though_plain")
 

@@ -14,10 +14,11 @@ import torch.fx
 
 from bothways.grad.joint import trace_joint
 from bothways.grad.traced import IndependentResults, NotDifferentiable
-from bothways.lower import lowerings
-from bothways.lower.graph import lower
-from bothways.lower.prims import Extern
-from bothways.lower.program import Program
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.program import KernelProgram
+from bothways.lower.ir import lowerings
+from bothways.lower.ir.prims import Extern
+from bothways.lower.schedule.steps import lower
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 LOWERED = lowerings.LOWERINGS
@@ -164,10 +165,10 @@ def run_some(cases):
     return [Outcome(case, differences(case, own)) for case, own in zip(cases, results, strict=True)]
 
 
-def run_merged(cases):
+def run_merged(cases, dialect=None):
     """The results of each case, and its inputs afterwards."""
     inputs = [duplicate(tensor) for case in cases for tensor in case.given]
-    program = Program(lower(merged(cases), inputs))
+    program = KernelProgram(lower(merged(cases), inputs), dialect=dialect or C())
     torch.manual_seed(0)
     with torch.no_grad():
         results = iter(program.run(*inputs))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from bothways.grad.joint import trace_joint
-from bothways.lower.graph import lower
-from bothways.lower.lowerings import LOWERINGS
-from bothways.lower.program import Program
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.program import KernelProgram
+from bothways.lower.ir.lowerings import LOWERINGS
+from bothways.lower.schedule.steps import lower
 
 INF, NAN = math.inf, math.nan
 DTYPES = (
@@ -356,7 +357,7 @@ def kernels_run(calls, tensors):
     joint = trace_joint(lambda *given: [result for call in calls for result in call(*given)], tensors, False)
     lowered = lower(joint.recorder.module(tuple(joint.results), "Special"), tensors)
     with torch.no_grad():
-        results = list(Program(lowered).run(*tensors))
+        results = list(KernelProgram(lowered, dialect=C()).run(*tensors))
     return [results[output.index] for output in joint.outputs]
 
 

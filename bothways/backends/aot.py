@@ -31,7 +31,7 @@ from bothways.grad.sizes import Sizes, sizes_of
 from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.grad.unsized import mark_unsized
-from bothways.lower.aten_calls import function_of
+from bothways.lower.host.aten_calls import function_of
 from bothways.runtime import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint

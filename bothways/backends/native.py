@@ -14,10 +14,12 @@ import torch.fx
 from bothways import torch_compat
 from bothways.backends.aot import aot, run_and_forget, run_as_is, small_within
 from bothways.errors import KernelWarning, NoCompiler, warn_once
-from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
-from bothways.lower.memo import memo_of
+from bothways.lower import NotLowered, compile_graph
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.memo import memo_of
 from bothways.runtime import generated
 
+DIALECT = C()
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
 # called, too, and where gradients are wanted, our autograd node is Python and takes as long as three of PyTorch's own.
 SMALL = ((1 << 16, 1),)
@@ -31,7 +33,7 @@ def compile_kernels(
     reason = next(filter(None, map(_why_not, _tensors_of(graph, inputs))), "")
     if not reason:
         try:
-            return compile_graph(graph, inputs, name, takes_list=takes_list)
+            return compile_graph(graph, inputs, name, dialect=DIALECT, takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
         except KernelWarning:  # somebody wants warnings to be errors
@@ -61,8 +63,8 @@ def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torc
 
 def _why_not(tensor: torch.Tensor) -> str:
     """Why kernels could not read its memory; nothing if they could."""
-    if tensor.device.type != "cpu":
-        return f"kernels are for the CPU, and a tensor is on {tensor.device.type}"
+    if tensor.device.type != DIALECT.device:
+        return f"kernels are for the {DIALECT.device.upper()}, and a tensor is on {tensor.device.type}"
     if tensor.dtype.is_complex:  # these may be views that conjugate or negate, which strides do not show
         return "kernels do not compute with complex numbers"
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
@@ -72,7 +74,7 @@ def _why_not(tensor: torch.Tensor) -> str:
 native = aot(
     fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
     bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
-    remember=memo_of,
+    remember=partial(memo_of, dialect=DIALECT),
     turns_images=True,
     is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
 )

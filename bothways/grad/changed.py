@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from bothways import torch_compat
-from bothways.lower.call_library import apart
+from bothways.calls.call_library import apart
 
 
 def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:

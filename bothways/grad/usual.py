@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.calls.call_library import call_library
+from bothways.calls.guard_rows import Row, facts_of
 from bothways.config import config
-from bothways.lower.call_library import call_library
-from bothways.lower.guard_rows import Row, facts_of
 
 # What is asked of the interpreter, and what must be the answer.
 STATE = (

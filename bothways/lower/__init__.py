@@ -1,6 +1,6 @@
-"""From graphs of ATen operations to kernels: decompose, fuse, emit C, build, and the Python that calls them."""
+"""From graphs of ATen operations to kernels: decompose, fuse, schedule, spell, and the Python around them."""
 
-from bothways.lower.builder import NotLowered
-from bothways.lower.program import compile_graph
+from bothways.lower.host.program import compile_graph
+from bothways.lower.ir.builder import NotLowered
 
 __all__ = ["NotLowered", "compile_graph"]

@@ -1,7 +1,7 @@
 """Stamps: what a program took from definitions, as it was, to be asked again at every call.
 
 People replace functions of libraries, methods of their classes and the code of functions: in tests, profilers and
-quantizers. A stamp remembers the objects; Python compares them one by one, and C (``lower/guard_source.py``) only when
+quantizers. A stamp remembers the objects; Python compares them one by one, and C (``calls/guard_source.py``) only when
 the dictionary that holds them says by its version that something in it is another one.
 """
 

@@ -81,10 +81,19 @@ def is_plain_overload(target: Any) -> bool:
     return type(target) is torch._ops.OpOverload
 
 
+_overloads: dict[int, Any] = {}  # by the id of the function that was given for each; overloads live as long as Python
+
+
 def function_of_overload(target: Any) -> Callable[..., Any]:
     """What an overload calls, in C++, with the arguments it is given."""
     function: Callable[..., Any] = target._op
+    _overloads[id(function)] = target
     return function
+
+
+def overload_of(function: Any) -> Any | None:
+    """The overload whose function this is."""
+    return _overloads.get(id(function))
 
 
 def tensor_places(target: Any) -> tuple[int, ...]:

@@ -15,9 +15,10 @@ import torch.fx
 import bothways
 from bothways import trace
 from bothways.backends.aot import run_and_forget
-from bothways.lower.graph import lower
-from bothways.lower.names import GraphNames
-from bothways.lower.program import Program
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.program import KernelProgram
+from bothways.lower.ir.names import GraphNames
+from bothways.lower.schedule.steps import lower
 from bothways.source_text import identifier, in_comment, is_plain_name, printable, words_in
 from bothways.testing import same
 
@@ -77,7 +78,7 @@ def test_inputs_and_values_of_a_graph_may_be_called_anything(takes_list):
             break
         for node, name in zip(graph.graph.nodes, chosen, strict=False):
             node.name = name
-        program = Program(lower(graph, [x, y]), takes_list=takes_list)
+        program = KernelProgram(lower(graph, [x, y]), dialect=C(), takes_list=takes_list)
         for _ in range(2):  # the first call is another function
             found = program.run([x, y]) if takes_list else program.run(x, y)
             for one, other in zip(found, plain(x, y), strict=True):

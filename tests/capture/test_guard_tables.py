@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import bothways
-from bothways.lower.call_library import call_library
+from bothways.calls.call_library import call_library
 from bothways.runtime.compiled import failing_check
 from bothways.testing import CompileCounter, same
 

@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bothways
-from bothways.lower.aten_calls import function_of
-from bothways.lower.entries import ALIKE_FUNCTIONS, ALIKE_METHODS, ROWS, asks_for_grad_mode, direct, entry, overload_of
-from bothways.lower.spelling import SCOPE, spelled
+from bothways import torch_compat
+from bothways.cache.spelling import SCOPE, spelled
+from bothways.lower.host.aten_calls import function_of
+from bothways.lower.host.entries import ALIKE_FUNCTIONS, ALIKE_METHODS, ROWS, asks_for_grad_mode, direct, entry
 from bothways.testing import same
 
 aten = torch.ops.aten
@@ -63,7 +64,7 @@ def memory(value):
 def check(target, args, kwargs):
     """Whether there is an entry for these arguments; it must do what the overload does."""
     function = entry(target, args, kwargs, is_tensor)
-    if overload_of(function) is target:
+    if torch_compat.overload_of(function) is target:
         return False
     with Recorder() as expected:
         torch.manual_seed(0)
@@ -165,7 +166,7 @@ def test_an_entry_does_what_the_overload_does(number):
 @pytest.mark.parametrize("target, args, kwargs", WITHOUT_ENTRY)
 def test_what_no_binding_means_is_called_by_its_overload(target, args, kwargs):
     function = entry(target, args, kwargs, is_tensor)
-    assert overload_of(function) is target and function is direct(target)
+    assert torch_compat.overload_of(function) is target and function is direct(target)
     assert same(function(*args, **kwargs), target(*args, **kwargs))
 
 

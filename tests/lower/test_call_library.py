@@ -15,8 +15,8 @@ import torch
 
 import bothways
 from bothways import torch_compat
-from bothways.lower.call_library import call_library, entry
-from bothways.lower.guard_rows import Address, Row, facts_of
+from bothways.calls.call_library import call_library, entry
+from bothways.calls.guard_rows import Address, Row, facts_of
 
 LIBRARY = call_library()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="no C compiler")
@@ -346,7 +346,7 @@ def entered(kinds, given):
 @pytest.mark.parametrize("library", ["C", "ctypes"])
 def test_kernels_are_given_memory_and_numbers(library, monkeypatch):
     if library == "ctypes":
-        monkeypatch.setattr("bothways.lower.call_library.call_library", lambda: None)
+        monkeypatch.setattr("bothways.calls.call_library.call_library", lambda: None)
     x = torch.zeros(4, 4)
     values = [x, x[1:, 2:], torch.nn.Parameter(x), x.as_subclass(Subclass), 7, -1, 0.5, -1.0]
     given = []
@@ -385,7 +385,7 @@ def test_what_has_no_memory_raises_as_it_does_in_python():
 
 PROGRAM = """
 import torch, bothways
-from bothways.lower.call_library import call_library, entry
+from bothways.calls.call_library import call_library, entry
 
 module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 compiled = bothways.compile(lambda x: module(x), backend="eager")

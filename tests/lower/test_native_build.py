@@ -10,11 +10,12 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building import toolchain
+from bothways.building.build import CSource, Function, build
+from bothways.building.declarations import FUNCTIONS, prelude
 from bothways.errors import BuildFailed, KernelWarning, NoCompiler, warn_once
-from bothways.lower import build as building
-from bothways.lower import toolchain
-from bothways.lower.build import Function, Source, build
-from bothways.lower.prelude import FUNCTIONS, HELPERS, prelude
+from bothways.lower.dialects.c.prelude import HELPERS
 from bothways.testing import same
 
 
@@ -49,7 +50,7 @@ def recorded(tmp_path, monkeypatch):
 
 
 def returning(expression, parameter="int x"):
-    return Source((), (f"int answer({parameter}) {{ return {expression}; }}\n",))
+    return CSource((), (f"int answer({parameter}) {{ return {expression}; }}\n",))
 
 
 def test_the_cache_and_the_compiler_are_looked_up_once_for_a_library(monkeypatch):
@@ -83,26 +84,28 @@ def test_cc_may_hold_arguments(monkeypatch):
 
 
 def test_nan_infinity_and_signed_zeros_mean_what_they_mean():
-    source = Source((), ("int kinds(double x) { return (x != x) + 2 * (x - x != 0) + 4 * (1 / (x + 0.0) < 0); }\n",))
+    source = CSource((), ("int kinds(double x) { return (x != x) + 2 * (x - x != 0) + 4 * (1 / (x + 0.0) < 0); }\n",))
     kinds = build(source).kinds
     kinds.argtypes = [ctypes.c_double]
     values = [1.0, float("nan"), float("inf"), -0.0]
     assert [kinds(value) for value in values] == [0, 3, 2, 0]
-    negative_zero = build(Source((), ("int sign(double x) { return 1 / (x * 1.0) < 0; }\n",))).sign
+    negative_zero = build(CSource((), ("int sign(double x) { return 1 / (x * 1.0) < 0; }\n",))).sign
     negative_zero.argtypes = [ctypes.c_double]
     assert [negative_zero(0.0), negative_zero(-0.0)] == [0, 1]
 
 
 def test_every_helper_and_function_compiles_and_comes_with_what_it_uses():
     names = [*HELPERS, *FUNCTIONS]
-    source = Source((), ("const void *addresses[] = {" + ", ".join(FUNCTIONS) + "};\n// " + " ".join(names) + "\n",))
+    text = "const void *addresses[] = {" + ", ".join(FUNCTIONS) + "};\n// " + " ".join(names) + "\n"
+    source = CSource((), (text,), HELPERS)
     ctypes.c_void_p.in_dll(build(source), "addresses")
 
 
 def test_only_what_is_named_is_written():
-    text = prelude("float y = round_bfloat16(expf(x));", {"expf", "sinf"}.intersection)
+    text = prelude("float y = round_bfloat16(expf(x));", {"expf", "sinf"}.intersection, HELPERS)
     assert "#pragma omp declare simd notinbranch\nfloat expf(float);" in text
-    assert "simd notinbranch\nfloat expf" in prelude("logaddexp_float(a, b)", {"expf"}.intersection)  # by a helper
+    by_a_helper = prelude("logaddexp_float(a, b)", {"expf"}.intersection, HELPERS)
+    assert "simd notinbranch\nfloat expf" in by_a_helper
     assert "sinf" not in text and "max_float" not in text and "#include" not in text
     assert text.index("float_of(uint32_t") < text.index("round_bfloat16(float")  # used by the one that is named
     assert "declare simd" not in prelude("float y = expf(x);", set().intersection)
@@ -114,7 +117,7 @@ def test_many_kernels_are_compiled_side_by_side_and_linked_once(recorded, monkey
     padding = "// and so on\n" * (building.UNIT // 13)
     kernels = [Function("", f"void kernel_{n}(int *x)", f"*x += {10**n};\n{padding}") for n in range(5)]
     run = "void run(int *x) { " + " ".join(f"kernel_{n}(x);" for n in range(5)) + " }\n"
-    source = Source(tuple(kernels), (run,))
+    source = CSource(tuple(kernels), (run,))
     library, number = build(source), ctypes.c_int(0)
     library.run(ctypes.byref(number))
     assert number.value == 11111
@@ -124,7 +127,7 @@ def test_many_kernels_are_compiled_side_by_side_and_linked_once(recorded, monkey
 
 def test_small_graphs_are_one_file():
     kernels = tuple(Function("", f"void kernel_{n}(int *x)", "*x = 0;") for n in range(50))
-    assert len(Source(kernels, ()).units(8)) == 1
+    assert len(CSource(kernels, ()).units(8)) == 1
 
 
 def test_a_source_that_does_not_compile_says_what_the_compiler_said():
@@ -134,7 +137,7 @@ def test_a_source_that_does_not_compile_says_what_the_compiler_said():
 
 # Threads ---------------------------------------------------------------------------------------------------
 
-THREADS = Source((), ("int omp_get_max_threads(void);\nint threads(void) { return omp_get_max_threads(); }\n",))
+THREADS = CSource((), ("int omp_get_max_threads(void);\nint threads(void) { return omp_get_max_threads(); }\n",))
 
 
 @pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="this PyTorch was built without OpenMP")
@@ -166,7 +169,7 @@ def test_the_runtime_pytorch_brought_is_linked_whatever_it_is_called(tmp_path, m
 def test_a_compiler_without_openmp_is_used_without_it(recorded):
     calls = recorded('case " $* " in *" -fopenmp "*) echo no OpenMP here >&2; exit 1;; esac')
     loop = "#pragma omp parallel for reduction(+ : sum)\nfor (int i = 0; i < x; ++i) sum += i;\n"
-    sums = Source((), (f"int sums(int x) {{\nint sum = 0;\n{loop}return sum;\n}}\n",))
+    sums = CSource((), (f"int sums(int x) {{\nint sum = 0;\n{loop}return sum;\n}}\n",))
     with pytest.warns(KernelWarning, match="one thread"):
         assert build(sums).sums(5) == 10
     before = len(calls())
@@ -179,7 +182,7 @@ def test_a_compiler_without_openmp_is_used_without_it(recorded):
 def test_a_compiler_without_vector_math_is_used_without_it(recorded):
     recorded('case " $* " in *" -lmvec "*) exit 1;; esac')
     loop = "#pragma omp simd\nfor (int i = 0; i < 64; ++i) x[i] = expf(x[i]);\n"
-    source = Source((), (f"void exps(float *x) {{\n{loop}}}\n",))
+    source = CSource((), (f"void exps(float *x) {{\n{loop}}}\n",))
     x = torch.randn(64)
     expected = x.exp()
     build(source).exps(ctypes.c_void_p(x.data_ptr()))

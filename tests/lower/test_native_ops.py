@@ -14,8 +14,9 @@ from native_checking import cases_of, run_cases, unlowered, with_tensors_first
 
 import bothways
 from bothways.backends.native import native
-from bothways.lower.graph import lower
-from bothways.lower.program import Program
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.program import KernelProgram
+from bothways.lower.schedule.steps import lower
 
 INF, NAN = math.inf, math.nan
 
@@ -50,7 +51,7 @@ def check_all(*calls):
 def compiled(function, *args):
     call, inputs = with_tensors_first(function, args)
     [case] = cases_of("compiled", call, inputs)
-    return Program(lower(case.graph, case.given)).run, case
+    return KernelProgram(lower(case.graph, case.given), dialect=C()).run, case
 
 
 # Layouts --------------------------------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ import bothways
 from bothways import trace
 from bothways.backends.native import native
 from bothways.errors import KernelWarning
-from bothways.lower.graph import lower
-from bothways.lower.program import Program
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.host.program import KernelProgram
+from bothways.lower.schedule.steps import lower
 
 
 def lowered(function, *args, **settings):
     """The program of a function of tensors that returns a tuple, for these arguments."""
     graph = trace(function)(*args)
-    return Program(lower(graph, list(args)), **settings)
+    return KernelProgram(lower(graph, list(args)), dialect=C(), **settings)
 
 
 def compare(function, *args):
@@ -30,7 +31,7 @@ def compare(function, *args):
 
 
 def kernels(program):
-    return re.findall(r"^(?:static )?void kernel_\w+\(", program.c_source, re.MULTILINE)
+    return re.findall(r"^(?:static )?void kernel_\w+\(", program.kernels.text, re.MULTILINE)
 
 
 class Block(torch.nn.Module):
@@ -150,7 +151,7 @@ def test_kernels_of_like_layers_are_written_once():
 
 def test_what_is_computed_twice_is_computed_once_and_returned_as_two_tensors():
     program = compare(lambda x: (x.exp() + 1, x.exp() + 1), torch.randn(4))
-    assert program.c_source.count("expf(") == 1
+    assert program.kernels.text.count("expf(") == 1
     one, other = program.run(torch.randn(4))
     assert one.data_ptr() != other.data_ptr()
 
@@ -226,7 +227,7 @@ def test_results_of_aten_with_other_strides_than_foretold_are_laid_out_again():
             value = node.meta["val"]
             node.meta["val"] = value.contiguous(memory_format=torch.channels_last)
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    program = Program(lower(graph, [x, w]))
+    program = KernelProgram(lower(graph, [x, w]), dialect=C())
     for _ in range(3):
         torch.testing.assert_close(program.run(x, w)[0], F.conv2d(x, w) + 1)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from special_values import DTYPES, NOT_TRIED, calls_of, differences, inputs_of, kernels_run, name_of, numbers, tried
 
 import bothways
-from bothways.lower.lowerings import LOWERINGS
+from bothways.lower.ir.lowerings import LOWERINGS
 
 QUICK = [target for target in LOWERINGS if not name_of(target).startswith("_foreach")]
 

@@ -5,8 +5,8 @@ import torch
 
 import bothways
 from bothways.backends.aot import aot
-from bothways.lower.aten_calls import function_of
-from bothways.lower.needless_views import drop_needless_views
+from bothways.lower.host.aten_calls import function_of
+from bothways.lower.host.needless_views import drop_needless_views
 from bothways.testing import same
 
 X, W, BIAS = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import bothways
+from bothways.building import build as building
+from bothways.cache.disk import CHECKSUMS, checksums, is_key
 from bothways.errors import KernelWarning, warn_once
-from bothways.lower import build as building
-from bothways.lower import program as programming
-from bothways.lower.cache import CHECKSUMS, checksums, is_key
-from bothways.lower.text import FACTS, PYTHON
+from bothways.lower.host import program as programming
+from bothways.lower.host.text import FACTS, PYTHON
 from bothways.testing import same
 
 differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
@@ -274,8 +274,9 @@ def test_a_folder_for_people_that_cannot_be_written_is_one_warning(kind, tmp_pat
 
 
 def test_names_that_are_no_text_are_written_for_people(tmp_path, monkeypatch):
-    from bothways.lower.dump import dump
+    from bothways.lower.dialects.c.dialect import C
+    from bothways.lower.host.dump import dump
 
     monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / "caf\udce9"))
-    dump("forward", "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n", {})
+    dump("forward", "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n", {}, C())
     assert len(list((tmp_path / "caf\udce9").iterdir())) == 2

@@ -13,16 +13,16 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building.build import CSource, build
+from bothways.cache import trust
+from bothways.cache.disk import CHECKSUMS, Cache, checksums, is_key, open_cache, whole_files
+from bothways.cache.trust import Untrusted, own_folder, read_own_files, safe_folder
 from bothways.errors import KernelWarning, warn_once
-from bothways.lower import build as building
-from bothways.lower import trust
-from bothways.lower.build import Source, build
-from bothways.lower.cache import CHECKSUMS, Cache, checksums, is_key, open_cache, whole_files
-from bothways.lower.trust import Untrusted, own_folder, read_own_files, safe_folder
 from bothways.testing import same
 
-TWICE = Source((), ("int twice(int x) { return 2 * x; }\n",))
-PLANTED = Source((), ("int twice(int x) { return 666; }\n",))
+TWICE = CSource((), ("int twice(int x) { return 2 * x; }\n",))
+PLANTED = CSource((), ("int twice(int x) { return 666; }\n",))
 SOMEBODY = 12345
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -281,7 +281,7 @@ def test_a_file_in_the_place_of_an_entry_is_removed(place):
 
 def test_an_entry_under_another_name_is_not_loaded(place):
     entry = plant(place / "cache")
-    other = Source((), ("int twice(int x) { return x + x; }\n",))
+    other = CSource((), ("int twice(int x) { return x + x; }\n",))
     key = building.library_key(other, building.toolchain())
     shutil.copytree(entry, place / "cache" / key)
     forget()

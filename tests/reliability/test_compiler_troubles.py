@@ -18,11 +18,11 @@ import torch
 
 import bothways
 from bothways.backends.native import native
+from bothways.building import build as building
+from bothways.building import compiling, toolchain
+from bothways.building.build import CSource, build
 from bothways.config import config
 from bothways.errors import KernelWarning, NoCompiler, warn_once
-from bothways.lower import build as building
-from bothways.lower import compiling, toolchain
-from bothways.lower.build import Source, build
 from bothways.testing import same
 
 ROOT = Path(__file__).parent.parent.parent
@@ -192,7 +192,7 @@ def test_a_cc_that_is_no_command_is_one_warning(cc, monkeypatch):
     told = said_while(lambda: check(overflows, LARGEST), lambda: check(lambda x: x.sin() * 2, torch.randn(4)))
     assert len(told) == 1 and "there is no C compiler: CC=" in told[0] and "install gcc" in told[0]
     with pytest.raises(NoCompiler):
-        build(Source((), ("int x;\n",)))
+        build(CSource((), ("int x;\n",)))
 
 
 def test_a_compiler_under_a_name_that_is_no_text(tmp_path, monkeypatch):
@@ -331,7 +331,7 @@ def test_ctrl_c_ends_a_compiler_that_hangs(tmp_path, own_cache, compiler):
 SLOW_START = """
 import os, signal, subprocess, sys, time, threading
 from pathlib import Path
-from bothways.lower import compiling
+from bothways.building import compiling
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = subprocess._fork_exec
 

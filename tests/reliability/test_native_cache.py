@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from bothways.__main__ import main
+from bothways.building import build as building
+from bothways.building import toolchain
+from bothways.building.build import CSource, build
+from bothways.cache import disk as caching
+from bothways.cache.disk import Cache, directory
 from bothways.config import config
 from bothways.errors import KernelWarning
-from bothways.lower import build as building
-from bothways.lower import cache as caching
-from bothways.lower import toolchain
-from bothways.lower.build import Source, build
-from bothways.lower.cache import Cache, directory
 
 ROOT = Path(__file__).parent.parent.parent
-TWICE = Source((), ("int twice(int x) { return 2 * x; }\n",))
+TWICE = CSource((), ("int twice(int x) { return 2 * x; }\n",))
 
 
 FORKING = multiprocessing.get_context("fork")
@@ -124,7 +124,7 @@ def truncate(entry):
 
 
 def replace_by_other_code(entry):
-    building._compile(Source((), ("int twice(int x) { return 666; }\n",)), toolchain.toolchain(), entry)
+    building._compile(CSource((), ("int twice(int x) { return 666; }\n",)), toolchain.toolchain(), entry)
     for path in entry.glob("0.*"):
         path.unlink()
 

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import bothways
+from bothways.building import build as building
+from bothways.cache.disk import is_key
+from bothways.cache.spelling import SCOPE, NotSpelled, spelled
 from bothways.config import config
-from bothways.lower import build as building
-from bothways.lower import program as programming
-from bothways.lower.cache import is_key
-from bothways.lower.spelling import SCOPE, NotSpelled, spelled
-from bothways.lower.text import FACTS
+from bothways.lower.host import program as programming
+from bothways.lower.host.text import FACTS
 
 ROOT = Path(__file__).parent.parent.parent
 differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
@@ -382,7 +382,7 @@ PROGRAM = """
 import sys
 import torch
 import bothways
-from bothways.lower import program
+from bothways.lower.host import program
 bothways.config.kernels_for_small_graphs = True
 
 differentiate = sys.modules["bothways.grad.differentiate"]

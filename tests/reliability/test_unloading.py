@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import bothways
+from bothways.building import build as building
+from bothways.building.build import CSource, build
 from bothways.config import config
-from bothways.lower import build as building
-from bothways.lower.build import Source, build
-from bothways.lower.text import Text
+from bothways.lower.host.text import Text
 from bothways.testing import same
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own list of what is loaded")
@@ -103,10 +103,11 @@ def test_a_program_goes_without_the_garbage_collector():
 def program_of(graph, inputs):
     from native_checking import cases_of
 
-    from bothways.lower.program import compile_graph
+    from bothways.lower.dialects.c.dialect import C
+    from bothways.lower.host.program import compile_graph
 
     [case] = cases_of("program", lambda *values: [graph(*values)], inputs, grad=False)
-    return compile_graph(case.graph, case.given)
+    return compile_graph(case.graph, case.given, dialect=C())
 
 
 @linux
@@ -126,7 +127,7 @@ def test_reset_unloads_what_was_loaded():
 def test_a_library_takes_two_maps():
     gc.collect()
     before = kernels_mapped()
-    library = build(Source((), ("int twice(int x) { return 2 * x; }\n",)))
+    library = build(CSource((), ("int twice(int x) { return 2 * x; }\n",)))
     assert kernels_mapped() == before + 2
     del library
     assert kernels_mapped() == before
@@ -137,19 +138,19 @@ def test_only_where_threads_forget_a_library_it_is_unloaded(monkeypatch):
     tools = building.toolchain()
     runtimes = {"/lib/libgomp.so.1": True, "/lib/libgomp-a34b3233.so.1": True, "/lib/libomp.so": False}
     for runtime, unloads in runtimes.items():
-        monkeypatch.setattr("bothways.lower.toolchain.openmp_runtime", lambda runtime=runtime: runtime)
+        monkeypatch.setattr("bothways.building.toolchain.openmp_runtime", lambda runtime=runtime: runtime)
         assert dataclasses.replace(tools, threads=True).unloads is unloads
         assert dataclasses.replace(tools, threads=False).unloads is True
 
 
 def test_a_function_keeps_its_library():
-    twice = build(Source((), ("int twice(int x) { return 2 * x; }\n",))).twice
+    twice = build(CSource((), ("int twice(int x) { return 2 * x; }\n",))).twice
     gc.collect()
     assert twice(21) == 42
 
 
 def test_one_library_serves_all_who_want_it():
-    source = Source((), ("int twice(int x) { return 2 * x; }\n",))
+    source = CSource((), ("int twice(int x) { return 2 * x; }\n",))
     one, other = build(source), build(source)
     assert one is other
     del one
@@ -251,7 +252,7 @@ def test_a_traceback_of_the_first_call_shows_the_text_of_that_call():
     text = Text("halves", "def run(x):\n    # as ever\n    return 1 / x\n", "", {}, False, False)
     first = "def run(x):\n    result = 2 / x\n    settle()\n    return result\n"
     before = texts_kept()
-    run = text.function({}, None, first)
+    run = text.function({}, {}, first)
     assert shown(run) == "result = 2 / x"
     assert texts_kept() == before + 2
     assert (run(1), run(1)) == (2, 1)

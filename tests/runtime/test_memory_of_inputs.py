@@ -7,10 +7,10 @@ else, or memory that is not there. And memory that belongs to several tensors, w
 import numpy
 import pytest
 import torch
+from bothways.lower.call_library import call_library
 
 import bothways
 from bothways.grad import changed
-from bothways.lower.call_library import call_library
 from bothways.testing import difference, same
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from bothways.calls.call_library import call_library
 from bothways.capture.guards.guards import STAMPED, Guard
 from bothways.capture.guards.sources import Injected
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.program.render import RESERVED, GuardWriter
 from bothways.capture.writing.emit import FreeNames
 from bothways.config import config
-from bothways.lower.call_library import call_library
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.calls.call_library import CallLibrary
+from bothways.calls.guard_rows import Address, Row, TensorFacts
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity, distinct_template
 from bothways.capture.guards.sources import (
     Attr,
@@ -33,8 +35,6 @@ from bothways.capture.guards.sources import (
     WeakInjected,
 )
 from bothways.capture.values.code.attributes import HEAP_TYPE, MISSING, lookup
-from bothways.lower.call_library import CallLibrary
-from bothways.lower.guard_rows import Address, Row, TensorFacts
 
 # What a guard asks of one value -> the row that asks it, and which answer is expected.
 ASKS: dict[str, tuple[str, bool]] = {

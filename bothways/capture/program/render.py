@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
+from bothways.calls.call_library import call_library
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
@@ -24,7 +25,6 @@ from bothways.capture.values.tensors.random_numbers import outside
 from bothways.capture.writing.emit import Emitter, FreeNames
 from bothways.capture.writing.object_inputs import build_before
 from bothways.config import config
-from bothways.lower.call_library import call_library
 from bothways.runtime.kept_inputs import keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table

@@ -1,0 +1,1 @@
+"""What is kept on disk between processes: entries, who may be trusted with them, and how things are written down."""

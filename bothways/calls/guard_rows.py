@@ -1,0 +1,92 @@
+"""Tables of guards: rows, and how C reads them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+from bothways.calls.guard_source import FACTS, OPERATIONS
+
+_HEAD, _ROW = "4q", "4i3q"
+_NUMBER = {name: index for index, name in enumerate(OPERATIONS)}
+_FACT = {name: 1 << bit for bit, name in enumerate(FACTS)}
+
+
+@dataclass
+class TensorFacts:
+    """What is expected of a tensor; what is None is not asked."""
+
+    dtype: int | None = None
+    sizes: tuple[int, ...] | None = None
+    is_contiguous: bool | None = None
+    strides: tuple[int, ...] | None = None
+    device_type: int | None = None
+    device_index: int | None = None
+    has_plain_memory: bool | None = None
+
+    def numbers(self) -> list[int]:
+        """The facts as C reads them."""
+        place = self.device_type, self.device_index
+        asked = (self.dtype, self.sizes, self.is_contiguous, self.strides, *place, self.has_plain_memory)
+        facts = sum(bit for bit, fact in zip(_FACT.values(), asked, strict=True) if fact is not None)
+        sizes, strides = self.sizes or (), self.strides or ()
+        dimensions = max(len(sizes), len(strides))
+        kind = [self.dtype or 0, self.device_type or 0, self.device_index or 0]
+        return [facts, *kind, dimensions, *sizes, *[0] * (dimensions - len(sizes)), *strides]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an object is, which is kept alive for it."""
+
+    object: Any
+
+
+@dataclass
+class Row:
+    """One step of a table: an operation of ``guard_source``, on numbered slots; ``data`` is whatever else it needs."""
+
+    operation: str
+    start: int = 0  # the slot it looks at
+    to: int = 0  # the slot it fills
+    flag: bool = True
+    object: Any = None
+    other: Any = None
+    data: int | Address | Sequence[int] | TensorFacts = 0
+
+
+def facts_of(tensor: torch.Tensor) -> TensorFacts:
+    """Everything about a plain tensor that can be asked."""
+    device = tensor.device
+    return TensorFacts(
+        torch_compat.dtype_code(tensor.dtype), tuple(tensor.shape), None, tensor.stride(),
+        torch_compat.device_code(device.type), -1 if device.index is None else device.index,
+        torch_compat.has_plain_memory(tensor) or None,
+    )  # fmt: skip
+
+
+def packed(rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int]) -> tuple[bytes, tuple[Any, ...]]:
+    """A table as C reads it, and the objects it knows by their addresses."""
+    tail: list[int] = list(results)
+    begin = struct.calcsize(_HEAD) + len(rows) * struct.calcsize(_ROW)
+    parts = [struct.pack(_HEAD, len(rows), max(slots, 1), arguments, len(results))]
+    kept: list[Any] = []
+    for row in rows:
+        kept += [row.object, row.other]
+        data = row.data
+        if isinstance(data, Address):
+            kept.append(data.object)
+            data = id(data.object)
+        elif not isinstance(data, int):
+            numbers = data.numbers() if isinstance(data, TensorFacts) else data
+            data = begin + len(tail) * 8
+            tail += numbers
+        operands = id(row.object), id(row.other), data
+        parts.append(struct.pack(_ROW, _NUMBER[row.operation], row.to, row.start, row.flag, *operands))
+    parts.append(struct.pack(f"{len(tail)}q", *tail))
+    return b"".join(parts), tuple(kept)

@@ -1,0 +1,1 @@
+"""How kernels are spelled: each folder is one language. Nothing else in ``lower/`` knows of any of them."""

@@ -1,0 +1,1 @@
+"""Kernels in C, with vectors and threads by OpenMP."""

@@ -1,0 +1,62 @@
+"""The C dialect: kernels are compiled by the system's compiler, and entered through the library of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bothways.building.build import CSource, build, library_key, load, working_tools
+from bothways.building.declarations import prelude
+from bothways.building.loading import Library
+from bothways.building.toolchain import toolchain
+from bothways.cache.disk import Cache
+from bothways.calls.call_library import entry
+from bothways.lower.dialects.c.kernels import spell
+from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.ir.sizes import SizeNames
+from bothways.lower.schedule.routines import Routine
+
+Functions = dict[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class SpelledInC:
+    """The C of a program."""
+
+    source: CSource
+    sizes: dict[str, tuple[str, ...]]
+    uses_threads: bool
+
+    @property
+    def text(self) -> str:
+        return str(self.source)
+
+    def functions(self, kinds: Mapping[str, str]) -> Functions:
+        return _entered(build(self.source), kinds) if kinds else {}
+
+    def key(self, cache: Cache) -> str:
+        return library_key(self.source, working_tools(cache)) if self.source.entries else ""
+
+
+class C:
+    """Spells kernels in C."""
+
+    name, suffix, device = "C", ".c", "cpu"
+
+    def tools(self, cache: Cache) -> str:
+        return working_tools(cache).fingerprint
+
+    def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInC:
+        return SpelledInC(*spell(routines, names), any(routine.is_parallel for routine in routines))
+
+    def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
+        library = load(key, cache)
+        return None if library is None else _entered(library, kinds)
+
+    def whole(self, text: str) -> str:
+        return f"{prelude(text, toolchain().vectorized, HELPERS)}\n{text}"
+
+
+def _entered(library: Library, kinds: Mapping[str, str]) -> Functions:
+    return {name: entry(library.address(name), letters, library) for name, letters in kinds.items()}

@@ -1,0 +1,132 @@
+"""Puts a program together: routines of kernels in one dialect, and the Python that calls them and ATen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways.cache.disk import Cache, open_cache
+from bothways.cache.keys import program_key
+from bothways.cache.spelling import NotSpelled, spelled
+from bothways.calls.entry_source import FRACTION, NUMBER, POINTER
+from bothways.lower.host.dialect import Dialect, Spelled
+from bothways.lower.host.entries import asks_for_grad_mode
+from bothways.lower.host.recall import recall
+from bothways.lower.host.text import Text, store
+from bothways.lower.host.wrapper import Entry, PythonWriter
+from bothways.lower.ir.prims import Extern
+from bothways.lower.ir.sizes import has_fraction
+from bothways.lower.schedule.routines import Routine, schedule
+from bothways.lower.schedule.steps import Lowered, lower
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    name: str = "graph",
+    *,
+    dialect: Dialect,
+    takes_list: bool = False,
+) -> Callable[..., Any]:
+    """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
+
+    With ``takes_list`` it takes one list, which it empties, so that an input is freed when it was last read.
+    Its attribute ``key`` is what it can be recalled by.
+    """
+    cache = open_cache()
+    place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}", dialect)
+    run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph), dialect)
+    if run is None:
+        run = KernelProgram(lower(graph, inputs), name, dialect=dialect, takes_list=takes_list, place=place).run
+    run.key = None if place is None else place.key  # type: ignore[attr-defined]
+    return run
+
+
+def _count_of_outputs(graph: torch.fx.GraphModule) -> int:
+    [output] = graph.graph.find_nodes(op="output")
+    outputs = output.args[0]
+    return len(outputs) if isinstance(outputs, (tuple, list)) else 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program is kept: what it was made with, which cache, under which key."""
+
+    tools: str
+    cache: Cache
+    key: str
+
+
+def _place(
+    cache: Cache, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str, dialect: Dialect
+) -> Place | None:
+    if not all(isinstance(value, torch.Tensor) for value in inputs):
+        return None  # what the sizes stand for is known to this process alone
+    tools = dialect.tools(cache)
+    if tools is None:
+        return None
+    try:
+        return Place(tools, cache, program_key(graph, inputs, kind, tools))
+    except NotSpelled:
+        return None
+
+
+class KernelProgram:
+    """The generated code of one graph: ``source`` is the Python, ``kernels`` what it calls."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        name: str = "graph",
+        *,
+        dialect: Dialect,
+        takes_list: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        self._dialect = dialect
+        scheduled = schedule(lowered)
+        self.routines = tuple(scheduled.routines.values())
+        self.kernels = dialect.spell(self.routines, lowered.sizes)
+        entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}
+        writer = PythonWriter(lowered, scheduled.runs, scheduled.plan, entries)
+        writer.uses_threads = self.kernels.uses_threads
+        self.source = writer.write(takes_list=takes_list, checks_layout=False)
+        externs = [run for run in scheduled.runs if isinstance(run, Extern)]
+        first = writer.write(takes_list=takes_list, checks_layout=True) if externs else ""
+        kinds = {routine.name: _kinds(routine, self.kernels) for routine in self.routines}
+        self._text = Text(
+            name, self.source, self.kernels.text, kinds,
+            takes_list, any(asks_for_grad_mode(extern.target) for extern in externs),
+            lowered.operations, len(externs), len(lowered.steps) - len(externs),
+        )  # fmt: skip
+        self._names = dict(writer.namespace)
+        self._text.show(self._names, dialect)
+        functions = self.kernels.functions(kinds)
+        self.run = self._text.function(writer.namespace, functions, first, lambda: self._keep(place))
+        self._text.tell()
+        if not first:
+            self._keep(place)
+
+    def _keep(self, place: Place | None) -> None:
+        """Write the program down for other processes, unless its tools turned out to work otherwise."""
+        if place is None or self._dialect.tools(place.cache) != place.tools:
+            return
+        try:
+            names = {name: spelled(value) for name, value in self._names.items()}
+        except NotSpelled:
+            return
+        store(place.cache, place.key, self._text, names, self.kernels.key(place.cache), self._dialect)
+
+
+def _entry(routine: Routine, kernels: Spelled) -> Entry:
+    return routine.name, list(routine.memories), kernels.sizes[routine.name]
+
+
+def _kinds(routine: Routine, kernels: Spelled) -> str:
+    """A letter for each argument of a routine."""
+    numbers = (FRACTION if has_fraction(name) else NUMBER for name in kernels.sizes[routine.name])
+    return POINTER * (len(routine.memories) + bool(routine.area.size)) + "".join(numbers)

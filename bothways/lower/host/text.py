@@ -1,0 +1,117 @@
+"""A program as text, the function that it becomes, and its place in the cache on disk."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import linecache
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bothways.cache.disk import Cache
+from bothways.lower.host.dialect import Dialect, Functions
+from bothways.lower.host.dump import dump
+from bothways.lower.host.wrapper import as_laid_out
+from bothways.runtime.generated import keep, note
+from bothways.runtime.outcomes import Generated, Piece, Way
+
+PYTHON, KERNELS, FACTS = "program.py", "kernels", "facts.json"
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The Python and the kernels of one graph. ``name`` is for people.
+
+    ``functions`` are the routines that Python calls, with a letter for each of their arguments. The last three
+    are for people: how many operations the graph has, how many of them ATen runs, and in how many kernels the others.
+    """
+
+    name: str
+    python: str
+    kernel_text: str
+    functions: dict[str, str]
+    takes_list: bool
+    looks_at_grad_mode: bool
+    operations: int = 0
+    calls: int = 0
+    kernels: int = 0
+
+    def tell(self) -> None:
+        """Say how the graph runs."""
+        if self.kernels:
+            inside = max(self.operations - self.calls, 0)
+            note(Piece(self.name, Way.KERNELS, self.operations, inside, self.kernels))
+        else:
+            note(Piece(self.name, Way.ATEN, self.operations, reason="nothing in it is for kernels"))
+
+    def show(self, namespace: dict[str, Any], dialect: Dialect) -> None:
+        """Let people read it who asked for it."""
+        kernels = {dialect.name: self.kernel_text} if self.kernel_text else {}
+        keep(Generated(self.name, {**kernels, "Python": self.python}))
+        dump(self.name, self.kernel_text, self.python, namespace, dialect)
+
+    def function(
+        self,
+        namespace: dict[str, Any],
+        functions: Functions,
+        first: str = "",
+        settled: Callable[[], None] = lambda: None,
+    ) -> Callable[..., Any]:
+        """The function to call; ``functions`` are the routines by name.
+
+        ``first`` is the text of its first call, which looks whether ATen lays out its results as expected;
+        ``settled`` is called when it does.
+        """
+        namespace |= functions
+        label = f"<bothways native {self.name} {next(_numbers)}>"
+        run = _defined(self.python, label, namespace)
+        if first:
+            run = _checked_first(run, _defined(first, f"{label[:-1]} first>", namespace), namespace, settled)
+        made: Any = run
+        made.looks_at_grad_mode = self.looks_at_grad_mode
+        if self.takes_list:
+            made._boxed_call = True
+        return run
+
+
+def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:
+    """The function of a text, whose lines people see in tracebacks under its label."""
+    found: dict[str, Any] = {}
+    linecache.cache[label] = (len(source), None, source.splitlines(True), label)
+    exec(compile(source, label, "exec"), namespace, found)
+    run = found["run"]
+    # Whoever may still show a line of it, such as a traceback, holds its code.
+    weakref.finalize(run.__code__, linecache.cache.pop, label, None).atexit = False
+    return run
+
+
+def _checked_first(
+    run: Any, first: Any, namespace: dict[str, Any], settled: Callable[[], None]
+) -> Callable[..., Any]:
+    surprises: list[str] = []
+    code, function = run.__code__, weakref.ref(first)  # what is in the namespace must not hold the function
+
+    def settle() -> None:
+        namespace["settle"] = _nothing
+        checked = function()
+        if not surprises and checked is not None:
+            checked.__code__ = code
+            settled()
+
+    namespace.update(settle=settle, surprises=surprises, as_laid_out=as_laid_out)
+    checked: Callable[..., Any] = first
+    return checked
+
+
+def _nothing() -> None:
+    """What another thread calls that is in its first call as well."""
+
+
+def store(cache: Cache, key: str, text: Text, names: dict[str, str], library: str, dialect: Dialect) -> None:
+    """Keep a program: its texts, what its names stand for, and the key of its library."""
+    facts = asdict(text)
+    files = {PYTHON: facts.pop("python"), f"{KERNELS}{dialect.suffix}": facts.pop("kernel_text")}
+    cache.keep(key, {**files, FACTS: json.dumps({**facts, "names": names, "library": library}, indent=1)})

@@ -1,0 +1,268 @@
+"""Writes the Python around the kernels: allocate, call, hand over to ATen, return."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from bothways.lower.host.entries import entry
+from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
+from bothways.lower.ir.sizes import Fraction, Size
+from bothways.lower.schedule.memory import Plan, Run, memories_of
+from bothways.lower.schedule.steps import Lowered
+from bothways.source_text import identifier
+
+CPU = torch.device("cpu")
+
+
+def as_laid_out(
+    tensor: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
+) -> torch.Tensor:
+    """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted."""
+    if tensor.dtype is dtype and all(
+        size < 2 or one == other for size, one, other in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    ):
+        return tensor
+    surprises.append(f"{tensor.dtype} {tuple(tensor.stride())}")
+    return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
+
+
+def blank(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without memory, to make others like it: that takes half as long as to say what they are."""
+    with torch.inference_mode(False):
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
+        made.untyped_storage().resize_(0)
+    return made
+
+
+# The C function that runs kernels: its name, the memories and the sizes it takes.
+Entry = tuple[str, list[Memory], tuple[str, ...]]
+
+
+class PythonWriter:
+    """The text of one program, and the objects it refers to by name."""
+
+    def __init__(self, lowered: Lowered, runs: Sequence[Run], plan: Plan, entries: dict[int, Entry]):
+        self._lowered, self._runs, self._plan, self._entries = lowered, runs, plan, entries
+        self.uses_threads = False
+        self.namespace: dict[str, Any] = {
+            "empty": torch.empty,
+            "empty_like": torch.empty_like,
+            "empty_strided": torch.empty_strided,
+            "get_num_threads": torch.get_num_threads,
+        }
+        self._names: dict[int, str] = {}
+        self._viewed = {  # memory that results of ATen may be views of: it lives longer than its name
+            memory for run in runs if isinstance(run, Extern) and run.is_view for memory in memories_of(run)
+        }
+        self._made = self._made_by_runs()
+        self._shared = self._shared_views()
+        self._blanks: dict[tuple[Any, ...], str] = {}
+        for memory, tensor in lowered.constants.items():
+            self.namespace[memory.name] = tensor
+
+    def write(self, *, takes_list: bool, checks_layout: bool) -> str:
+        """The function ``run``, of the inputs or of a list of them that it empties."""
+        self._known_names = {*self.namespace, *self._lowered.symbols, *self._lowered_names()}
+        inputs = [*self._lowered.symbols, *(memory.name for memory in self._lowered.inputs)]
+        if takes_list:
+            lines = ["def run(inputs):"]
+            if inputs:
+                lines.append(f"    [{', '.join(inputs)}] = inputs")
+            lines.append("    inputs.clear()")
+        else:
+            lines = [f"def run({', '.join(inputs)}):"]
+        begin = len(lines)
+        if self.uses_threads:
+            lines.append("    get_num_threads()  # a new Python thread has PyTorch's number of threads from now on")
+        self._taken: dict[Memory, dict[str, str]] = {}  # the views that have a name: what they are, and which
+        free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that nobody needs any more, by what they are
+        last = self._last_uses(takes_list)
+        for number, run in enumerate(self._runs):
+            if isinstance(run, list):
+                lines += self._run_kernels(number, free)
+            else:
+                lines += self._call(run, checks_layout)
+            dead = [memory for memory, when in last.items() if when == number]
+            lines += self._let_go(dead, number, free)
+        outputs = "".join(f"{'None' if buffer is None else self.tensor(buffer)}, " for buffer in self._lowered.outputs)
+        if checks_layout:
+            lines.append("    settle()")
+        lines.append(f"    return ({outputs})")
+        if self._lowered.sizes is not None:
+            lines[begin:begin] = [f"    {line}" for line in self._lowered.sizes.definitions()]
+        return "\n".join(lines) + "\n"
+
+    def _lowered_names(self) -> Iterator[str]:
+        yield from (memory.name for run in self._runs for memory in memories_of(run))
+        yield from (memory.name for memory in self._lowered.inputs)
+
+    def _last_uses(self, takes_list: bool) -> dict[Memory, int]:
+        last = dict(self._plan.last)
+        if takes_list:
+            returned = {buffer.memory for buffer in self._lowered.outputs if buffer is not None}
+            for number, run in enumerate(self._runs):
+                for memory in memories_of(run):
+                    if memory in self._lowered.inputs and memory not in returned:
+                        last[memory] = number
+        return last
+
+    def _let_go(self, dead: list[Memory], number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
+        """Forget tensors; those of a kernel are first offered to the next one that needs the like."""
+        forgotten: list[str] = []
+        for memory in dead:
+            forgotten += self._taken.pop(memory, {}).values()
+            own = memory.producer is not None and not isinstance(memory.producer, Extern)
+            own = own and memory not in self._viewed
+            if own and self._last_made.get(_kind(memory), -1) > number:
+                free.setdefault(_kind(memory), []).append(memory)
+            else:
+                forgotten.append(memory.name)
+        return [f"    del {', '.join(forgotten)}"] if forgotten else []
+
+    def _shared_views(self) -> set[str]:
+        """The views that several calls of ATen take: one will do for them all."""
+        sources = [source for run in self._runs if isinstance(run, Extern) for source in run.sources()]
+        texts = Counter(self.tensor(source) for source in sources if isinstance(source, Buffer))
+        return {text for text, count in texts.items() if count > 1 and "." in text}
+
+    def _made_by_runs(self) -> dict[int, list[Memory]]:
+        """The tensors that have to be made before each run of kernels."""
+        known = {*self._lowered.inputs, *self._lowered.constants}
+        made: dict[int, list[Memory]] = {}
+        self._last_made: dict[tuple[Any, ...], int] = {}  # the last run that wants a new tensor of a kind
+        for number, run in enumerate(self._runs):
+            if number in self._entries:
+                made[number] = [memory for memory in self._entries[number][1] if memory not in known]
+                self._last_made.update({_kind(memory): number for memory in made[number]})
+            known.update(memories_of(run))
+        return made
+
+    def _run_kernels(self, number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
+        name, memories, sizes = self._entries[number]
+        lines = []
+        for memory in self._made[number]:
+            spare = free.get(_kind(memory))
+            if spare:
+                old = spare.pop().name
+                lines.append(f"    {memory.name} = {old}; del {old}")
+            else:
+                lines.append(f"    {memory.name} = {self._allocation(*_kind(memory))}")
+        given = [memory.name for memory in memories]
+        area = self._plan.areas[number]
+        if area.size:
+            lines.append(f"    area = {self._allocation((area.size,), (1,), torch.uint8)}")
+            given.append("area")
+        lines.append(f"    {name}({', '.join([*given, *sizes])})")
+        if area.size:
+            lines.append("    del area")
+        return lines
+
+    def _allocation(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
+        like = self._like(shape, strides, dtype)
+        if like:
+            return f"empty_like({like})"
+        kind = self._kind_of_tensor(dtype)
+        if strides == contiguous(shape):
+            return f"empty({shape}, {kind})"
+        return f"empty_strided({shape}, {strides}, {kind})"
+
+    def _like(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
+        """The name of a tensor that others are made like; nothing where sizes change, or elements share memory."""
+        if not all(type(number) is int for number in (*shape, *strides)):
+            return ""
+        key = shape, strides, dtype
+        if key not in self._blanks:
+            made = blank(*key)
+            is_dense = torch.empty_like(made).stride() == strides
+            self._blanks[key] = self.constant(made, f"like_{len(self._blanks)}") if is_dense else ""
+        return self._blanks[key]
+
+    def _kind_of_tensor(self, dtype: torch.dtype) -> str:
+        """Arguments that make memory where kernels write, whatever the caller's default device is."""
+        return f"dtype={self.constant(dtype)}, device={self.constant(self._lowered.device)}"
+
+    def _call(self, extern: Extern, checks_layout: bool) -> list[str]:
+        views = self._name_views(extern)
+        args = [self._argument(arg) for arg in extern.args]
+        args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
+        target = entry(extern.target, extern.args, extern.kwargs, _is_tensor)
+        call = f"{self.constant(target, str(extern.target))}({', '.join(args)})"
+        if not extern.results:
+            return [*views, f"    {call}"]
+        names = [memory.name if memory is not None else "_" for memory in extern.results]
+        lines = [*views, f"    {', '.join(names)}{',' if extern.is_tuple else ''} = {call}"]
+        if checks_layout:
+            for memory in filter(None, extern.results):
+                expected = f"{memory.strides}, {self.constant(memory.dtype)}"
+                lines.append(f"    {memory.name} = as_laid_out({memory.name}, {expected}, surprises)")
+        return lines
+
+    def _name_views(self, extern: Extern) -> list[str]:
+        """Give those views a name that later calls take as well."""
+        lines = []
+        for source in extern.sources():
+            if not isinstance(source, Buffer) or (text := self.tensor(source)) not in self._shared:
+                continue
+            taken = self._taken.setdefault(source.memory, {})
+            if text not in taken:
+                taken[text] = self._unused(f"{source.memory.name}_view")
+                lines.append(f"    {taken[text]} = {text}")
+        return lines
+
+    def _unused(self, name: str) -> str:
+        count = itertools.count(1)
+        found = name
+        while found in self._known_names:
+            found = f"{name}_{next(count)}"
+        self._known_names.add(found)
+        return found
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, Buffer):
+            text = self.tensor(value)
+            return self._taken.get(value.memory, {}).get(text, text)
+        if isinstance(value, (list, tuple)):
+            inside = ", ".join(self._argument(item) for item in value)
+            return f"[{inside}]"
+        if value is None or isinstance(value, (bool, int, str, Size, Fraction)):
+            return repr(value)
+        return self.constant(value)
+
+    def tensor(self, buffer: Buffer) -> str:
+        """A buffer as a tensor."""
+        memory = buffer.memory
+        if (buffer.shape, buffer.strides, buffer.offset) == (memory.shape, memory.strides, 0):
+            return memory.name
+        turned = (memory.shape[::-1], memory.strides[::-1], 0)
+        if len(memory.shape) == 2 and (buffer.shape, buffer.strides, buffer.offset) == turned:
+            return f"{memory.name}.mT"
+        if memory.producer is None or isinstance(memory.producer, Extern):
+            offset = f"{memory.name}.storage_offset() + {buffer.offset}"
+        else:
+            offset = str(buffer.offset)
+        return f"{memory.name}.as_strided({buffer.shape}, {buffer.strides}, {offset})"
+
+    def constant(self, value: Any, hint: str = "") -> str:
+        """A name for an object that has no literal."""
+        name = self._names.get(id(value))
+        if name is None:
+            hint = getattr(value, "__name__", None) or hint or str(value)
+            name = f"at_{identifier(str(hint).removeprefix('torch.'))[:40]}"
+            while name in self.namespace:
+                name += "_"
+            self._names[id(value)] = name
+            self.namespace[name] = value
+        return name
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Buffer)
+
+
+def _kind(memory: Memory) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    return memory.shape, memory.strides, memory.dtype

@@ -1,0 +1,366 @@
+"""Builds primitive nodes: what lowerings are written in.
+
+A lowering gets Nodes and Python numbers and gives Nodes. Shapes are broadcast and dtypes converted here, views of
+memory become other strides, and a computed node that has to be in memory gets a buffer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bothways.lower.ir.domain import can_regroup
+from bothways.lower.ir.names import GraphNames
+from bothways.lower.ir.prims import (
+    Buffer,
+    Expand,
+    Extern,
+    IndexAlong,
+    Join,
+    Map,
+    Memory,
+    Node,
+    Permute,
+    Reduce,
+    Reshape,
+    Scalar,
+    Shape,
+    Take,
+    View,
+    contiguous,
+    is_dense,
+)
+from bothways.lower.ir.shapes import broadcast, normal_dim, reshaped_strides
+from bothways.lower.ir.sizes import Fraction, NotLowered, Size, is_fake
+
+__all__ = ["Builder", "NotLowered", "Operand"]
+
+Operand = Node | int | float | bool | Size | Fraction
+
+HALVES = (torch.bfloat16, torch.float16)
+# Half precision is computed in float inside one operation, as ATen does, and rounded where the operation ends: another
+# one reads what eager would have stored. These give a number of that precision whenever they get such numbers, so
+# there is nothing to round; whatever is not named here is rounded.
+KEEP_PRECISION = frozenset(
+    "copy constant where neg abs relu sign maximum minimum fmax fmin clamp_min clamp_max floor ceil trunc rint".split()
+)
+# ATen's kernels of these take a number of the program in single precision; all others as the dtype of the tensors.
+TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide".split())
+
+
+class Builder:
+    """Makes nodes for one graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.externs: list[Extern] = []
+        self.labels: dict[str, Any] = {}  # name and origin of the nodes that are being made
+        self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
+        self.current: dict[Node, Node] = {}  # what became of values that were updated
+        self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
+        self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
+        self._rounded: set[Node] = set()  # values of half precision that memory can hold
+        self.names = GraphNames()
+
+    # Computing.
+
+    def map(self, op: str, *operands: Operand, dtype: torch.dtype, of: torch.dtype | None = None) -> Node:
+        """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
+        shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
+        args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
+        if op not in TAKE_NUMBERS_IN_FLOAT:
+            args = tuple(map(as_stored, args))
+        return Map(shape, dtype, op, args, **self.labels)
+
+    def operand(self, value: Operand, dtype: torch.dtype, shape: Shape) -> Node:
+        if not isinstance(value, Node):
+            return Scalar((), dtype, value)
+        value = self.cast(value, dtype)
+        return value if isinstance(value, Scalar) else self.expand(value, shape)
+
+    def cast(self, node: Node, dtype: torch.dtype) -> Node:
+        if node.dtype == dtype:
+            return node
+        if isinstance(node, Scalar):
+            return Scalar((), dtype, node.value)
+        return Map(node.shape, dtype, "cast", (node,), **self.labels)
+
+    def result(self, tree: Any) -> Any:
+        """What an operation gives, as others read it: rounded to the precision in which eager stores it."""
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(map(self.result, tree))
+        return self.rounded(tree) if isinstance(tree, Node) else tree
+
+    def rounded(self, node: Node) -> Node:
+        """The value that memory would hold."""
+        if self.is_rounded(node):
+            found = node
+        elif isinstance(node, Reshape):
+            found = self.reshape(self.rounded(node.arg), node.shape)
+        elif isinstance(node, Expand):
+            found = self.expand(self.rounded(node.arg), node.shape)
+        elif isinstance(node, Permute):
+            found = self.permute(self.rounded(node.arg), node.dims)
+        else:
+            found = Map(node.shape, node.dtype, "cast", (node,), **self.labels)
+        self._rounded.add(found)
+        return found
+
+    def is_rounded(self, node: Node) -> bool:
+        """Whether a value is one that memory can hold."""
+        if node.dtype not in HALVES or node in self._rounded or isinstance(node, (Buffer, Take)):
+            return True
+        match node:
+            case Map():
+                return node.op == "cast" or (node.op in KEEP_PRECISION and all(map(self.is_rounded, node.args)))
+            case Reduce():
+                return node.op in ("max", "min") and self.is_rounded(node.arg)
+            case View():
+                return self.is_rounded(node.arg)
+            case Scalar():
+                return node.as_stored
+        return False
+
+    def where(self, condition: Node, yes: Operand, no: Operand, dtype: torch.dtype) -> Node:
+        shape = broadcast([operand.shape for operand in (condition, yes, no) if isinstance(operand, Node)])
+        args = (self.operand(condition, torch.bool, shape), *(self.operand(v, dtype, shape) for v in (yes, no)))
+        return Map(shape, dtype, "where", tuple(map(as_stored, args)), **self.labels)
+
+    def full(self, shape: Shape, value: Any, dtype: torch.dtype) -> Node:
+        return Map(shape, dtype, "constant", (Scalar((), dtype, value, as_stored=True),), **self.labels)
+
+    def position(self, shape: Shape, dim: int) -> Node:
+        """The index along a dimension, as int64."""
+        return Map(shape, torch.int64, "copy", (IndexAlong(shape, torch.int64, dim),), **self.labels)
+
+    def reduce(self, op: str, node: Node, axes: Sequence[int], *, dtype: torch.dtype | None = None) -> Node:
+        """Over the axes, which stay with size one."""
+        axes = [axis for axis in axes if node.shape[axis] != 1]
+        if not axes:
+            # The only element, but not its memory: people may change either.
+            return self.map("copy", self.cast(node, dtype or node.dtype), dtype=dtype or node.dtype)
+        known = self.known_sums.get((node, tuple(axes)))
+        if op == "sum" and known is not None:
+            return self.cast(known, dtype or node.dtype)
+        shape = tuple(1 if dim in axes else size for dim, size in enumerate(node.shape))
+        return Reduce(shape, dtype or node.dtype, op, node, tuple(axes), **self.labels)
+
+    # Views.
+
+    def expand(self, node: Node, shape: Shape) -> Node:
+        if node.shape == shape:
+            return node
+        node = self.reshape(node, (1,) * (len(shape) - len(node.shape)) + node.shape)
+        if node.shape == shape:
+            return node
+        if isinstance(node, Buffer):
+            strides = tuple(
+                0 if size == 1 and wanted != 1 else stride
+                for size, wanted, stride in zip(node.shape, shape, node.strides, strict=True)
+            )
+            return self.window(node, shape, strides)
+        return Expand(shape, node.dtype, node, name=node.name, origin=node.origin)
+
+    def permute(self, node: Node, dims: Sequence[int]) -> Node:
+        dims = tuple(normal_dim(dim, len(node.shape)) for dim in dims)
+        shape = tuple(node.shape[dim] for dim in dims)
+        if dims == tuple(range(len(dims))):
+            return node
+        if isinstance(node, Buffer):
+            return self.window(node, shape, tuple(node.strides[dim] for dim in dims))
+        return Permute(shape, node.dtype, node, dims, name=node.name, origin=node.origin)
+
+    def reshape(self, node: Node, shape: Sequence[int]) -> Node:
+        shape = self._known_sizes(node, tuple(shape))
+        while isinstance(node, Reshape):
+            node = node.arg
+        if node.shape == shape:
+            return node
+        if not isinstance(node, Buffer) and not can_regroup(node.shape, shape):
+            node = self.stored(node)  # (3, 4) as (4, 3): no loop of the one is a part of one of the other
+        if not isinstance(node, Buffer):
+            return Reshape(shape, node.dtype, node, name=node.name, origin=node.origin)
+        strides = reshaped_strides(node.shape, node.strides, shape)
+        if strides is None:
+            if node.strides == contiguous(node.shape):
+                raise NotLowered  # that the sizes agree is not known for all calls
+            copied = Map(node.shape, node.dtype, "copy", (node,), name=node.name, origin=node.origin)
+            return self.reshape(self.stored(copied), shape)
+        return self.window(node, shape, strides)
+
+    def slice(self, node: Node, dim: int, start: int, length: int, step: int = 1) -> Node:
+        """Every ``step``-th element from ``start``: a window on memory, so the node has to be there."""
+        base = self.stored(node)
+        shape = tuple(length if index == dim else size for index, size in enumerate(base.shape))
+        strides = tuple(stride * step if index == dim else stride for index, stride in enumerate(base.strides))
+        return self.window(base, shape, strides, base.offset + start * base.strides[dim])
+
+    def flipped(self, node: Node, dims: Sequence[int]) -> Node:
+        """Backwards along some dimensions. The window that is read has negative strides, which no tensor may have."""
+        base = self.stored(node)
+        strides = tuple(-stride if dim in dims else stride for dim, stride in enumerate(base.strides))
+        offset = base.offset + sum((base.shape[dim] - 1) * base.strides[dim] for dim in dims)
+        return Map(base.shape, base.dtype, "copy", (self.window(base, base.shape, strides, offset),), **self.labels)
+
+    def squeezed(self, node: Node, dims: Sequence[int]) -> Node:
+        return self.reshape(node, [size for dim, size in enumerate(node.shape) if dim not in dims])
+
+    def take(self, source: Node, dim: int, index: Node) -> Node:
+        """``source`` with dimension ``dim`` at ``index``, which has the shape of the result."""
+        return Take(index.shape, source.dtype, self.stored(source), dim, index, **self.labels)
+
+    @staticmethod
+    def _known_sizes(node: Node, shape: Shape) -> Shape:
+        if -1 not in shape:
+            return shape
+        known = -math.prod(shape)
+        return tuple(node.numel // known if size == -1 else size for size in shape)
+
+    @staticmethod
+    def window(base: Buffer, shape: Shape, strides: Shape, offset: int | None = None) -> Buffer:
+        return Buffer(
+            shape, base.dtype, base.memory, strides, base.offset if offset is None else offset,
+            name=base.name, origin=base.origin,
+        )  # fmt: skip
+
+    # Memory.
+
+    def stored(self, node: Node) -> Buffer:
+        """The node as a buffer; a computed one becomes a result of its kernel."""
+        if isinstance(node, Buffer):
+            return node
+        if isinstance(node, View):
+            return self._viewed(node)
+        if isinstance(node, (Scalar, IndexAlong, Take)):
+            node = self._copied(node)
+        found = self.buffers.get(node)
+        if found is None:
+            strides = _strides(node)
+            memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
+            found = self.buffers[node] = _whole(memory, node)
+        return found
+
+    def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
+        """One memory that is filled part by part: each where its first element goes. Together they cover it."""
+        if not is_dense(shape, strides):
+            strides = contiguous(shape)
+        memory = Memory(self.unique(self.labels.get("name", "joined")), dtype, shape, strides)
+        whole = Buffer(shape, dtype, memory, strides, **self.labels)
+        copies = []
+        for part, start in parts:
+            offset = sum(first * stride for first, stride in zip(start, strides, strict=True))
+            copies.append(self.written(part, self.window(whole, part.shape, strides, offset)))
+        memory.producer = Join(shape, dtype, tuple(copies), **self.labels)
+        return whole
+
+    def written(self, node: Node, into: Buffer) -> Map:
+        """A map that is computed into memory that is there already."""
+        value = Map(into.shape, into.dtype, "copy", (self.cast(node, into.dtype),), into=into, **self.labels)
+        self.buffers[value] = into
+        return value
+
+    def update(self, old: Node, new: Node) -> None:
+        """From here on a value is another. When it is an input, that is written to in the end: only operations that
+        update it, too, may read it, since kernels run in no order that would keep other reads before the write."""
+        if isinstance(old, Buffer) and old.memory.producer is None and old.memory not in self.own_inputs:
+            raise NotLowered
+        self.current[old] = new
+
+    def updates(self) -> list[Map]:
+        """What is written to inputs."""
+        found = []
+        for first in [old for old in self.current if isinstance(old, Buffer) and old.memory in self.own_inputs]:
+            new: Node = first
+            while new in self.current:
+                new = self.current[new]
+            self.labels = {"name": first.name, "origin": new.origin}
+            found.append(self.written(new, first))
+        return found
+
+    def check(self, bad: Node, function: Any, *args: Any) -> None:
+        """Call ``function`` with whether anything is bad, and ``args``, which it may raise an error about."""
+        anything = self.reshape(self.reduce("any", bad, range(len(bad.shape))), ())
+        self.extern(function, (anything, *args), {}, (), "check")
+
+    def empty(self, fake: torch.Tensor) -> Buffer:
+        """Memory that nobody reads."""
+        found = self.extern(
+            torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype}, fake,
+            self.labels.get("name", "empty"),
+        )  # fmt: skip
+        assert isinstance(found, Buffer)
+        return found
+
+    def _viewed(self, node: View) -> Buffer:
+        below = node.arg
+        plain = isinstance(below, (Map, Reduce)) and _strides(below) == contiguous(below.shape)
+        if isinstance(node, Reshape) and plain and below not in self.buffers:
+            # The memory is made in the shape that is asked for, which is the one that leaves the program.
+            memory = Memory(self.unique(below.name), below.dtype, node.shape, contiguous(node.shape), below)
+            self.buffers[below] = self.window(_whole(memory, below), below.shape, contiguous(below.shape))
+            return _whole(memory, node)
+        base = self.stored(below)
+        match node:
+            case Permute():
+                result = self.permute(base, node.dims)
+            case Expand():
+                result = self.expand(base, node.shape)
+            case _:
+                result = self.reshape(base, node.shape)
+        assert isinstance(result, Buffer)
+        return result
+
+    def _copied(self, node: Node) -> Map:
+        return Map(node.shape, node.dtype, "copy", (node,), name=node.name, origin=node.origin)
+
+    def extern(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Any, name: str) -> Any:
+        """A call of ATen that gives ``values`` (fakes); Buffers for its results."""
+        is_tuple = isinstance(values, (tuple, list))
+        fakes = list(values) if is_tuple else [values]
+        call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name)
+        call.is_tuple = is_tuple
+        self.externs.append(call)
+        buffers: list[Buffer | None] = []
+        for fake in fakes:
+            if not is_fake(fake):
+                call.results.append(None)
+                buffers.append(None)
+                continue
+            shape = tuple(fake.shape)
+            memory = Memory(self.unique(name), fake.dtype, shape, fake.stride(), call)
+            call.results.append(memory)
+            buffers.append(Buffer(shape, fake.dtype, memory, fake.stride(), name=name))
+        return tuple(buffers) if is_tuple else buffers[0]
+
+    def in_memory(self, tree: Any) -> Any:
+        if isinstance(tree, Scalar) and not tree.shape:
+            return tree.value
+        if isinstance(tree, Node):
+            return self.stored(tree)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(self.in_memory(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self.in_memory(item) for key, item in tree.items()}
+        return tree
+
+    def unique(self, name: str) -> str:
+        return self.names.fresh(name)
+
+
+def as_stored(node: Node) -> Node:
+    """A number of the program rounded to its dtype; any other value as it is."""
+    return replace(node, as_stored=True) if isinstance(node, Scalar) else node
+
+
+def _strides(node: Node) -> Shape:
+    """How a computed node is laid out in memory: as eager has it, where that leaves no gaps."""
+    strides = getattr(node, "strides", None)
+    return contiguous(node.shape) if strides is None or not is_dense(node.shape, strides) else strides
+
+
+def _whole(memory: Memory, node: Node) -> Buffer:
+    return Buffer(memory.shape, memory.dtype, memory, memory.strides, name=node.name, origin=node.origin)

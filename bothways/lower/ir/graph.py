@@ -1,0 +1,257 @@
+"""Decomposes a graph of ATen operations into primitive nodes and ATen calls."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways.lower.ir.builder import Builder, NotLowered
+from bothways.lower.ir.lowerings import LOWERINGS, TOLERATE_EMPTY
+from bothways.lower.ir.operands import holds_numbers, operands
+from bothways.lower.ir.prims import (
+    COMPUTABLE,
+    Buffer,
+    Map,
+    Memory,
+    Node,
+    Permute,
+    Reduce,
+    Reshape,
+    Shape,
+    is_dense,
+    nodes_in,
+)
+from bothways.lower.ir.shapes import reshaped_strides
+from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
+from bothways.symbols import SYMBOLIC
+
+aten = torch.ops.aten
+# What computes sizes from sizes.
+SIZE_ARITHMETIC = frozenset({
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
+    operator.neg, float, max, min,
+})  # fmt: skip
+# Arguments that are looked up by what they are.
+KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
+# Where batch normalisation is told that it trains.
+TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
+
+
+class Decomposition:
+    """The nodes of a graph for inputs laid out like these: goes through it node by node."""
+
+    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self.graph = graph
+        devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
+        self.builder = Builder(devices[0] if devices else torch.device("cpu"))
+        self.sizes: SizeNames | None = None
+        self.symbols: list[str] = []
+        self.inputs: list[Memory] = []
+        self.constants: dict[Memory, torch.Tensor] = {}
+        self.results: list[torch.fx.Node | None] = []
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._relaid: dict[torch.fx.Node, Map] = {}
+        self._known: dict[Any, Any] = {}
+        self._returned: dict[Memory, torch.fx.Node] = {}
+        given = iter(inputs)
+        for node in graph.graph.nodes:
+            match node.op:
+                case "placeholder" if isinstance(node.meta.get("val"), SYMBOLIC):
+                    self._values[node] = self._symbol(node, next(given))
+                case "placeholder":
+                    memory = self._given(node.name, self._outline(node, next(given)))
+                    self.inputs.append(memory)
+                    self._values[node] = _whole(memory, node.name)
+                    if all(map(_updates_input, node.users)):
+                        self.builder.own_inputs.add(memory)
+                case "get_attr":
+                    tensor = getattr(graph, str(node.target))
+                    memory = self._given(node.name, tensor)
+                    self.constants[memory] = tensor
+                    self._values[node] = _whole(memory, node.name)
+                case "output":
+                    self.results = list(node.args[0])
+                case _:
+                    self._values[node] = self._lower(node)
+
+    def _symbol(self, node: torch.fx.Node, now: int) -> Any:
+        number = node.meta["val"]
+        if self.sizes is None:
+            self.sizes = SizeNames(number.node.environment)
+        name = self.builder.names.claim(str(number.node.origin))
+        self.symbols.append(name)
+        return self.sizes.size(number)
+
+    def _number(self, node: torch.fx.Node, args: Any) -> Any:
+        assert self.sizes is not None
+        value = node.meta.get("val")
+        compute: Any = node.target
+        return compute(*args) if value is None else self.sizes.size(value)
+
+    def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
+        return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
+
+    def _given(self, name: str, tensor: torch.Tensor) -> Memory:
+        return Memory(self.builder.unique(name), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+    def _lower(self, node: torch.fx.Node) -> Any:
+        args: Any
+        kwargs: Any
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._value)
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        value = node.meta.get("val")
+        if self.sizes is not None:
+            if node.target in SIZE_ARITHMETIC:
+                return self._number(node, args)
+            value = outlined(self.sizes, value)
+        self.builder.labels = {"name": node.name, "origin": _origin(node)}
+        lowering = LOWERINGS.get(node.target)
+        if lowering is not None and self.sizes is not None:
+            args = operands(self.sizes, node.target, args)
+        computable = lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY)
+        if lowering is not None and computable and holds_numbers(node.target, args, kwargs, value):
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            key = None if random else _key((node.target, args, kwargs, _strides(value)))
+            if key is not None and key in self._known:
+                return self._known[key]  # computed already, for the same arguments
+            try:
+                result = self.builder.result(lowering(self.builder, value, *args, **kwargs))
+                result = _laid_out(result, value)
+            except NotLowered:
+                pass
+            except TypeError:
+                if self.sizes is None:
+                    raise
+                # It computes with sizes what can be computed with numbers only.
+            else:
+                if key is not None:
+                    self._known[key] = result
+                return result
+        if node.target is aten.native_batch_norm.default and _updates_input(node) and any(args[3:5]):
+            raise NotLowered(f"{node.target} changes what others read")
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._argument)
+        return self.builder.extern(node.target, args, kwargs, value, node.name)
+
+    def _value(self, node: torch.fx.Node) -> Any:
+        value = self._values[node]
+        while isinstance(value, Node) and value in self.builder.current:
+            value = self.builder.current[value]
+        return value
+
+    def _argument(self, node: torch.fx.Node) -> Any:
+        """What ATen gets: how its results are laid out depends on how its arguments are."""
+        value = self._value(node)
+        return self._in_memory(node, value) if isinstance(value, Node) and value.numel else value
+
+    def output(self, node: torch.fx.Node | None) -> Buffer | None:
+        """A result of the graph in memory."""
+        value = None if node is None else self._value(node)
+        if node is None or not isinstance(value, Node):
+            return None
+        buffer = self._in_memory(node, value)
+        if self._returned.setdefault(buffer.memory, node) is not node and _is_whole(buffer):
+            # Two results of the program are two tensors, though computed once.
+            copied = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=buffer.strides)
+            return self.builder.stored(copied)
+        return buffer
+
+    def _in_memory(self, node: torch.fx.Node, value: Node) -> Buffer:
+        """A value in memory, laid out as eager has it."""
+        buffer = self.builder.stored(value)
+        strides = outlined(self.sizes, node.meta["val"]).stride()
+        if not buffer.numel or _same_layout(buffer, strides):
+            return buffer
+        if node not in self._relaid:
+            self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
+        return self.builder.stored(self._relaid[node])
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """The operation, and the line of the user's that it comes from."""
+    where = re.match(r'File "(.*)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace", ""))
+    if where is None:
+        return str(node.target)
+    file, line, text = where.groups()
+    return f"{node.target}: {file.rpartition('/')[2]}:{line}  {text}"
+
+
+def _key(tree: Any) -> Any:
+    """Arguments as something that can be looked up; None when they cannot."""
+    if isinstance(tree, (tuple, list)):
+        items = [_key(item) for item in tree]
+        return None if None in items else (type(tree), *items)
+    if isinstance(tree, dict):
+        return _key(sorted(tree.items()))
+    if isinstance(tree, Node):
+        return tree
+    # 1, 1.0 and True are equal and mean different things, and so do zeros of both signs.
+    spelled = str(tree) if isinstance(tree, float) else ""
+    return (type(tree), tree, spelled) if isinstance(tree, KEYS) else _by_identity(tree)
+
+
+def _by_identity(value: Any) -> Any:
+    return (type(value), id(value)) if callable(value) else None
+
+
+def _strides(value: Any) -> Any:
+    fakes = value if isinstance(value, (tuple, list)) else [value]
+    return [fake.stride() if is_fake(fake) else None for fake in fakes]
+
+
+def _is_whole(buffer: Buffer) -> bool:
+    return buffer.shape == buffer.memory.shape and buffer.strides == buffer.memory.strides and not buffer.offset
+
+
+def _updates_input(user: torch.fx.Node) -> bool:
+    """Whether an operation changes running statistics, though its schema does not say so, or has no use for them."""
+    training = TRAINING_FLAG.get(user.target)
+    return training is not None and user.args[training] is True
+
+
+def _whole(memory: Memory, name: str) -> Buffer:
+    return Buffer(memory.shape, memory.dtype, memory, memory.strides, name=name)
+
+
+def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
+    """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in."""
+    fakes = [fake for fake in (value if isinstance(value, (tuple, list)) else [value]) if fake is not None]
+    if not all(is_fake(fake) and fake.dtype in COMPUTABLE for fake in fakes):
+        return False
+    nodes = list(nodes_in((args, kwargs)))
+    if not all(node.dtype in COMPUTABLE for node in nodes):
+        return False
+    return empty or (all(fake.numel() for fake in fakes) and all(node.numel for node in nodes))
+
+
+def _laid_out(result: Any, value: Any) -> Any:
+    """Remember how eager lays out computed results."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(_laid_out(*pair) for pair in zip(result, value, strict=True))
+    if isinstance(result, Node) and is_fake(value):
+        _lay_out(result, value.stride())
+    return result
+
+
+def _lay_out(node: Node, strides: Shape | None) -> None:
+    if strides is None or not is_dense(node.shape, strides):
+        return
+    match node:
+        case Map() | Reduce():
+            node.strides = node.strides or strides
+        case Permute():
+            places = sorted(range(len(node.dims)), key=node.dims.__getitem__)
+            _lay_out(node.arg, tuple(strides[place] for place in places))
+        case Reshape():
+            _lay_out(node.arg, reshaped_strides(node.shape, strides, node.arg.shape))
+
+
+def _same_layout(buffer: Buffer, strides: tuple[int, ...]) -> bool:
+    return all(
+        size == 1 or one == other for size, one, other in zip(buffer.shape, buffer.strides, strides, strict=True)
+    )

@@ -1,0 +1,66 @@
+"""Dropout: ATen draws the numbers, so that they are eager's own; the rest is arithmetic.
+
+Without ``config.exact_random`` ATen draws a seed, and kernels the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bothways.config import config
+from bothways.lower.ir.builder import Builder, NotLowered
+from bothways.lower.ir.lowerings.registry import aten, lowers
+from bothways.lower.ir.lowerings.term import Term, terms
+from bothways.lower.ir.prims import Node
+
+
+def draw_mask(shape: list[int], strides: list[int], probability: float) -> torch.Tensor:
+    """What ATen's dropout keeps."""
+    return torch.empty_strided(shape, strides, dtype=torch.bool).bernoulli_(probability)
+
+
+def draw_seed() -> torch.Tensor:
+    """A number for kernels to start from. Drawing it moves PyTorch's generator on."""
+    return torch.empty((), dtype=torch.int64).random_()
+
+
+def _kept(b: Builder, shape: Sequence[int], probability: float) -> Node:
+    """What kernels keep with that probability, as a condition."""
+    seed = b.extern(draw_seed, (), {}, torch.empty((), dtype=torch.int64, device="meta"), "seed")
+    place = b.reshape(b.position((math.prod(shape),), 0), shape)
+    number = b.map("random", seed, place, dtype=torch.float32, of=torch.int64)
+    return b.map("lt", number, probability, dtype=torch.bool, of=torch.float32)
+
+
+@lowers(aten.bernoulli.p)
+def _bernoulli(b: Builder, out: torch.Tensor, x: Node, p: float = 0.5, *, generator: Any = None) -> Node:
+    if config.exact_random or generator is not None:
+        raise NotLowered
+    return b.where(_kept(b, out.shape, p), 1, 0, out.dtype)
+
+
+@lowers(aten.native_dropout.default)
+def _dropout(b: Builder, out: Any, x: Node, p: float, train: bool | None) -> tuple[Node, Node]:
+    if train is False:
+        return b.map("copy", x, dtype=out[0].dtype), b.full(x.shape, True, torch.bool)
+    kept = 1 - p
+    mask: Node
+    if config.exact_random:
+        mask = b.extern(draw_mask, (list(out[1].shape), list(out[1].stride()), kept), {}, out[1], "mask")
+    else:
+        mask = _kept(b, out[1].shape, kept)
+    [t] = terms(b, out[0].dtype, x)
+    scale = 1 / kept if kept else 0.0
+    return (t * Term(b, mask, t.dtype) * scale).as_(out[0].dtype), mask
+
+
+@lowers(aten.native_dropout_backward.default)
+def _dropout_backward(b: Builder, out: torch.Tensor, grad: Node, mask: Node, scale: float) -> Node:
+    if not grad.dtype.is_floating_point:
+        raise NotLowered
+    g, m = terms(b, out.dtype, grad, mask)
+    return (g * m * scale).as_(out.dtype)

@@ -1,0 +1,414 @@
+"""Puts computed nodes together into kernels.
+
+Maps with one reader are part of their reader. The others, and the Reduces, join the kernel of something they read
+when the loops agree and no cycle arises: a kernel has one domain and at most one set of reduced loops, so a softmax
+or a layer norm is one kernel, with everything pointwise around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bothways.lower.ir.domain import Domain, Mapping, NoMapping, downward, unified, upward
+from bothways.lower.ir.prims import (
+    EXPENSIVE,
+    Buffer,
+    Expand,
+    Extern,
+    IndexAlong,
+    Join,
+    Map,
+    Memory,
+    Node,
+    Reduce,
+    Scalar,
+    Take,
+    View,
+)
+
+# What keeps kernels at a size people can read and compilers like.
+MAX_MEMBERS, MAX_MEMORIES = 48, 48
+# What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
+MAX_OPERATIONS, MAX_READS = 64, 24
+
+
+@dataclass(eq=False)
+class Unit:
+    """Something that runs at one time: an ATen call or a kernel."""
+
+    bit: int
+    reach: int = 0  # the units it depends on, itself not included, as bits
+
+
+@dataclass(eq=False)
+class Call(Unit):
+    extern: Extern = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class Group(Unit):
+    """A kernel under construction."""
+
+    domain: Domain = field(default_factory=Domain)
+    members: list[Map | Reduce] = field(default_factory=list)
+    mapping: dict[Node, Mapping] = field(default_factory=dict)
+    mapping_of_arg: dict[Reduce, Mapping] = field(default_factory=dict)  # of what is reduced
+    reduced: frozenset[int] | None = None
+    memories: set[Memory] = field(default_factory=set)
+
+    @property
+    def reduced_loops(self) -> frozenset[int]:
+        return frozenset(self.domain.resolved(self.reduced or ()))
+
+
+class Fusion:
+    """Assigns every computed node to a kernel."""
+
+    def __init__(self, roots_needed: Iterable[Node], externs: Sequence[Extern]) -> None:
+        self.units: list[Unit] = []
+        self.group_of: dict[Node, Group] = {}
+        self._call_of: dict[Extern, Call] = {}
+        self._last_impure: Call | None = None
+        self._readers_of_memory: dict[Memory, list[Group]] = {}
+        live = _live(roots_needed, externs)
+        self.stored: set[Node] = {
+            memory.producer
+            for memory in (node.memory for node in live if isinstance(node, Buffer))
+            if memory.producer is not None and not isinstance(memory.producer, (Extern, Join))
+        }
+        self.stored |= {node for node in live if isinstance(node, Map) and node.into is not None}
+        self.inlined = _inlined(live, self.stored)
+        for node in sorted(live, key=lambda node: node.number):
+            if isinstance(node, Extern):
+                self._add_call(node)
+            elif isinstance(node, (Map, Reduce)) and node not in self.inlined:
+                self._place(node)
+
+    def _add_call(self, extern: Extern) -> None:
+        unit = Call(1 << len(self.units), extern=extern)
+        self.units.append(unit)
+        self._call_of[extern] = unit
+        self.depend(unit, self._units_of(extern.sources()))
+        if not extern.is_pure:
+            # Random numbers are drawn, and checks made, in the order of the program.
+            if self._last_impure is not None:
+                self.depend(unit, [self._last_impure])
+            self._last_impure = unit
+
+    # Which kernel.
+
+    def _place(self, node: Map | Reduce) -> None:
+        leaves = list(self.leaves(node))
+        needed = self._units_of(leaves)
+        # What is read through memory must be complete: its elements are at other indices.
+        complete = self._units_of(leaf for leaf in leaves if isinstance(leaf, Buffer))
+        for group in self._candidates(leaves):
+            if group in complete or any(unit is not group and unit.reach & group.bit for unit in needed):
+                continue
+            if self._join(group, node, leaves):
+                self.depend(group, needed)
+                return
+        group = Group(1 << len(self.units))
+        self.units.append(group)
+        joined = self._join(group, node, leaves)
+        assert joined, "a node fits a kernel of its own"
+        self.depend(group, needed)
+
+    def _candidates(self, leaves: list[Node]) -> list[Group]:
+        """Kernels that compute something the node reads, the latest first, then those that read the same memory."""
+        producers = {self.group_of[leaf] for leaf in leaves if leaf in self.group_of}
+        beside: dict[Group, None] = {}
+        for leaf in leaves:
+            if isinstance(leaf, Buffer):
+                beside.update(dict.fromkeys(self._readers_of_memory.get(leaf.memory, ())))
+        ordered = sorted(producers, key=lambda group: -group.bit)
+        return ordered + sorted((group for group in beside if group not in producers), key=lambda group: -group.bit)[:4]
+
+    def _join(self, group: Group, node: Map | Reduce, leaves: list[Node]) -> bool:
+        memories = {leaf.memory for leaf in leaves if isinstance(leaf, Buffer)}
+        if len(group.members) >= MAX_MEMBERS or len(group.memories | memories) > MAX_MEMORIES:
+            return False
+        try:
+            mapping = self._mapping_in(group, node)
+            if mapping is None or not self._fits(group, node, mapping):
+                return False
+        except NoMapping:
+            return False
+        if isinstance(node, Reduce):
+            group.mapping_of_arg[node] = mapping
+            group.reduced = frozenset(_loops_of(group, [mapping[axis] for axis in node.axes]))
+            mapping = tuple(() if axis in node.axes else loops for axis, loops in enumerate(mapping))
+        group.members.append(node)
+        group.mapping[node] = mapping
+        self.group_of[node] = group
+        for memory in memories - group.memories:
+            group.memories.add(memory)
+            self._readers_of_memory.setdefault(memory, []).append(group)
+        return True
+
+    def _mapping_in(self, group: Group, node: Map | Reduce) -> Mapping | None:
+        """The mapping of the node (of what it reduces, for a Reduce) in the group's loops."""
+        space = node.arg if isinstance(node, Reduce) else node
+        if not group.members:
+            return group.domain.identity(space.shape)
+        found = self._upward(group, space)
+        if found is None:
+            found = self._like(group, space)
+        return None if found is None else self._without_unknown(group, space, found)
+
+    @staticmethod
+    def _like(group: Group, node: Node) -> Mapping | None:
+        """The mapping of something else in the group that has the node's shape."""
+        for member in group.members:
+            if member.shape == node.shape:
+                return group.mapping[member]
+            if isinstance(member, Reduce) and member.arg.shape == node.shape:
+                return group.mapping_of_arg[member]
+        return None
+
+    def _upward(self, group: Group, node: Node) -> Mapping | None:
+        """What the group's own values say about a node that reads them."""
+        known = group.mapping.get(node)
+        if known is not None:
+            return group.domain.settled(known)
+        if isinstance(node, View):
+            below = self._upward(group, node.arg)
+            return None if below is None else upward(node, below, group.domain)
+        if isinstance(node, Map) and (node in self.inlined or node not in self.group_of):
+            return unified(
+                [self._upward(group, arg) for arg in node.args if not isinstance(arg, Scalar)], group.domain
+            )
+        if isinstance(node, Take):
+            return self._upward(group, node.index)
+        return None
+
+    def _without_unknown(self, group: Group, node: Node, mapping: Mapping) -> Mapping | None:
+        """Expanded dimensions run over the loops that no other dimension uses, when the sizes agree."""
+        settled = list(group.domain.settled(mapping))
+        used = {loop for loops in settled for loop in loops or ()}
+        free = [loop for loop in group.domain.loops if loop not in used]
+        for dim, loops in enumerate(settled):
+            if loops is None:
+                taken: list[int] = []
+                size = 1
+                while free and size != node.shape[dim]:
+                    taken.append(free.pop(0))
+                    size *= group.domain.sizes[taken[-1]]
+                if size != node.shape[dim]:
+                    return None
+                settled[dim] = tuple(taken)
+        return tuple(settled)
+
+    def _fits(self, group: Group, node: Map | Reduce, mapping: Mapping) -> bool:
+        """Whether everything the node reads in the group is at the same index, and its loops are whole."""
+        if isinstance(node, Reduce):
+            self._check_downward(group, node.arg, mapping)
+        else:
+            self._check_downward(group, node, mapping, top=True)
+        mapping = group.domain.settled(mapping)
+        loops = _loops_of(group, mapping)
+        every = set(group.domain.loops)
+        if isinstance(node, Reduce):
+            axes = set(_loops_of(group, [mapping[axis] for axis in node.axes]))
+            same = group.reduced is None or group.reduced_loops == axes
+            return loops == every and same and bool(axes)
+        return loops == every or (group.reduced is not None and loops == every - group.reduced_loops)
+
+    def _check_downward(self, group: Group, node: Node, mapping: Mapping, top: bool = False) -> None:
+        own = group.mapping.get(node)
+        if own is not None and not top:
+            if group.domain.settled(own) != group.domain.settled(mapping):
+                raise NoMapping
+            return
+        if isinstance(node, View):
+            self._check_downward(group, node.arg, downward(node, mapping, group.domain))
+        elif isinstance(node, Map) and (top or node in self.inlined):
+            for arg in node.args:
+                if not isinstance(arg, Scalar):
+                    self._check_downward(group, arg, mapping)
+        elif isinstance(node, Reduce) and own is not None:
+            raise NoMapping  # read as what it reduces
+        elif isinstance(node, Take):
+            self._check_downward(group, node.index, mapping)
+
+    def reads_of(self, group: Group, memory: Memory) -> Iterator[tuple[Buffer, Mapping]]:
+        """Where a group reads a memory, in terms of its loops."""
+        for member in group.members:
+            if isinstance(member, Reduce):
+                yield from self._reads(group, member.arg, group.mapping_of_arg[member], memory)
+            else:
+                for arg in member.args:
+                    yield from self._reads(group, arg, group.mapping[member], memory)
+
+    def _reads(self, group: Group, node: Node, mapping: Mapping, memory: Memory) -> Iterator[tuple[Buffer, Mapping]]:
+        if isinstance(node, Buffer) and node.memory is memory:
+            yield node, mapping
+        elif isinstance(node, View):
+            yield from self._reads(group, node.arg, downward(node, mapping, group.domain), memory)
+        elif isinstance(node, Map) and node in self.inlined:
+            for arg in node.args:
+                yield from self._reads(group, arg, mapping, memory)
+        elif isinstance(node, Take):
+            if node.source.memory is memory:
+                raise NoMapping  # anywhere
+            yield from self._reads(group, node.index, mapping, memory)
+
+    # Bookkeeping.
+
+    def leaves(self, node: Node) -> Iterator[Node]:
+        """What a node reads that is not part of it."""
+        for source in node.sources():
+            yield from self._ends(source)
+
+    def _ends(self, node: Node) -> Iterator[Node]:
+        if isinstance(node, (View, Take)) or node in self.inlined:
+            for source in node.sources():
+                yield from self._ends(source)
+        elif isinstance(node, (Buffer, Map, Reduce)):
+            yield node
+
+    def _units_of(self, nodes: Iterable[Node]) -> set[Unit]:
+        found: set[Unit] = set()
+        for node in nodes:
+            producer = node.memory.producer if isinstance(node, Buffer) else node
+            if isinstance(producer, Extern):
+                found.add(self._call_of[producer])
+            elif producer is not None:
+                found.update(self._units_of_computed(producer))
+        return found
+
+    def _units_of_computed(self, node: Node) -> set[Unit]:
+        if node in self.group_of:
+            return {self.group_of[node]}
+        return self._units_of(self.leaves(node))
+
+    def depend(self, unit: Unit, needed: Iterable[Unit]) -> None:
+        added = 0
+        for other in needed:
+            if other is not unit:
+                added |= other.bit | other.reach
+        if added & ~unit.reach:
+            unit.reach |= added
+            for later in self.units:
+                if later.reach & unit.bit:
+                    later.reach |= added
+
+    def in_order(self) -> list[Unit]:
+        """The units so that each comes after those it depends on, close to the order of the program."""
+        done = 0
+        waiting = list(self.units)
+        ordered: list[Unit] = []
+        while waiting:
+            ready = next(unit for unit in waiting if not unit.reach & ~done)
+            waiting.remove(ready)
+            ordered.append(ready)
+            done |= ready.bit
+        return ordered
+
+
+def _loops_of(group: Group, mapping: Iterable[tuple[int, ...] | None]) -> set[int]:
+    return set(group.domain.resolved(loop for loops in mapping for loop in loops or ()))
+
+
+def _live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
+    """Everything that is needed; externs with nobody to read them are dropped by whoever lists them."""
+    found: set[Node] = set()
+    pending: list[Node] = [*roots, *externs]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.sources())
+    return found
+
+
+def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
+    """Maps that are computed where they are read: those with one reader, and those that cost nothing."""
+    readers: dict[Node, int] = {}
+    expanded: set[Node] = set()
+
+    def note(node: Node, wider: bool) -> None:
+        while isinstance(node, View):
+            wider = wider or isinstance(node, Expand)
+            node = node.arg
+        readers[node] = readers.get(node, 0) + 1
+        if wider:
+            expanded.add(node)
+
+    for node in live:
+        if not isinstance(node, (View, Buffer)):
+            for source in node.sources():
+                note(source, False)
+    found: set[Node] = {
+        node
+        for node in live
+        if isinstance(node, Map)
+        and node not in stored
+        and ((readers.get(node, 0) == 1 and node not in expanded) or _costs_nothing(node))
+    }
+    cheap = {
+        node
+        for node in live
+        if isinstance(node, Map) and node not in stored and node not in expanded and _is_cheap(node, found)
+    }
+    return _bounded(live, found | cheap)
+
+
+def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
+    """Without what would make a value too large to be computed in one place: it is a value of its own, then."""
+    kept = set(inlined)
+    weights: dict[Node, tuple[int, int]] = {}  # operations and reads, in place
+
+    def weight(node: Node) -> tuple[int, int]:
+        if isinstance(node, Buffer):
+            return 0, 1
+        if isinstance(node, Map) and node not in kept:
+            return 0, 1
+        return weights.get(node, (0, 0))
+
+    for node in sorted(live, key=lambda node: node.number):
+        parts = [weight(source) for source in node.sources()]
+        operations, reads = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        if isinstance(node, (Map, Reduce)):
+            heaviest = sorted(zip(parts, node.sources(), strict=True), key=lambda part: part[0])
+            while (operations >= MAX_OPERATIONS or reads > MAX_READS) and heaviest:
+                (less, fewer), source = heaviest.pop()
+                computed = _without_views(source)
+                if computed in kept:
+                    kept.discard(computed)
+                    operations, reads = operations - less, reads - fewer + 1
+            operations += 1
+        weights[node] = operations, reads
+    return kept
+
+
+def _without_views(node: Node) -> Node:
+    while isinstance(node, View):
+        node = node.arg
+    return node
+
+
+def _is_cheap(node: Map, inlined: set[Node]) -> bool:
+    """Whether computing the value again costs less than writing it and reading it: a few operations on one tensor."""
+    operations, large, pending = 0, 0, [node]
+    while pending:
+        step = pending.pop()
+        operations += 1
+        if step.op in EXPENSIVE or operations > 4:
+            return False
+        for arg in step.args:
+            if isinstance(arg, Buffer):
+                large += arg.numel == node.numel and 0 not in arg.strides
+            elif isinstance(arg, Map) and arg in inlined:
+                pending.append(arg)
+            elif not isinstance(arg, (Scalar, IndexAlong)):
+                return False
+    return large <= 1
+
+
+def _costs_nothing(node: Map) -> bool:
+    return all(
+        isinstance(arg, (Scalar, IndexAlong)) or (isinstance(arg, View) and isinstance(arg.arg, (Scalar, IndexAlong)))
+        for arg in node.args
+    )

@@ -1,0 +1,64 @@
+"""Lowers a graph of ATen operations to kernels and ATen calls, in the order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways.lower.ir.graph import Decomposition
+from bothways.lower.ir.prims import Buffer, Extern, Memory
+from bothways.lower.ir.sizes import SizeNames
+from bothways.lower.schedule.fusion import Call, Fusion, Group
+from bothways.lower.schedule.in_place import write_in_place
+from bothways.lower.schedule.kernels import KernelScheduler
+from bothways.lower.schedule.tree import Kernel
+from bothways.runtime.generated import operations_in
+
+Step = Kernel | Extern
+
+
+@dataclass
+class Lowered:
+    """What a graph does: its inputs, steps and outputs. Constants are tensors that belong to the graph."""
+
+    inputs: list[Memory]
+    constants: dict[Memory, torch.Tensor]
+    steps: list[Step]
+    outputs: list[Buffer | None]
+    device: torch.device  # where its tensors are
+    sizes: SizeNames | None = None  # of the symbols that are inputs before the tensors
+    symbols: tuple[str, ...] = ()
+    operations: int = 0  # of the graph
+
+
+def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
+    """Lower a graph for inputs laid out like these."""
+    lowering = Decomposition(graph, inputs)
+    builder = lowering.builder
+    outputs = [lowering.output(node) for node in lowering.results]
+    needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
+    # Calls whose results nobody reads still run when they do more than compute.
+    fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
+    groups = [unit for unit in fusion.units if isinstance(unit, Group)]
+    for group in groups:
+        for member in group.members:
+            for leaf in fusion.leaves(member):
+                if fusion.group_of.get(leaf, group) is not group:
+                    builder.stored(leaf)
+    skipped = len(lowering.symbols)
+    writes = {position: index - skipped for position, index in graph.meta.get("writes", {}).items()}
+    write_in_place(outputs, writes, lowering.inputs, fusion, builder)
+    steps: list[Step] = []
+    for unit in fusion.in_order():
+        if isinstance(unit, Call):
+            steps.append(unit.extern)
+        elif isinstance(unit, Group):
+            steps.append(KernelScheduler(unit, fusion, builder.buffers).kernel())
+    return Lowered(
+        lowering.inputs, lowering.constants, steps, outputs, builder.device, lowering.sizes, tuple(lowering.symbols),
+        operations_in(graph),
+    )
