@@ -7,8 +7,8 @@ import torch
 
 import bothways
 from bothways import config, errors
-from bothways.runtime import limits
-from bothways.runtime.counters import counters
+from bothways.driver import limits
+from bothways.record.counters import counters
 from bothways.testing import same
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import bothways
 from bothways import config, errors
-from bothways.runtime import limits
+from bothways.driver import limits
 from bothways.testing import RecordGraphs, difference, same
 
 BACKENDS = ["eager", "aot_eager", "native"]

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import bothways
+from bothways.driver.compiled import failing_check
 from bothways.lower.call_library import call_library
-from bothways.runtime.compiled import failing_check
 from bothways.testing import CompileCounter, same
 
 pytestmark = pytest.mark.skipif(call_library() is None, reason="no C compiler")

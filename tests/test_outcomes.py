@@ -8,7 +8,7 @@ import bothways
 from bothways import config
 from bothways.backends import native
 from bothways.errors import NoCompiler
-from bothways.runtime.outcomes import Way
+from bothways.record.outcomes import Way
 
 X = torch.linspace(0, 1, 90_000).reshape(300, 300)
 

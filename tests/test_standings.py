@@ -9,7 +9,7 @@ import torch
 import bothways
 from bothways import config, explain
 from bothways.errors import RecompileLimitWarning
-from bothways.runtime.standing import State
+from bothways.record.standing import State
 
 X = torch.ones(3)
 LINE = "{name}, from line {line} on"

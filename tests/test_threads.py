@@ -216,7 +216,7 @@ def test_a_child_does_not_wait_for_a_lock_of_another_thread():
     run(FORK + """
 from bothways.api.dropin import installer
 from bothways.backends import registry
-from bothways.runtime import stances
+from bothways.driver import stances
 import sys
 config = sys.modules["bothways.config"]
 f = bothways.compile(lambda x, n: torch.sin(x) + n, backend="eager", dynamic=False)

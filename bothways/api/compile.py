@@ -17,8 +17,8 @@ from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, lookup_backend
 from bothways.capture import capture
 from bothways.capture.render import inner_names
+from bothways.driver.compiled import Options, compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime.compiled import Options, compiled_function, reset_all
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
 

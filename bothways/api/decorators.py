@@ -10,12 +10,13 @@ from typing import Any, TypeVar, cast
 import torch
 
 from bothways.backends import call_backend, lookup_backend
+from bothways.driver import stances
+from bothways.driver.stances import STANCES, Stance
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime import logs, stances
+from bothways.runtime import logs
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
-from bothways.runtime.stances import STANCES, Stance
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,8 +10,8 @@ import torch
 
 from bothways.api.compile import check_target, compile
 from bothways.api.modules import state_of
+from bothways.driver.compiled import CompiledFunction
 from bothways.report import Explanation
-from bothways.runtime.compiled import CompiledFunction
 from bothways.runtime.dispatcher import is_compiled
 
 

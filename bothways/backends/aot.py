@@ -25,7 +25,7 @@ from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.grad.traced import NotDifferentiable, NotForAllSizes
 from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided
 from bothways.torch_compat.said import said

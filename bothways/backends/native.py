@@ -16,7 +16,7 @@ from bothways.backends.aot import TOO_SMALL, aot, is_small, run_and_forget, run_
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
 from bothways.lower.memo import memo_of
-from bothways.runtime import generated
+from bothways.record import generated
 
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
 # called, too, and where gradients are wanted, our autograd node is Python and takes as long as three of PyTorch's own.

@@ -22,7 +22,7 @@ from bothways.backends.eager import eager
 from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.listening import listening
 
 CompiledGraph = Callable[..., Any]

@@ -14,10 +14,10 @@ import torch
 
 from bothways.backends.eager import eager
 from bothways.config import config
+from bothways.driver.compiled import CompiledFunction, Options
 from bothways.errors import Unsupported
-from bothways.runtime.compiled import CompiledFunction, Options
+from bothways.record.standing import limit_reason
 from bothways.runtime.marks import Mark, mark_of
-from bothways.runtime.standing import limit_reason
 
 
 def call_hook(hook: Any, *gradients: Any) -> Any:

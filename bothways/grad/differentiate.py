@@ -29,7 +29,7 @@ from bothways.grad.sizes import Sizes
 from bothways.grad.traced import IndependentResults, Joint, Moment, NotDifferentiable, Output, Result
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 

@@ -29,7 +29,7 @@ from bothways.grad.running import as_traced, autograd_is_watched, strides_of, ta
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, Strides
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.listening import listening
 from bothways.symbols import Symbol, expression_of
 from bothways.symbols.layouts import symbolic_strides

@@ -32,7 +32,7 @@ from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.running import as_traced, strides_of
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Moment, NotDifferentiable
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.listening import listening
 from bothways.symbols import Undecided
 

@@ -33,7 +33,7 @@ from bothways.lower.prims import (
 )
 from bothways.lower.shapes import reshaped_strides
 from bothways.lower.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
-from bothways.runtime.generated import operations_in
+from bothways.record.generated import operations_in
 from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten

@@ -15,8 +15,8 @@ from bothways.lower.call_library import entry
 from bothways.lower.dump import dump
 from bothways.lower.loading import Library
 from bothways.lower.wrapper import as_laid_out
-from bothways.runtime.generated import keep, note
-from bothways.runtime.outcomes import Generated, Piece, Way
+from bothways.record.generated import keep, note
+from bothways.record.outcomes import Generated, Piece, Way
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
 _numbers = itertools.count(1)

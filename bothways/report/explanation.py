@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break
-from bothways.runtime.outcomes import Generated, Outcome
+from bothways.record.outcomes import Generated, Outcome
+from bothways.record.standing import Standing, told
 from bothways.runtime.program import Check, Program
-from bothways.runtime.standing import Standing, told
 from bothways.source_text import writable
 
 

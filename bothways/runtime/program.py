@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Position
-from bothways.runtime.outcomes import Outcome
 from bothways.source_text import in_comment
 
 # Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
@@ -55,7 +54,7 @@ class Program:
     effects: tuple[str, ...] = ()
     graph_text: Callable[[], str] | None = field(default=None, repr=False)
     op_count: int = 0
-    outcome: Outcome | None = None  # how the graph runs, where there is one
+    outcome: Any = None  # how the graph runs, where there is one
     # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
     # would call somebody's ``__torch_function__``.
     quietly: tuple[Check, str] | None = None

@@ -17,23 +17,25 @@ from typing import Any
 
 from bothways import errors, torch_compat
 from bothways.config import config
+from bothways.driver import limits, stances
+from bothways.driver.callees import COMPILED_CALLEE, Callees
+from bothways.driver.failing import describe_check, failing_check
+from bothways.driver.limits import Budget
+from bothways.driver.redefined import passed
 from bothways.errors import Break, Position, Unsupported
 from bothways.locks import Lock
-from bothways.runtime import generated, limits, logs, stances
-from bothways.runtime.callees import COMPILED_CALLEE, Callees
+from bothways.record import generated
+from bothways.record.counters import counters
+from bothways.record.history import History
+from bothways.record.outcomes import Outcome
+from bothways.record.standing import Standing, limit_reason, limit_text, rest_of, short, standing_of, title_of
+from bothways.runtime import logs
 from bothways.runtime.captured import Captured, Capturer, GraphCompiler
-from bothways.runtime.counters import counters
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_plainly
-from bothways.runtime.failing import describe_check, failing_check
-from bothways.runtime.history import History
-from bothways.runtime.limits import Budget
-from bothways.runtime.outcomes import Outcome
 from bothways.runtime.program import Program
-from bothways.runtime.redefined import passed
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
-from bothways.runtime.standing import Standing, limit_reason, limit_text, rest_of, short, standing_of, title_of
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
 

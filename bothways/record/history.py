@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bothways.errors import Break, Position
-from bothways.runtime.outcomes import Generated, Outcome
-from bothways.runtime.standing import Standing, told
-
-if TYPE_CHECKING:
-    from bothways.runtime.compiled import CompiledFunction
+from bothways.record.outcomes import Generated, Outcome
+from bothways.record.standing import Standing, told
 
 
 @dataclass
@@ -23,9 +20,9 @@ class History:
     graphs: list[Any] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)  # of the graphs
-    parts: list[weakref.ref[CompiledFunction]] = field(default_factory=list)
+    parts: list[weakref.ref[Any]] = field(default_factory=list)
     rests: list[Standing] = field(default_factory=list)  # what goes on after a break and is not compiled
-    root: weakref.ref[CompiledFunction] | None = field(default=None, repr=False)
+    root: weakref.ref[Any] | None = field(default=None, repr=False)
     captures: int = 0
     # Where operations fail while their shapes are worked out, and plain Python comes through.
     disbelieved: set[Position] = field(default_factory=set)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways.record.outcomes import Generated, Outcome, Piece, Way
 from bothways.runtime import logs
-from bothways.runtime.outcomes import Generated, Outcome, Piece, Way
 from bothways.symbols import SYMBOLIC
 
 __all__ = ["Generated", "as_aten", "as_captured", "current", "keep", "kept_in", "note", "operations_in", "tell"]

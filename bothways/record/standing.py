@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.errors import Break
-from bothways.runtime.outcomes import Outcome, counted, summary
+from bothways.record.outcomes import Outcome, counted, summary
 from bothways.runtime.program import Program
 from bothways.runtime.resume import Continuation, entry_point, line_of, origin_of, point_of
 
