@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
-LAYERS = ["api", "report", "capture", "backends", "grad", "lower", "driver", "record", "runtime"]
+LAYERS = ["api", "report", "driver", "pipeline", "capture", "backends", "grad", "lower", "record", "runtime"]
 
 # Below every layer; they import nothing but each other.
 SHARED = ["errors", "hints", "config", "locks", "torch_compat", "fake", "symbols", "source_text"]

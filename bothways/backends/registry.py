@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar, cast, overload
 
@@ -96,17 +96,23 @@ def backend_name(backend: str | Backend) -> str:
     return getattr(backend, "__name__", None) or type(backend).__name__
 
 
-def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
-    """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
-    is_ours = any(backend is known for known in BUILT_IN.values())
+@contextmanager
+def failures_of(backend: Backend) -> Iterator[None]:
+    """What a backend raises, with its name."""
     try:
-        with listening() if is_ours else nullcontext():  # what a user's backend says is for the user
-            compiled = backend(gm, list(example_inputs))
+        yield
     except KernelWarning:  # somebody wants warnings to be errors
         raise
     except Exception as error:
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} raised {type(error).__name__}: {error}") from error
+
+
+def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
+    """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
+    is_ours = any(backend is known for known in BUILT_IN.values())
+    with failures_of(backend), listening() if is_ours else nullcontext():  # what a user's backend says is for the user
+        compiled = backend(gm, list(example_inputs))
     if not callable(compiled):
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} must return a callable, not {type(compiled).__name__}")

@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture import compiled_hooks, opcodes, wrap  # noqa: F401  # here rather than in the first call
+from bothways.capture import opcodes, wrap  # noqa: F401  # here rather than in the first call
 from bothways.capture.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.graph import Unrepeatable
 from bothways.capture.guards import Guard, distinct_template

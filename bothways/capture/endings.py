@@ -23,9 +23,9 @@ from bothways.capture.values.base import LazyValue, Value
 from bothways.capture.values.constants import ConstantValue
 from bothways.capture.values.functions import FunctionValue, MethodValue
 from bothways.capture.values.objects import ObjectValue
-from bothways.driver.callees import COMPILED_CALLEE
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import Next, go_on, later, step_function, while_handling
+from bothways.runtime.program import COMPILED_CALLEE
 from bothways.runtime.resume import Continuation, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 from bothways.source_text import words_in
 

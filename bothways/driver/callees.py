@@ -17,8 +17,6 @@ from bothways.record.standing import Standing, left_out
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
 
-# The name under which programs find ``Callees.compiled``.
-COMPILED_CALLEE = "_bothways_compiled_callee"
 # So many functions that were made from one code, and no more of them are compiled: they are made for each call.
 MOST_OF_A_KIND = 4
 

@@ -21,6 +21,7 @@ from bothways.lower.loading import Library
 from bothways.lower.prelude import prelude
 from bothways.lower.toolchain import BEST, MEANS, Toolchain, is_choice, probe, toolchain
 from bothways.lower.trust import safe_folder
+from bothways.record.generated import stage
 
 FORMAT = "2"  # changes when what an entry of the cache holds changes
 SOURCE, LIBRARY, OPTIONS = "kernels.c", "kernels.so", "options"
@@ -79,6 +80,7 @@ _loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary
 _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: which of its options work
 
 
+@stage("build")
 def build(source: Source) -> Library:
     """The loaded library of kernels."""
     library, tools = _built(source)

@@ -1,13 +1,14 @@
-"""Keeps what a backend says of a graph with the function it was captured from: how it runs, the code it generated.
+"""Where the stages write down what they do: into the record of the compilation they work for.
 
-A backend runs when a function is compiled, and again when a backward or a part of a graph is compiled later; who is
-compiled is remembered in between.
+A stage runs when a function is compiled, and again when a backward or a part of a graph is compiled later; whose
+compilation it is is remembered in between. Where nobody keeps a record, nothing is written.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -15,23 +16,25 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.record.outcomes import Generated, Outcome, Piece, Way
-from bothways.runtime import logs
+from bothways.record import logs
+from bothways.record.compilation import Compilation
+from bothways.record.graphs import NOTHING, traced_graph
+from bothways.record.outcomes import Generated, Piece, Way
 from bothways.symbols import SYMBOLIC
 
-__all__ = ["Generated", "as_aten", "as_captured", "current", "keep", "kept_in", "note", "operations_in", "tell"]
+_current: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
+# The seconds of the stages inside the one that runs now.
+_inside: ContextVar[list[float] | None] = ContextVar("seconds of stages inside", default=None)
 
-_current: ContextVar[Outcome | None] = ContextVar("generated", default=None)
 
-
-def current() -> Outcome | None:
-    """Where code that is generated now is kept."""
+def current() -> Compilation | None:
+    """The record of what is compiled now."""
     return _current.get()
 
 
 @contextmanager
-def kept_in(place: Outcome | None) -> Iterator[None]:
-    """Keep what is generated inside in ``place``."""
+def recording(place: Compilation | None) -> Iterator[None]:
+    """Have the stages inside write to ``place``."""
     token = _current.set(place)
     try:
         yield
@@ -39,25 +42,58 @@ def kept_in(place: Outcome | None) -> Iterator[None]:
         _current.reset(token)
 
 
+@contextmanager
+def kept_in(place: Compilation | None) -> Iterator[None]:
+    """The same for what the differentiator does later: for a backward that runs for the first time, for a part."""
+    with recording(place), stage("differentiate"):
+        yield
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Time a stage, less the stages inside it."""
+    place, outer = _current.get(), _inside.get()
+    if place is None:
+        yield
+        return
+    token, begin = _inside.set(inside := [0.0]), time.perf_counter()
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+        taken = time.perf_counter() - begin
+        place.seconds[name] = place.seconds.get(name, 0.0) + taken - inside[0]
+        if outer is not None:
+            outer[0] += taken
+
+
 def keep(generated: Generated) -> None:
+    """Keep a text that was generated."""
     place = _current.get()
     if place is not None:
-        place.texts.append(generated)
+        place.generated.append(generated)
+
+
+def keep_graph(name: str, graph: torch.fx.Graph, returned: Mapping[str, Sequence[Any]] = NOTHING) -> None:
+    """Keep the text of a traced graph; ``returned`` is for one without an output node."""
+    place = _current.get()
+    if place is not None:
+        place.graphs.append(traced_graph(name, graph, returned))
 
 
 def note(piece: Piece) -> None:
     """Say how a piece of the graph that is compiled now runs."""
     place = _current.get()
-    if place is not None:
-        place.pieces.append(piece)
-        logs.outcome(place.function, piece)
+    if place is not None and place.outcome is not None:
+        place.outcome.pieces.append(piece)
+        logs.outcome(place, piece)
 
 
-def tell(place: Outcome | None, name: str, reason: str) -> None:
+def tell(place: Compilation | None, name: str, reason: str) -> None:
     """Say of a graph that is compiled already what of it, or when, runs as captured; once for each reason."""
     piece = Piece(name, Way.CAPTURED, reason=reason)
     if place is not None and piece not in place.pieces:
-        with kept_in(place):
+        with recording(place):
             note(piece)
 
 

@@ -23,8 +23,9 @@ from bothways.capture.values.moments import Moment, act_at, result_of
 from bothways.capture.values.tensors import TensorValue
 from bothways.capture.values.torch_functions import handles
 from bothways.errors import Break, Unsupported
-from bothways.runtime.hooks import RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
+from bothways.runtime.hooks import HookPlace, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
 from bothways.runtime.nodes import Watched
+from bothways.runtime.program import COMPILED_HOOK
 
 if TYPE_CHECKING:
     from bothways.capture.emit import Emitter
@@ -150,9 +151,7 @@ class Registration(HandleEvent):
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
         if emitter.tracer.fullgraph and self.place.captured:
-            from bothways.capture.compiled_hooks import HookSite
-
-            return f"{emitter.inject(HookSite(), 'compiled_hook')}({text})"
+            return f"{COMPILED_HOOK}({emitter.inject(HookPlace(), 'hooks_here')}, {text})"
         return text
 
     def _moment_before(self) -> torch.fx.Node:
