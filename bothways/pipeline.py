@@ -23,7 +23,7 @@ import torch
 import torch.fx
 
 from bothways import errors, torch_compat
-from bothways.backends.aot import TOO_SMALL, Lowering, as_captured, differentiated
+from bothways.backends.aot import Lowering, differentiated
 from bothways.backends.registry import Backend, call_backend, failures_of
 from bothways.capture import Capture, capture
 from bothways.config import config
@@ -125,8 +125,6 @@ def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any], backend: Backe
         with generated.stage("backend"):
             return call_backend(backend, graph, inputs)
     with failures_of(backend), listening():
-        if backend.leaves_alone(graph, inputs):
-            return as_captured(graph, TOO_SMALL)
         # It lowers the forward at once, and each backward when that first runs.
         return differentiated(graph, list(inputs), backend)
 

@@ -29,12 +29,14 @@ from bothways.grad.unsized import mark_unsized
 from bothways.lower.aten_calls import function_of
 from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction
-from bothways.symbols import Undecided
+from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
 
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 # What is remembered of a captured graph, given inputs and outlines of its outputs.
 Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], Memo | None]
+# Whether a graph, called with inputs like these, is too small to be compiled.
+IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 TOO_SMALL = "small: ATen is as fast"
@@ -44,15 +46,15 @@ TOO_SMALL = "small: ATen is as fast"
 class Lowering:
     """How a backend of ours compiles the halves of a differentiated graph, and which graphs it leaves as captured.
 
-    ``remember`` finds what other processes have compiled a captured graph to. With ``turns_images`` the images between
-    convolutions lie as those like them best, which the results do not show. It is a backend that can be called, too.
+    ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
+    other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
+    those like them best, which the results do not show. It is a backend that can be called, too.
     """
 
     name: str
     forward: GraphCompiler
     backward: GraphCompiler
-    small: Limits = ()
-    small_with_gradients: Limits = ()
+    is_small: IsSmall | None = None
     remember: Remember | None = None
     turns_images: bool = False
 
@@ -62,11 +64,9 @@ class Lowering:
 
     def leaves_alone(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
         """Whether calling what a graph would be compiled to takes longer than running it as captured."""
-        return is_small(graph, inputs, self.small, self.small_with_gradients)
+        return self.is_small is not None and self.is_small(graph, inputs)
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        if self.leaves_alone(graph, inputs):
-            return as_captured(graph, TOO_SMALL)
         return differentiated(graph, inputs, self)
 
 
@@ -76,15 +76,16 @@ def aot(
     bw_compiler: GraphCompiler | None = None,
     remember: Remember | None = None,
     turns_images: bool = False,
+    is_small: IsSmall | None = None,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
-    ``remember`` and ``turns_images`` are those of a ``Lowering``.
+    ``remember``, ``turns_images`` and ``is_small`` are those of a ``Lowering``.
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
             raise TypeError(f"{name}={compiler!r}: a function of a graph and its inputs is expected")
-    lowering = Lowering("aot", fw_compiler, bw_compiler or fw_compiler, (), (), remember, turns_images)
+    lowering = Lowering("aot", fw_compiler, bw_compiler or fw_compiler, is_small, remember, turns_images)
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return differentiated(graph, inputs, lowering)
@@ -96,11 +97,13 @@ def aot(
 def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Lowering) -> Callable[..., Any]:
     """A captured graph with a forward and backwards of its own, which ``lowering`` compiles: the forward now, each
     backward when it first runs. What cannot be differentiated ahead of time stays as captured."""
+    if lowering.leaves_alone(graph, inputs):
+        return as_captured(graph, TOO_SMALL)
     if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
         return as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
-    chain = split(graph, partial(_whole, lowering), grad=_is_differentiated(graph, inputs))
+    chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs))
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
 
@@ -129,10 +132,15 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
                 return parts
             return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
     except refusals as error:
-        chain = split(graph, partial(_whole, lowering), grad=_is_differentiated(graph, inputs), apart=True)
+        chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=True)
         if chain is not None:
             return chain.forward
         return as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
+
+
+def _part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """One part of a graph that is cut."""
+    return as_captured(graph, TOO_SMALL) if lowering.leaves_alone(graph, inputs) else _whole(lowering, graph, inputs)
 
 
 def _around_unsized(
@@ -142,7 +150,7 @@ def _around_unsized(
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not mark_unsized(graph, sizes, grad):
         return None
-    chain = split(graph, partial(_whole, lowering), grad=grad)
+    chain = split(graph, partial(_part, lowering), grad=grad)
     return None if chain is None else chain.forward
 
 
@@ -205,6 +213,60 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
     return compile
 
 
+def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
+    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
+
+    def is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+        if config.kernels_for_small_graphs:
+            return False
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        operations = sum(map(_operations, graph.graph.nodes))
+        elements = max((tensor.numel() for tensor in tensors), default=0)
+        gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if gradients and _are_small_layers(graph.graph, elements, operations):
+            return True
+        return any(
+            elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
+        )
+
+    return is_small
+
+
+# What makes one tensor of a list of them.
+JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
+
+
+# Layers with gradients, where products alternate with what is one operation of ATen's: nothing can be fused but in the
+# backward, and what that saves goes to our node. With second derivatives there are three nodes, and it is a loss.
+_SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations
+_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm mv addmv".split())
+
+
+def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> bool:
+    most, count = _SMALL_LAYERS
+    if elements > most or operations > count or any(map(_feeds_its_like, graph.nodes)):
+        return False
+    made = (node.meta.get("example_value") for node in graph.nodes)
+    return all(hint(value.numel()) <= most for value in made if isinstance(value, torch.Tensor))
+
+
+def _feeds_its_like(node: torch.fx.Node) -> bool:
+    """Whether an operation that is no product is read by another such one."""
+    return _is_no_product(node) and any(map(_is_no_product, node.users))
+
+
+def _is_no_product(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op.startswith("call") and name not in _PRODUCTS
+
+
+def _operations(node: torch.fx.Node) -> int:
+    """How many a node is: one, or one for each tensor of a list that something is done to."""
+    if not node.op.startswith("call") or node.target in JOINS:
+        return int(node.op.startswith("call"))
+    return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1
+
+
 # (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
 # calling a few operations without autograd saves.
 SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
@@ -214,25 +276,5 @@ aot_eager = Lowering(
     "aot_eager",
     forward=_said("forward", run_as_is),
     backward=_said("backward", run_and_forget),
-    small_with_gradients=SMALL_WITH_GRADIENTS,
+    is_small=small_within((), SMALL_WITH_GRADIENTS),
 )
-
-
-def is_small(graph: torch.fx.GraphModule, inputs: list[Any], limits: Limits, with_gradients: Limits) -> bool:
-    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
-    if config.kernels_for_small_graphs:
-        return False
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    operations = sum(map(_operations, graph.graph.nodes))
-    elements = max((tensor.numel() for tensor in tensors), default=0)
-    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return any(
-        elements <= most and operations <= count for most, count in (with_gradients if gradients else limits)
-    )
-
-
-def _operations(node: torch.fx.Node) -> int:
-    """How many a node is: one, or one for each tensor of a list."""
-    if not node.op.startswith("call"):
-        return 0
-    return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1

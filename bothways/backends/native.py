@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.backends.aot import Lowering, run_and_forget, run_as_is
+from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph, emit_columns, emit_rows  # noqa: F401  # what emit needs later is loaded now
 from bothways.lower.memo import memo_of
@@ -68,13 +68,12 @@ def _why_not(tensor: torch.Tensor) -> str:
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
 
 
-# A captured graph as kernels; what they cannot make faster stays as it is.
+# Captured graphs become kernels; what these cannot make faster stays as it is.
 native = Lowering(
     "native",
     forward=partial(compile_kernels, name="forward", takes_list=False),
     backward=partial(compile_kernels, name="backward", takes_list=True),
-    small=SMALL,
-    small_with_gradients=SMALL_WITH_GRADIENTS,
+    is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
     remember=memo_of,
     turns_images=True,
 )
