@@ -14,14 +14,14 @@ X = torch.linspace(0, 1, 90_000).reshape(300, 300)
 
 
 def told(function, *args, backend="native", backward=False, **options):
-    """What the history of a function says in its first line, after one call, and how its graphs run."""
+    """What the explanation of a function says of its graphs, after one call, and how each of them runs."""
     compiled = bothways.compile(function, backend=backend, **options)
     expected, result = function(*args), compiled(*args)
     torch.testing.assert_close(result, expected)
     if backward:
         result.sum().backward()
-    history = compiled.__bothways__.history
-    return str(history).split("\n")[0], [str(piece) for outcome in history.outcomes for piece in outcome.pieces]
+    line = str(bothways.explain(compiled)).split("\n")[1]
+    return line, [str(piece) for compilation in bothways.history(compiled) for piece in compilation.pieces]
 
 
 def test_kernels_are_counted_with_the_operations_in_them():
@@ -40,7 +40,7 @@ def test_the_backward_is_told_when_it_has_run():
     w = X.clone().requires_grad_()
     compiled = bothways.compile(function, backend="native")
     result = compiled(X, w)
-    [outcome] = compiled.__bothways__.history.outcomes
+    [outcome] = bothways.explain(compiled).outcomes
     assert [piece.name for piece in outcome.pieces] == ["forward"]
     result.sum().backward()
     assert [piece.name for piece in outcome.pieces] == ["forward", "backward"]
