@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,19 +21,17 @@ def explain(fn: Callable[..., Any]) -> Explanation:
     state = compiled_state(fn)
     if state is None:
         check_target(fn)
-
-    def run(*args: Any, **kwargs: Any) -> Explanation:
-        target = fn if compiled_state(fn) is not None else compile(fn)
-        result = target(*args, **kwargs)
-        state = compiled_state(target)
-        return _explained(target, state, run, has_run=True, result=result)
-
-    return _explained(fn, state, run)
+    return _explained(fn, fn, state)
 
 
-def _explained(
-    target: Any, state: CompiledFunction | None, run: Callable[..., Explanation], **call: Any
-) -> Explanation:
+def _run(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
+    target = fn if compiled_state(fn) is not None else compile(fn)
+    result = target(*args, **kwargs)
+    return _explained(fn, target, compiled_state(target), has_run=True, result=result)
+
+
+def _explained(fn: Callable[..., Any], target: Any, state: CompiledFunction | None, **call: Any) -> Explanation:
+    run = functools.partial(_run, fn)
     if state is None:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         return Explanation(name, is_compiled=False, run=run, **call)

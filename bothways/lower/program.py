@@ -25,6 +25,7 @@ from bothways.lower.spelling import NotSpelled, spelled
 from bothways.lower.text import Text, store
 from bothways.lower.toolchain import Toolchain
 from bothways.lower.wrapper import Entry, PythonWriter
+from bothways.runtime.compiled_graph import described
 from bothways.source_text import in_comment
 
 
@@ -34,15 +35,14 @@ def compile_graph(
     """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
 
     With ``takes_list`` it takes one list, which it empties, so that an input is freed when it was last read.
-    Its attribute ``key`` is what it can be recalled by.
+    The ``key`` among its facts is what it can be recalled by.
     """
     cache = open_cache()
     place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}")
     run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph))
     if run is None:
         run = Program(lower(graph, inputs), name, takes_list=takes_list, place=place).run
-    run.key = None if place is None else place.key  # type: ignore[attr-defined]
-    return run
+    return described(run, key=None if place is None else place.key)
 
 
 def _count_of_outputs(graph: torch.fx.GraphModule) -> int:

@@ -17,6 +17,7 @@ from bothways.lower.loading import Library
 from bothways.lower.wrapper import as_laid_out
 from bothways.record.generated import keep, note
 from bothways.record.outcomes import Generated, Piece, Way
+from bothways.runtime.compiled_graph import described
 
 PYTHON, C, FACTS = "program.py", "kernels.c", "facts.json"
 _numbers = itertools.count(1)
@@ -72,11 +73,7 @@ class Text:
         run = _defined(self.python, label, namespace)
         if first:
             run = _checked_first(run, _defined(first, f"{label[:-1]} first>", namespace), namespace, settled)
-        made: Any = run
-        made.looks_at_grad_mode = self.looks_at_grad_mode
-        if self.takes_list:
-            made._boxed_call = True
-        return run
+        return described(run, takes_list=self.takes_list, looks_at_grad_mode=self.looks_at_grad_mode)
 
 
 def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bothways import torch_compat
+from bothways.runtime.compiled_graph import GRAPH, UNKNOWN
 
 # Copying more than so many elements before every call would cost more than an error that is rare is worth.
 MOST_ELEMENTS = 1 << 16
@@ -44,7 +45,7 @@ def keep_inputs(
     their ``.data``, or because they are statistics, which are written in the middle of any graph.
     """
     # Where inputs share their memory, a differentiated graph runs as captured.
-    on_its_way = not getattr(graph, "writes_at_end", False) or _share_memory(tensors)
+    on_its_way = not getattr(graph, GRAPH, UNKNOWN).writes_at_end or _share_memory(tensors)
     kept: list[Kept] = []
     for index, tensor in enumerate(tensors):
         is_uncounted = index in as_data or index in statistics
