@@ -51,8 +51,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call that is compiled: what its parameters are bound to, and what earlier calls have taught."""
+class MissedCall:
+    """A call that no program takes: what its parameters are bound to, and what earlier calls have taught."""
 
     function: types.FunctionType
     arguments: Mapping[str, object]
@@ -71,7 +71,7 @@ class Verdict(enum.Enum):
     REFUSE = "make no program"
 
 
-def compile_call(call: Call, record: Compilation, judge: Callable[[Capture], Verdict]) -> Capture | None:
+def compile_call(call: MissedCall, record: Compilation, judge: Callable[[Capture], Verdict]) -> Capture | None:
     """Compile one call; the program of what comes back is ready to run. None where ``judge`` refuses.
 
     Raises ``Unsupported`` for what cannot be captured, ``BackendFailed`` for what a backend raises.
@@ -97,7 +97,7 @@ def compile_call(call: Call, record: Compilation, judge: Callable[[Capture], Ver
     return captured
 
 
-def capture_call(call: Call) -> Capture:
+def capture_call(call: MissedCall) -> Capture:
     """Stage 1: look at the call. What goes wrong inside is told apart from what is not supported."""
     counters["frames"]["total"] += 1
     with generated.stage("capture"), capture_in_progress():

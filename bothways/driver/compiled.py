@@ -27,7 +27,7 @@ from bothways.driver.limits import Budget
 from bothways.driver.redefined import passed
 from bothways.errors import Break, Position, Unsupported
 from bothways.locks import Lock
-from bothways.pipeline import Call, Options, Verdict, compile_call
+from bothways.pipeline import MissedCall, Options, Verdict, compile_call
 from bothways.record import logs
 from bothways.record.compilation import Compilation, Conclusion, is_news
 from bothways.record.counters import counters
@@ -91,7 +91,6 @@ class CompiledFunction:
         self._callees = Callees(weakref.WeakMethod(self._part))
         self._lock = Lock()
         self._serial, self._is_new = 0, True
-        self._record: Compilation | None = None  # of the call that is compiled now
         self._is_part = history is not None
         self.history = history or History()
         if self._is_part:
@@ -233,8 +232,6 @@ class CompiledFunction:
         except Exception as error:
             record.fail(error)
             raise
-        finally:
-            self._record = None
         if captured is None or not self._body.holds():  # another thread has replaced the code, or defaults, meanwhile
             record.conclude(Conclusion.PLAIN, self.dispatcher.stopped if self.dispatcher.forwards else self._gave_up)
             return None
@@ -251,7 +248,7 @@ class CompiledFunction:
         self.history.add(record)
         self.history.captures += 1
         self._serial += 1
-        self._is_new, self._record = False, record
+        self._is_new = False
         return record
 
     def _compiled(
@@ -259,13 +256,13 @@ class CompiledFunction:
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        call = Call(
+        call = MissedCall(
             self.original, arguments, self.options, f"{self._serial}_", self._sizes, self.history.disbelieved
         )
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:
-            self._give_up(unsupported)
+            self._give_up(unsupported, record)
             return None
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
@@ -292,7 +289,7 @@ class CompiledFunction:
         record.conclusion = Conclusion.PROGRAM
         if captured.broke is None:
             return Verdict.COMPILE
-        self._note_break(captured.broke)
+        self._note_break(captured.broke, record)
         if not self._is_only_now(captured.broke):
             return Verdict.COMPILE
         record.conclusion = Conclusion.ONCE
@@ -300,7 +297,7 @@ class CompiledFunction:
 
     def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
         """The function raises on these values: keep when, so that they are not captured each time."""
-        self._note_break(found)
+        self._note_break(found, record)
         self._gave_up = short(found)
         record.conclude(Conclusion.PLAIN, self._gave_up)
         if failed is not None and not self._has_room(failed):
@@ -337,9 +334,9 @@ class CompiledFunction:
     def _part(self, function: types.FunctionType) -> types.FunctionType:
         return compiled_function(function, self.options, self.history)
 
-    def _give_up(self, unsupported: Unsupported) -> None:
+    def _give_up(self, unsupported: Unsupported, record: Compilation) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
-        self._note_break(unsupported.break_)
+        self._note_break(unsupported.break_, record)
         if self.options.of_hooks and unsupported.break_.code == "torch_mode":
             return
         self._gave_up = short(unsupported.break_)
@@ -357,10 +354,11 @@ class CompiledFunction:
         if not is_nested:
             self._count_break(unsupported.break_)
 
-    def _note_break(self, found: Break, record: Compilation | None = None) -> None:
-        """Write down a break, and tell people of one that is new to them."""
-        is_new, record = is_news(found, self.history.breaks), record or self._record
-        if record is None:  # the call was not even looked at
+    def _note_break(self, found: Break, record: Compilation | None) -> None:
+        """Write down a break, and tell people of one that is new to them; without a record, the call was not looked
+        at."""
+        is_new = is_news(found, self.history.breaks)
+        if record is None:
             if not is_new:
                 return
             record = Compilation(self.original.__qualname__, self.options.backend_name, begins_at(self.original))
@@ -380,7 +378,7 @@ class CompiledFunction:
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
         self._gave_up = f"{tracing.name} is active"
-        self._note_break(Break("torch_mode", self._gave_up))
+        self._note_break(Break("torch_mode", self._gave_up), None)
         if self._has_told or tracing.is_own or capturing():
             return
         self._has_told = True
