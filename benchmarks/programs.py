@@ -107,7 +107,7 @@ def graphs_of(engine: str) -> int:
 
         return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     if engine in OURS:
-        from bothways.runtime.counters import counters
+        from bothways.record.counters import counters
 
         return counters["stats"]["unique_graphs"]
     return 0

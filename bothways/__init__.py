@@ -14,6 +14,7 @@ from bothways.api.decorators import (
 )
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
+from bothways.api.history import history
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
 from bothways.grad import trace, trace_wrapped
@@ -29,6 +30,7 @@ __all__ = [
     "errors",
     "explain",
     "graph_break",
+    "history",
     "install",
     "is_compiling",
     "list_backends",

@@ -204,11 +204,11 @@ def outcome(function, calls, backend):
             return Outcome("fails", detail=f"call {number}: {shapes(call)}")
         if [one.stride() for one in expected[0]] != [one.stride() for one in found[0]]:
             return Outcome("fails", detail=f"call {number}: strides of {shapes(call)}")
-    history = compiled.__bothways__.history
-    if history.breaks or not history.captures:
-        reasons = "; ".join(f"{one.code}: {one.reason}" for one in history.breaks)
-        return Outcome("breaks", history.captures, reasons[:300])
-    if history.captures <= MOST_CAPTURES:
-        return Outcome("dynamic", history.captures)
-    reasons = [reason for reason in history.recompilations[1:] if FROZEN.search(reason)]
-    return Outcome("specialises" if reasons else "decided", history.captures, "; ".join(reasons)[:300])
+    explanation, captures = bothways.explain(compiled), len(bothways.history(compiled))
+    if explanation.breaks or not captures:
+        reasons = "; ".join(f"{one.code}: {one.reason}" for one in explanation.breaks)
+        return Outcome("breaks", captures, reasons[:300])
+    if captures <= MOST_CAPTURES:
+        return Outcome("dynamic", captures)
+    reasons = [reason for reason in explanation.recompilations[1:] if FROZEN.search(reason)]
+    return Outcome("specialises" if reasons else "decided", captures, "; ".join(reasons)[:300])

@@ -24,8 +24,8 @@ def agree(function, calls, backend, programs=2, **options):
     compiled = bothways.compile(function, backend=backend, fullgraph=True, **options)
     for args in calls:
         agree_once(function, compiled, args)
-    history = compiled.__bothways__.history
-    assert history.captures <= programs, history.recompilations
+    compilations = bothways.history(compiled)
+    assert len(compilations) <= programs, [compilation.why for compilation in compilations]
     return compiled
 
 
@@ -58,4 +58,4 @@ def batches(*shape, sizes=(2, 3, 5, 8, 64), grad=True):
 
 def guards(compiled, number=-1):
     """The guards of one program, as people read them."""
-    return [check.text for check in compiled.__bothways__.dispatcher.programs[number].checks]
+    return [check.text for check in bothways.history(compiled)[number].guards]

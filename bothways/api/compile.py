@@ -14,11 +14,10 @@ import torch
 
 from bothways import torch_compat
 from bothways.api.modules import compile_module
-from bothways.backends import DEFAULT_BACKEND, backend_name, call_backend, lookup_backend
-from bothways.capture.capture import capture
-from bothways.capture.program.render import inner_names
+from bothways.backends import DEFAULT_BACKEND, backend_name, lookup_backend
+from bothways.driver.compiled import compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime.compiled import Options, compiled_function, reset_all
+from bothways.pipeline import Options
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
 
@@ -103,9 +102,8 @@ def _checked_options(
         for name in options:
             if name not in OPTIONS:
                 raise InvalidOption(f"no option {name!r}; the valid options are {', '.join(OPTIONS) or '(none yet)'}")
-    found = lookup_backend(backend)
     return Options(
-        backend=lambda graph, inputs: call_backend(found, graph, inputs),
+        backend=lookup_backend(backend),
         backend_name=backend_name(backend),
         fullgraph=fullgraph,
         dynamic=dynamic,
@@ -157,7 +155,7 @@ def _forwarding_to(target: Callable[..., Any]) -> types.FunctionType:
 def compile_function(function: types.FunctionType, settings: Options) -> Any:
     """The dispatcher of a Python function; an already compiled one is compiled anew from its original."""
     original = function.__wrapped__ if is_compiled(function) else function  # type: ignore[attr-defined]
-    return compiled_function(original, settings, capture, inner_names)
+    return compiled_function(original, settings)
 
 
 def reset() -> None:

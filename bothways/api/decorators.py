@@ -9,13 +9,14 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from bothways.backends import call_backend, lookup_backend
+from bothways.backends import lookup_backend
+from bothways.driver import stances
+from bothways.driver.stances import STANCES, ForcedBackend, Stance
 from bothways.errors import InvalidOption, InvalidTarget
-from bothways.runtime import logs, stances
+from bothways.runtime import logs
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
-from bothways.runtime.stances import STANCES, Stance
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,7 +51,7 @@ class set_stance:
             raise InvalidOption(f"stance={stance!r}: the valid stances are {', '.join(map(repr, STANCES))}")
         if force_backend is not None and stance != "default":
             raise InvalidOption(f"force_backend goes with the stance 'default', not with {stance!r}")
-        backend = None if force_backend is None else functools.partial(call_backend, lookup_backend(force_backend))
+        backend = None if force_backend is None else ForcedBackend(lookup_backend(force_backend))
         self._stance = Stance(stance, backend)
         self._before = stances.change(self._stance)
 

@@ -8,6 +8,8 @@ does not express runs as it was captured, with PyTorch's autograd.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ from bothways.grad.split import makes_leaf, split, turns_grad_on
 from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.grad.unsized import mark_unsized
 from bothways.lower.host.aten_calls import function_of
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
@@ -40,6 +42,41 @@ from bothways.torch_compat.said import said
 GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 # What is remembered of a captured graph, given inputs and outlines of its outputs.
 Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], FactMemo | None]
+# Whether a graph, called with inputs like these, is too small to be compiled.
+IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
+# For graphs of at most so many elements (of the largest input): how many operations are few.
+Limits = Sequence[tuple[int, int]]
+# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
+SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
+TOO_SMALL = "small: ATen is as fast"
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a backend of ours compiles the halves of a differentiated graph, and which graphs it leaves as captured.
+
+    ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
+    other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
+    those like them best, which the results do not show. It is a backend that can be called, too.
+    """
+
+    name: str
+    forward: GraphCompiler
+    backward: GraphCompiler
+    is_small: IsSmall | None = None
+    remember: Remember | None = None
+    turns_images: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def leaves_alone(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+        """Whether calling what a graph would be compiled to takes longer than running it as captured."""
+        return self.is_small is not None and self.is_small(graph, inputs)
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return differentiated(graph, inputs, self)
 
 
 def aot(
@@ -48,73 +85,91 @@ def aot(
     bw_compiler: GraphCompiler | None = None,
     remember: Remember | None = None,
     turns_images: bool = False,
-    is_small: Callable[[torch.fx.GraphModule, list[Any]], bool] | None = None,
+    is_small: IsSmall | None = None,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
-    ``remember`` finds what other processes have compiled a captured graph to. With ``turns_images`` the images between
-    convolutions lie as those like them best, which the results do not show. ``is_small`` says which graphs, and
-    which parts of one that is cut, are left as captured.
+    ``remember``, ``turns_images`` and ``is_small`` are those of a ``Lowering``.
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
             raise TypeError(f"{name}={compiler!r}: a function of a graph and its inputs is expected")
-
-    def compile_whole(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        sizes = None
-        if not all(isinstance(value, torch.Tensor) for value in inputs):
-            found = sizes_of(graph, inputs)
-            if found is None:
-                return _as_captured(graph, "it takes what is neither a tensor nor a size")
-            sizes, inputs = found
-        refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
-        try:
-            reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
-            layouts = _layouts(graph.graph)
-            memo = None if remember is None or sizes is not None else remember(graph, inputs, layouts)
-            function, turns = noting_origins(graph), turns_images and not reads and not _layout_shows(graph)
-            compilers = fw_compiler, bw_compiler or fw_compiler
-            try:
-                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
-            except NotForAllSizes:
-                assert sizes is not None
-                parts = around_unsized(graph, inputs, sizes)
-                if parts is not None:
-                    return parts
-                return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
-        except refusals as error:
-            apart = not _marked(graph.graph, error)
-            chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs), apart=apart)
-            if chain is not None:
-                return chain.forward
-            return _as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
-
-    def compile_part(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        if is_small is not None and is_small(graph, inputs):
-            return _as_captured(graph, TOO_SMALL)
-        return compile_whole(graph, inputs)
-
-    def around_unsized(
-        graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
-    ) -> Callable[..., Any] | None:
-        """The graph cut where operations ask for plain sizes; None where none does by itself."""
-        grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-        if not mark_unsized(graph, sizes, grad):
-            return None
-        chain = split(graph, compile_part, grad=grad)
-        return None if chain is None else chain.forward
+    lowering = Lowering("aot", fw_compiler, bw_compiler or fw_compiler, is_small, remember, turns_images)
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        if is_small is not None and is_small(graph, inputs):
-            return _as_captured(graph, TOO_SMALL)
-        if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
-            return _as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
-        if writes_through(graph.graph):
-            return _as_captured(graph, "it writes through a view whose elements share memory")
-        chain = split(graph, compile_part, grad=_is_differentiated(graph, inputs))
-        return compile_whole(graph, inputs) if chain is None else chain.forward
+        return differentiated(graph, inputs, lowering)
 
     return backend
+
+
+@generated.stage("differentiate")
+def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Lowering) -> Callable[..., Any]:
+    """A captured graph with a forward and backwards of its own, which ``lowering`` compiles: the forward now, each
+    backward when it first runs. What cannot be differentiated ahead of time stays as captured."""
+    if lowering.leaves_alone(graph, inputs):
+        return as_captured(graph, TOO_SMALL)
+    if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
+        return as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
+    if writes_through(graph.graph):
+        return as_captured(graph, "it writes through a view whose elements share memory")
+    chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs))
+    return _whole(lowering, graph, inputs) if chain is None else chain.forward
+
+
+@generated.stage("differentiate")
+def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """A graph, or a part of one, that is differentiated as a whole, or is cut where it cannot be."""
+    sizes = None
+    if not all(isinstance(value, torch.Tensor) for value in inputs):
+        found = sizes_of(graph, inputs)
+        if found is None:
+            return as_captured(graph, "it takes what is neither a tensor nor a size")
+        sizes, inputs = found
+    refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
+    try:
+        reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
+        layouts = _layouts(graph.graph)
+        memo = None if lowering.remember is None or sizes is not None else lowering.remember(graph, inputs, layouts)
+        function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
+        compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
+        try:
+            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
+        except NotForAllSizes:
+            assert sizes is not None
+            parts = _around_unsized(lowering, graph, inputs, sizes)
+            if parts is not None:
+                return parts
+            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
+    except refusals as error:
+        apart = not _marked(graph.graph, error)
+        chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
+        if chain is not None:
+            return chain.forward
+        return as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
+
+
+def _part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """One part of a graph that is cut."""
+    return as_captured(graph, TOO_SMALL) if lowering.leaves_alone(graph, inputs) else _whole(lowering, graph, inputs)
+
+
+def _around_unsized(
+    lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
+) -> Callable[..., Any] | None:
+    """The graph cut where operations ask for plain sizes; None where none does by itself."""
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    if not mark_unsized(graph, sizes, grad):
+        return None
+    chain = split(graph, partial(_part, lowering), grad=grad)
+    return None if chain is None else chain.forward
+
+
+def lower(lowering: Lowering, half: str, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """One half of a differentiated graph as a function: its ``forward`` or a ``backward``."""
+    generated.keep_graph(half, graph.graph)
+    compile = lowering.forward if half == "forward" else lowering.backward
+    with generated.stage("lower"):
+        return compile(graph, inputs)
 
 
 def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
@@ -129,7 +184,7 @@ def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
     return True
 
 
-def _as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:
+def as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:
     """The graph itself, with PyTorch's autograd, and for people why."""
     generated.as_captured(graph, reason)
     forward: Callable[..., Any] = graph.forward
@@ -178,13 +233,6 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
         return compiler(graph, inputs)
 
     return compile
-
-
-# For graphs of at most so many elements (of the largest input): how many operations are few.
-Limits = Sequence[tuple[int, int]]
-TOO_SMALL = "small: ATen is as fast"
-# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
-SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
 
 
 def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
@@ -247,8 +295,9 @@ def _operations(node: torch.fx.Node) -> int:
 SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
 
 # Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured.
-aot_eager = aot(
-    fw_compiler=_said("forward", run_as_is),
-    bw_compiler=_said("backward", run_and_forget),
+aot_eager = Lowering(
+    "aot_eager",
+    forward=_said("forward", run_as_is),
+    backward=_said("backward", run_and_forget),
     is_small=small_within((), SMALL_WITH_GRADIENTS),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from bothways.runtime import generated
+from bothways.record import generated
 
 
 def eager(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:

@@ -12,12 +12,12 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.backends.aot import aot, run_and_forget, run_as_is, small_within
+from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.memo import memo_of
-from bothways.runtime import generated
+from bothways.record import generated
 
 DIALECT = C()
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
@@ -71,10 +71,11 @@ def _why_not(tensor: torch.Tensor) -> str:
 
 
 # Captured graphs become kernels; what these cannot make faster stays as it is.
-native = aot(
-    fw_compiler=partial(compile_kernels, name="forward", takes_list=False),
-    bw_compiler=partial(compile_kernels, name="backward", takes_list=True),
+native = Lowering(
+    "native",
+    forward=partial(compile_kernels, name="forward", takes_list=False),
+    backward=partial(compile_kernels, name="backward", takes_list=True),
+    is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
     remember=partial(memo_of, dialect=DIALECT),
     turns_images=True,
-    is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar, cast, overload
 
@@ -22,11 +22,11 @@ from bothways.backends.eager import eager
 from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
-from bothways.runtime import generated
+from bothways.record import generated
+from bothways.runtime.compiled_graph import known_of
 from bothways.runtime.listening import listening
 
-CompiledGraph = Callable[..., Any]
-Backend = Callable[[GraphModule, list[Tensor]], CompiledGraph]
+Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 B = TypeVar("B", bound=Callable[..., Any])
 
 ENTRY_POINT_GROUP = "torch_dynamo_backends"
@@ -96,17 +96,23 @@ def backend_name(backend: str | Backend) -> str:
     return getattr(backend, "__name__", None) or type(backend).__name__
 
 
-def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> CompiledGraph:
-    """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
-    is_ours = any(backend is known for known in BUILT_IN.values())
+@contextmanager
+def failures_of(backend: Backend) -> Iterator[None]:
+    """What a backend raises, with its name."""
     try:
-        with listening() if is_ours else nullcontext():  # what a user's backend says is for the user
-            compiled = backend(gm, list(example_inputs))
+        yield
     except KernelWarning:  # somebody wants warnings to be errors
         raise
     except Exception as error:
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} raised {type(error).__name__}: {error}") from error
+
+
+def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
+    is_ours = any(backend is known for known in BUILT_IN.values())
+    with failures_of(backend), listening() if is_ours else nullcontext():  # what a user's backend says is for the user
+        compiled = backend(gm, list(example_inputs))
     if not callable(compiled):
         name = backend_name(backend)
         raise BackendFailed(f"backend {name!r} must return a callable, not {type(compiled).__name__}")
@@ -118,7 +124,7 @@ def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Ten
     return _checked(compiled, gm, backend_name(backend))
 
 
-def _checked(compiled: CompiledGraph, gm: GraphModule, name: str) -> CompiledGraph:
+def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callable[..., Any]:
     """A compiled graph that gives a tuple, as the graph does; a bare tensor would be taken apart along its rows.
 
     When it has given one, calls go straight to it.
@@ -138,8 +144,8 @@ def _checked(compiled: CompiledGraph, gm: GraphModule, name: str) -> CompiledGra
 
     run: Any = functools.partial(checked)  # which can be told to call something else, and costs next to nothing
     reference = weakref.ref(run)
-    run.writes_at_end = getattr(compiled, "writes_at_end", False)
-    return cast(CompiledGraph, run)
+    run.__bothways_graph__ = known_of(compiled)
+    return cast(Callable[..., Any], run)
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:

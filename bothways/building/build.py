@@ -21,6 +21,7 @@ from bothways.cache.disk import Cache, encoded, key_of, open_cache, warn_unused
 from bothways.cache.trust import safe_folder
 from bothways.config import config
 from bothways.errors import BuildFailed, NoCompiler, warn_once
+from bothways.record.generated import stage
 
 FORMAT = "2"  # changes when what an entry of the cache holds changes
 SOURCE, LIBRARY, OPTIONS = "kernels.c", "kernels.so", "options"
@@ -84,6 +85,7 @@ _loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary
 _options: dict[str, tuple[int, ...]] = {}  # by the identity of a compiler: which of its options work
 
 
+@stage("build")
 def build(source: CSource) -> Library:
     """The loaded library of kernels."""
     library, tools = _built(source)

@@ -5,13 +5,11 @@ Loading all of it with the package matters: a process that forks while another t
 
 from __future__ import annotations
 
-from bothways.capture import compiled_hooks
 from bothways.capture.bytecode import opcodes
 from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
 from bothways.capture.capture import capture as capture_function
-from bothways.capture.compiled_hooks import HookSite
 from bothways.capture.standins import modules, sequences
 from bothways.capture.values.autograd import autograd_functions
 from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
@@ -68,7 +66,7 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, autograd_functions, builtin_functions, builtin_types, compiled_hooks, data_checks,
+    anomaly, assumptions, autograd_functions, builtin_functions, builtin_types, data_checks,
     data_numbers, data_sizes, dict_methods, formatting, function_modes, hooks, instance_dicts, modules, object_methods,
     opcodes, optimizer_steps, partials, saved_tensors, sequences, settings, stretches, tensor_state, tensor_subclasses,
     torch_contexts,
@@ -77,9 +75,9 @@ FEATURES = (
 linked.link(
     BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
     COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
-    DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, HookSite=HookSite,
-    InstanceDict=InstanceDict, ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING,
-    ModuleValue=ModuleValue, NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
+    DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
+    ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
+    NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,

@@ -22,6 +22,7 @@ from bothways.grad.node import CompiledNode, Own
 from bothways.grad.partition import NotRepeatable, extract
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import IndependentResults, Joint, NotDifferentiable, Output, Result
+from bothways.record import generated
 from bothways.symbols import Undecided, hint
 
 # After so many calls without a second derivative a graph goes back to saving what first ones need.
@@ -101,7 +102,8 @@ def check_differentiable(joint: Joint, given: Sequence[torch.fx.Node], moving: S
     outlines = tuple(node.meta["val"] for node in given)
     values = [_laid_out_like(value).requires_grad_(node in moving) for node, value in zip(given, outlines, strict=True)]
     sizes = None if joint.sizes is None else replace(joint.sizes, outlines=outlines)
-    _check_outputs(graph.forward, values, sizes)
+    with generated.recording(None):  # what is traced here is not run
+        _check_outputs(graph.forward, values, sizes)
 
 
 def _laid_out_like(value: torch.Tensor) -> torch.Tensor:

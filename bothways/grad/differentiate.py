@@ -41,7 +41,8 @@ from bothways.grad.traced import (
 )
 from bothways.grad.usual import Usual, usual
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
-from bothways.runtime import generated
+from bothways.record import generated
+from bothways.runtime.compiled_graph import CompiledGraph, described, known_of
 from bothways.runtime.listening import listening
 from bothways.runtime.nodes import Reads
 
@@ -137,7 +138,7 @@ def _renewing(
 
 def _note(memo: FactMemo | None, facts: Any, compiled: Callable[..., Any]) -> None:
     """Remember a compiled graph, where both it and the facts can be written down."""
-    key = getattr(compiled, "key", None)
+    key = known_of(compiled).key
     if memo is not None and key is not None and facts is not None:
         memo.note({"facts": facts, "program": key})
 
@@ -217,9 +218,7 @@ def _inference(
         write_back(values, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, values, results)
 
-    call.read_inputs = facts.read_inputs  # type: ignore[attr-defined]
-    call.writes_at_end = True  # type: ignore[attr-defined]
-    return call
+    return described(call, read_inputs=facts.read_inputs, writes_at_end=True)
 
 
 # So many backwards are compiled for one graph; gradients of other layouts go back through plain autograd.
@@ -228,8 +227,6 @@ MOST_LAYOUTS = 8
 
 class DifferentiatedGraph:
     """A graph whose backward is compiled."""
-
-    writes_at_end = True  # what it changes of its inputs, so that it can fail without a trace
 
     def __init__(
         self,
@@ -284,8 +281,9 @@ class DifferentiatedGraph:
         self.autocast = torch_compat.autocast_now()
         self.joints = [] if joint is None else [joint]
         self._graphs: dict[tuple[Moment, Wanted | None], torch.fx.GraphModule] = {}
-        self.looks_at_grad_mode = getattr(compiled, "looks_at_grad_mode", True)
-        self.is_below_autograd = getattr(compiled, "is_below_autograd", False)
+        known = known_of(compiled)
+        self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
+        self.__bothways_graph__ = CompiledGraph(writes_at_end=True, share=self.share, read_inputs=facts.read_inputs)
         self.usual: Usual | None = None
         self._usuals: dict[Any, Usual | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.

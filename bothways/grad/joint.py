@@ -35,6 +35,7 @@ from bothways.grad.traced import (
     ResultView,
     Variables,
 )
+from bothways.record.generated import keep_graph
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
 from bothways.torch_compat.said import said
@@ -61,13 +62,23 @@ def trace_joint(
             joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden)
             layouts.end()
             joint.is_turned = layouts.is_used
-            return joint
+            return _recorded(joint, hidden)
         except IndependentResults:
             raise
         except (LayoutMatters, NotThin, Frozen, NotDifferentiable):
             if not layouts.is_used:
                 raise
-    return _trace(function, inputs, grad, moment, sizes, None, hidden)
+    return _recorded(_trace(function, inputs, grad, moment, sizes, None, hidden), hidden)
+
+
+def _recorded(joint: Joint, hidden: Sequence[int] | None) -> Joint:
+    """Write down the graph for people; not one that is traced to find out what a twin keeps."""
+    if hidden is None or hidden:
+        returned: dict[str, Sequence[Any]] = {"results": joint.results, "gradients": joint.gradients}
+        returned["updates of inputs"] = list(joint.updates.values())
+        name = "joint" if hidden is None else "joint, for second derivatives"
+        keep_graph(name, joint.recorder.graph, returned)
+    return joint
 
 
 def _trace(

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from bothways.grad.sizes import Sizes, symbols_of
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.listening import listening
 
 CompilePart = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]

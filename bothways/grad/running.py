@@ -10,11 +10,12 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.traced import Strides
+from bothways.runtime.compiled_graph import known_of
 
 
 def takes_list(run: Callable[..., Any]) -> bool:
     """Whether a compiled graph takes its inputs as one list that it may empty, so that memory is freed early."""
-    return bool(getattr(run, "_boxed_call", False))
+    return known_of(run).takes_list
 
 
 def with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,7 +31,8 @@ from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, ResultView, Strides
 from bothways.grad.traced import take_outputs as take_as_traced
 from bothways.grad.whys import SHARED, UNEVEN, WATCHED
-from bothways.runtime import generated
+from bothways.record import generated
+from bothways.runtime.compiled_graph import described
 from bothways.runtime.listening import listening
 from bothways.symbols import Symbol, expression_of
 from bothways.symbols.layouts import symbolic_strides
@@ -86,8 +87,7 @@ def _inference(
         write_back(tensors, changed, results[count:], facts.uncounted)
         return take_outputs(outputs, tensors, results, sizes.values(values[:skipped]))
 
-    call.writes_at_end = True  # type: ignore[attr-defined]
-    return call
+    return described(call, writes_at_end=True)
 
 
 def take_outputs(

@@ -21,7 +21,7 @@ from bothways.grad.overlaps import is_view_in_secret
 from bothways.grad.parts import CompilePart, Part, sized_part
 from bothways.grad.sizes import is_size
 from bothways.grad.whys import why_captured
-from bothways.runtime import generated
+from bothways.record import generated
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import Region, Watched
 

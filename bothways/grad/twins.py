@@ -33,7 +33,8 @@ from bothways.grad.renewed import Renewing
 from bothways.grad.running import as_traced, strides_of
 from bothways.grad.sizes import Sizes
 from bothways.grad.traced import Moment, NotDifferentiable
-from bothways.runtime import generated
+from bothways.record import generated
+from bothways.runtime.compiled_graph import known_of
 from bothways.runtime.listening import listening
 from bothways.symbols import Undecided
 
@@ -149,7 +150,8 @@ def differentiable_backward(
         if twin is not None or graph.how.sizes is None:  # a function with symbols would be compiled for each size
             found = _compiled(found, values, graph)
         graph.differentiable_backwards[key] = found
-    read: Sequence[int] = getattr(found, "read_inputs", range(len(inputs)))
+    known = known_of(found).read_inputs
+    read: Sequence[int] = range(len(inputs)) if known is None else known
     unchanged([index for index in read if index < len(inputs)])
     return tuple(found(*values))
 

@@ -1,4 +1,7 @@
-"""What ``explain`` shows: graph, guards with what caused them, effects, program, recompilations, breaks."""
+"""What ``explain`` shows: graphs, times, guards with what caused them, effects, program, recompilations, breaks.
+
+It is read from the records of compilations, and from how each function stands now.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break
-from bothways.runtime.outcomes import Generated, Outcome
+from bothways.record.compilation import Compilation, breaks_of, timing
+from bothways.record.outcomes import Generated, Outcome
+from bothways.record.standing import Standing, told
 from bothways.runtime.program import Check, Program
-from bothways.runtime.standing import Standing, told
 from bothways.source_text import writable
 
 
@@ -19,22 +23,53 @@ class Explanation:
     and gives an explanation with that call."""
 
     name: str
-    programs: list[Program] = field(default_factory=list)
-    graphs: list[Any] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)  # how each of the graphs runs
+    compilations: list[Compilation] = field(default_factory=list)
     standings: list[Standing] = field(default_factory=list)  # of the function, of what is after its breaks, of callees
-    breaks: list[Break] = field(default_factory=list)
-    recompilations: list[str] = field(default_factory=list)
-    generated: list[Generated] = field(default_factory=list)
-    plain_from_now_on: bool = False  # whether nothing more is compiled of the function, or of one of its parts
     is_compiled: bool = True
     has_run: bool = False  # whether the function was called for this explanation
     result: Any = field(default=None, repr=False)
     run: Callable[..., Explanation] | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        self._made = [(program, one) for one in self.compilations if (program := one.program) is not None]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
         assert self.run is not None
         return self.run(*args, **kwargs)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that calls may take."""
+        return [program for program, _ in self._made]
+
+    @property
+    def graphs(self) -> list[Any]:
+        """The captured graphs."""
+        return [one.graph for one in self.compilations if one.graph is not None]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """How each of the graphs runs."""
+        return [one.outcome for one in self.compilations if one.graph is not None and one.outcome is not None]
+
+    @property
+    def breaks(self) -> list[Break]:
+        return breaks_of(self.compilations)
+
+    @property
+    def recompilations(self) -> list[str]:
+        """The guards that did not hold where something was compiled again."""
+        return [one.failed_guard for one in self.compilations if one.is_recompilation and one.failed_guard is not None]
+
+    @property
+    def generated(self) -> list[Generated]:
+        """The texts of programs and kernels."""
+        return [text for one in self.compilations for text in one.generated]
+
+    @property
+    def plain_from_now_on(self) -> bool:
+        """Whether nothing more is compiled of the function, or of one of its parts."""
+        return any(standing.for_good for standing in self.standings)
 
     @property
     def graph_count(self) -> int:
@@ -62,8 +97,10 @@ class Explanation:
         counts = ((len(self.programs), "program"), (self.op_count, "operation"), (len(self.breaks), "break"))
         lines = [f"{self.name}: {_counted(counts)}", told(self.outcomes, self.standings)]
         lines.append(HAS_RUN if self.has_run else HAS_NOT_RUN)
-        for index, program in enumerate(self.programs):
-            lines += ["", *_program_lines(index, program)]
+        if self.compilations:
+            lines.append(f"Compiling took: {timing(self.compilations)}.")
+        for index, (program, compilation) in enumerate(self._made):
+            lines += ["", *_program_lines(index, program, compilation)]
         for found in self.generated:
             for language, text in found.texts.items():
                 lines += _section(f"{language} of the {found.name} graph", [text.strip()])
@@ -81,14 +118,18 @@ NOT_COMPILED = (
 NOT_COMPILED_FOR_THIS = "is not compiled: it is marked with bothways.disable. It was called once for this explanation."
 
 
-def _program_lines(index: int, program: Program) -> list[str]:
-    graph = program.graph_text().strip() if program.graph_text is not None else "(no tensor operations)"
+def _program_lines(index: int, program: Program, compilation: Compilation) -> list[str]:
+    graph = [str(text) for text in compilation.graphs_of("captured")] or ["(no tensor operations)"]
     if not program.body:
-        graph = "(none: the function raises when these guards hold, and runs as plain Python)"
+        graph = ["(none: the function raises when these guards hold, and runs as plain Python)"]
+    joints = [graph for graph in compilation.graphs if graph.name.startswith("joint")]
     return [
         f"== Program {index} of {program.name} ==",
-        *_section("Graph", [graph]),
-        *_section("Runs", [str(program.outcome)] if program.outcome is not None else []),
+        *_section("Compiled because", [compilation.why]),
+        *_section("Time", [timing([compilation])]),
+        *_section("Graph", graph),
+        *(line for joint in joints for line in _section(f"{joint.name.capitalize()} graph", [str(joint)])),
+        *_section("Runs", [str(compilation.outcome)] if compilation.outcome is not None else []),
         *_section("Guards", [_guard_line(check) for check in program.checks]),
         *_section("Effects", list(program.effects)),
         *_section("Program", [program.source]),

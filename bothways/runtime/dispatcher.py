@@ -166,7 +166,7 @@ class Dispatcher:
         """Keep the programs there are; every other call goes straight to the original from now on."""
         with self._lock:
             self.forwards, self.stopped = True, reason
-            logs.outcome(self._original.__qualname__, f"plain Python from now on: {reason}")
+            logs.say("outcomes", f"{self._original.__qualname__}: plain Python from now on: {reason}")
             for number, program in list(self._programs.items()):
                 if not program.body:  # a miss does the same now
                     self._forget(number)

@@ -30,6 +30,14 @@ def marked(**marks: Any) -> Callable[[Function], Function]:
     return mark
 
 
+class HookPlace:
+    """One place where captured code registers hooks; ``site``, once there is one, is the compiled function that runs
+    them."""
+
+    def __init__(self) -> None:
+        self.site: Any = None
+
+
 class LateHook:
     """A hook whose place is taken while the graph runs; the program says afterwards what it does."""
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bothways import torch_compat
+from bothways.runtime.compiled_graph import GRAPH, UNKNOWN, CompiledGraph
 
 # Copying more than so many elements before every call would cost more than an error that is rare is worth.
 MOST_ELEMENTS = 1 << 16
@@ -53,7 +54,8 @@ def keep_inputs(
     """
     written = counted | as_data
     # Where inputs share their memory, a differentiated graph runs as captured.
-    on_its_way = fails_late and (not getattr(graph, "writes_at_end", False) or _share_memory(graph, tensors, written))
+    known = getattr(graph, GRAPH, UNKNOWN)
+    on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
     if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
         return ()
     kept: list[Kept] = []
@@ -66,11 +68,10 @@ def keep_inputs(
     return kept
 
 
-def _share_memory(graph: Callable[..., Any], tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:
+def _share_memory(graph: CompiledGraph, tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:
     """Whether one that is written to shares its memory with another; where the graph does not tell, whether any do."""
-    share = getattr(graph, "share", None)
-    if share is not None:
-        return bool(share(tensors))
+    if graph.share is not None:
+        return graph.share(tensors)
     if not written:
         return False
     places = sorted(place for place in map(torch_compat.memory_of, tensors) if place[0] != place[1])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bothways.config import config
-from bothways.errors import BackendFailed, Break
-from bothways.runtime.program import Program
+from bothways.errors import BackendFailed
 from bothways.source_text import writable
 
 logger = logging.getLogger("bothways")
@@ -41,7 +39,8 @@ def stack_left() -> int:
     return sys.getrecursionlimit() - depth
 
 
-def _say(topic: str, message: str) -> None:
+def say(topic: str, message: str) -> None:
+    """Print a message for those who asked for its topic."""
     if not config.wants_log(topic):
         return
     if not logger.handlers and not logging.getLogger().handlers:
@@ -51,29 +50,8 @@ def _say(topic: str, message: str) -> None:
     logger.warning("%s: %s", topic, writable(message))
 
 
-def recompiling(function: types.FunctionType, reason: str) -> None:
-    _say("recompiles", f"{function.__qualname__} is compiled again because this no longer holds: {reason}")
-
-
-def broke(function: types.FunctionType, found: Break) -> None:
-    _say("breaks", f"{function.__qualname__}\n{found}")
-
-
-def outcome(function: str, what: object) -> None:
-    _say("outcomes", f"{function}: {what}")
-
-
 def ran_plainly_after(failure: Exception) -> None:
     """A graph raised where plain Python then did not: user code caught the error, or a backend is at fault."""
     if isinstance(failure, BackendFailed):
         raise failure
-    _say("breaks", f"a graph raised {type(failure).__name__}: {failure}; the call ran as plain Python without an error")
-
-
-def program_added(function: types.FunctionType, program: Program) -> None:
-    if config.wants_log("guards"):
-        _say("guards", "\n".join([function.__qualname__, *(f"  {check.text}" for check in program.checks)]))
-    if config.wants_log("programs"):
-        _say("programs", f"{function.__qualname__}\n{program.source}")
-    if config.wants_log("graphs") and program.graph_text is not None:
-        _say("graphs", f"{function.__qualname__}\n{program.graph_text()}")
+    say("breaks", f"a graph raised {type(failure).__name__}: {failure}; the call ran as plain Python without an error")

@@ -7,17 +7,19 @@ no module of the user's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bothways.errors import Position
-from bothways.runtime.outcomes import Outcome
 from bothways.source_text import in_comment
 
 # Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
 PLAIN_CALL = "\0plain\0"
 # The name under which bodies find ``logs.ran_plainly_after``.
 DISAGREE = "_bothways_disagree"
+# The names under which programs find what compiles a function that is called at a break, and a hook.
+COMPILED_CALLEE = "_bothways_compiled_callee"
+COMPILED_HOOK = "_bothways_compiled_hook"
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,7 @@ class Program:
     body: tuple[str, ...]
     namespace: dict[str, Any]
     effects: tuple[str, ...] = ()
-    graph_text: Callable[[], str] | None = field(default=None, repr=False)
     op_count: int = 0
-    outcome: Outcome | None = None  # how the graph runs, where there is one
     # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
     # would call somebody's ``__torch_function__``.
     quietly: tuple[Check, str] | None = None

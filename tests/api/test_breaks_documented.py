@@ -30,7 +30,7 @@ def run(source, name, **options):
     result = None
     with suppress(Exception):
         result = call(function, torch.ones(3))
-    return [found.code for found in function.__bothways__.history.breaks], result, names[name]
+    return [found.code for found in bothways.explain(function).breaks], result, names[name]
 
 
 def test_every_code_has_a_section_and_no_section_is_left_over():

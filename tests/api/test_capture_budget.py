@@ -7,13 +7,13 @@ import torch
 
 import bothways
 from bothways import config, errors
-from bothways.runtime import limits
-from bothways.runtime.counters import counters
+from bothways.driver import limits
+from bothways.record.counters import counters
 from bothways.testing import same
 
 
 def captures_of(compiled):
-    return compiled.__bothways__.history.captures
+    return len(bothways.history(compiled))
 
 
 def warned(calls):

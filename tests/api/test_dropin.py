@@ -19,7 +19,7 @@ from bothways import errors
 from bothways.api.dropin import names, table
 from bothways.api.dropin.changes import Change, Ledger
 from bothways.api.dropin.installer import MODULES
-from bothways.runtime.counters import counters
+from bothways.record.counters import counters
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ TOLD = {
 def test_the_reason_and_the_hint(function):
     compiled = bothways.compile(function, backend="eager")
     compiled(X.clone())
-    first = compiled.__bothways__.history.breaks[0]
+    first = bothways.explain(compiled).breaks[0]
     assert (f"[{first.code}] {first.reason}", first.hint) == TOLD[function]
     assert f"hint: {first.hint}" in str(first)
 
@@ -283,9 +283,9 @@ def test_an_object_whose_call_is_written_in_c_is_a_break_and_no_endless_capture(
     compiled = bothways.compile(draws_with_numpy, backend="eager")
     for _ in range(5):
         torch.testing.assert_close(compiled(X), X)
-    history = compiled.__bothways__.history
-    assert "too_deep" not in [found.code for found in history.breaks]
-    assert len(history.graphs) >= 1
+    explanation = bothways.explain(compiled)
+    assert "too_deep" not in [found.code for found in explanation.breaks]
+    assert explanation.graph_count >= 1
 
 
 # Rows for what only some versions of PyTorch, or programs of another kind, meet: an example of the reason.
@@ -345,11 +345,10 @@ def guards(function, *inputs):
     compiled = bothways.compile(function, backend="eager")
     for x in inputs:
         torch.testing.assert_close(compiled(x), function(x))
-    history = compiled.__bothways__.history
-    assert "stack_" not in "".join([*history.recompilations, *(found.reason for found in history.breaks)])
-    assert "stack_" not in "".join(check.text for program in compiled.__bothways__.programs for check in program.checks)
-    texts = [check.text for program in compiled.__bothways__.programs for check in program.checks]
-    return [*history.recompilations, *texts]
+    explanation = bothways.explain(compiled)
+    texts = [*explanation.recompilations, *(check.text for check in explanation.guards)]
+    assert "stack_" not in "".join([*texts, *(found.reason for found in explanation.breaks)])
+    return texts
 
 
 def first_line(function):

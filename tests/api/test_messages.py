@@ -84,7 +84,7 @@ def test_a_tensor_that_is_logged_is_a_break_with_graphs_before_and_after(message
         assert same(compiled(X), X * 2 + 1)
         assert messages == expected
     assert counter.frame_count == 3
-    assert not compiled.__bothways__.history.plain_from_now_on
+    assert not bothways.explain(compiled).plain_from_now_on
 
 
 def test_a_message_that_is_logged_once(messages, monkeypatch):

@@ -8,20 +8,20 @@ import bothways
 from bothways import config
 from bothways.backends import native
 from bothways.errors import NoCompiler
-from bothways.runtime.outcomes import Way
+from bothways.record.outcomes import Way
 
 X = torch.linspace(0, 1, 90_000).reshape(300, 300)
 
 
 def told(function, *args, backend="native", backward=False, **options):
-    """What the history of a function says in its first line, after one call, and how its graphs run."""
+    """What the explanation of a function says of its graphs, after one call, and how each of them runs."""
     compiled = bothways.compile(function, backend=backend, **options)
     expected, result = function(*args), compiled(*args)
     torch.testing.assert_close(result, expected)
     if backward:
         result.sum().backward()
-    history = compiled.__bothways__.history
-    return str(history).split("\n")[0], [str(piece) for outcome in history.outcomes for piece in outcome.pieces]
+    line = str(bothways.explain(compiled)).split("\n")[1]
+    return line, [str(piece) for compilation in bothways.history(compiled) for piece in compilation.pieces]
 
 
 def test_kernels_are_counted_with_the_operations_in_them():
@@ -40,7 +40,7 @@ def test_the_backward_is_told_when_it_has_run():
     w = X.clone().requires_grad_()
     compiled = bothways.compile(function, backend="native")
     result = compiled(X, w)
-    [outcome] = compiled.__bothways__.history.outcomes
+    [outcome] = bothways.explain(compiled).outcomes
     assert [piece.name for piece in outcome.pieces] == ["forward"]
     result.sum().backward()
     assert [piece.name for piece in outcome.pieces] == ["forward", "backward"]
@@ -219,8 +219,8 @@ def test_a_program_has_the_outcome_of_its_graph():
 
     compiled = bothways.compile(function)
     compiled(X)
-    [program] = compiled.__bothways__.programs
-    assert program.outcome is compiled.__bothways__.history.outcomes[0]
+    [compilation] = bothways.history(compiled)
+    assert compilation.program is not None and compilation.kernels == 1
     assert "Runs:\n    forward: 2 of 2 operations in 1 kernel" in str(bothways.explain(compiled))
 
 
@@ -257,8 +257,8 @@ def test_a_second_call_adds_nothing_and_other_sizes_add_a_graph(backend):
         return (x * 2).sin().cos()
 
     compiled = bothways.compile(function, backend=backend)
-    outcomes = compiled.__bothways__.history.outcomes
     compiled(X), compiled(X)
-    assert len(outcomes) == 1 and len(outcomes[0].pieces) == 1
+    [compilation] = bothways.history(compiled)
+    assert len(compilation.pieces) == 1
     compiled(X[:, :200])
-    assert len(outcomes) == 2
+    assert len(bothways.history(compiled)) == 2 and len(compilation.pieces) == 1

@@ -9,14 +9,14 @@ import torch
 import bothways
 from bothways import config, explain
 from bothways.errors import RecompileLimitWarning
-from bothways.runtime.standing import State
+from bothways.record.standing import State
 
 X = torch.ones(3)
 LINE = "{name}, from line {line} on"
 
 
 def standings(compiled):
-    return [str(standing) for standing in compiled.__bothways__.history.standings]
+    return [str(standing) for standing in bothways.explain(compiled).standings]
 
 
 def line_of(function, text):
@@ -78,7 +78,7 @@ def test_the_limit_names_the_guard_that_failed_last():
         f"{name}: compiled, 1 program; calls that none of them takes run as plain Python from now on: it was "
         f"compiled 1 time (config.recompile_limit); the guard that failed last: {guard}"
     ]
-    assert explain(compiled).plain_from_now_on and compiled.__bothways__.history.plain_from_now_on
+    assert explain(compiled).plain_from_now_on and bothways.explain(compiled).plain_from_now_on
 
 
 def test_a_continuation_that_met_the_limit():
@@ -100,7 +100,7 @@ def test_a_continuation_that_met_the_limit():
     title = LINE.format(name=function.__qualname__, line=line)
     assert last.startswith(f"{title}: compiled, 1 program; calls that none of them takes run as plain Python from now")
     assert f"<what line {line} has computed> is True" in last
-    assert compiled.__bothways__.history.plain_from_now_on
+    assert bothways.explain(compiled).plain_from_now_on
     assert str(warned[0].message).startswith(f"{title} was compiled 1 time (config.recompile_limit)")
 
 
@@ -136,7 +136,7 @@ def test_a_generator_function_is_plain_and_after_some_calls_for_good():
     for _ in range(3):
         list(compiled(X))
     assert standings(compiled)[0].startswith(f"{numbers.__qualname__}: plain Python from now on: {why}")
-    assert compiled.__bothways__.history.plain_from_now_on
+    assert bothways.explain(compiled).plain_from_now_on
 
 
 def test_a_coroutine_function():
@@ -195,7 +195,7 @@ def test_callees_that_are_made_for_each_call():
     compiled = bothways.compile(function)
     for n in range(2, 10):
         torch.testing.assert_close(compiled(X, made(n)), X * n + 1)
-    left = [standing for standing in compiled.__bothways__.history.standings if standing.state is State.PLAIN]
+    left = [standing for standing in bothways.explain(compiled).standings if standing.state is State.PLAIN]
     assert [str(standing) for standing in left] == [
         f"{made(1).__qualname__}: plain Python from now on: more than 4 functions were made from this code, and "
         "each would be compiled for itself"
@@ -214,7 +214,7 @@ def test_stances():
     compiled(X)
     with bothways.set_stance("force_eager"):
         assert standings(compiled) == [f"{name}: plain Python: the stance is 'force_eager'"]
-        assert not compiled.__bothways__.history.plain_from_now_on
+        assert not bothways.explain(compiled).plain_from_now_on
     with bothways.set_stance("default", force_backend="eager"):
         assert "1 as captured (the backend is eager)" in str(explain(compiled)(X))
     assert standings(compiled) == [f"{name}: compiled, 1 program"]

@@ -71,8 +71,7 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
             compiled = bothways.compile(function, backend=backend)
             if is_warm:
                 compiled(X)
-            captures = compiled.__bothways__.history.captures
-            programs = list(compiled.__bothways__.programs)
+            programs = [compilation.program for compilation in bothways.history(compiled)]
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 traced = TRACERS[tracer](compiled, X)
@@ -80,12 +79,12 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
             told = [message for message in caught if message.category is TracedWarning]
             assert len(told) == 1 and "function is compiled by bothways" in str(told[0].message)
             assert not any("Converting a tensor" in str(message.message) for message in caught)
-            assert compiled.__bothways__.history.captures == captures
-            assert compiled.__bothways__.programs == programs
-            assert [found.code for found in compiled.__bothways__.history.breaks] == ["torch_mode"]
+            *known, last = bothways.history(compiled)
+            assert [compilation.program for compilation in known] == programs
+            assert [found.code for found in last.breaks] == ["torch_mode"] and not last.was_captured
             for x in (X, X, X + 1):
                 assert torch.equal(compiled(x), function(x))
-            assert len(compiled.__bothways__.programs) == 1
+            assert len(bothways.explain(compiled).programs) == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -126,7 +125,7 @@ def test_a_trace_that_fails_leaves_nothing_behind():
         with pytest.raises(ValueError, match="not here"):
             torch.jit.trace(compiled, X)
         assert torch.equal(compiled(X), X * 2)
-    assert len(compiled.__bothways__.programs) == 1
+    assert len(bothways.explain(compiled).programs) == 1
 
 
 @pytest.mark.filterwarnings("ignore::bothways.errors.TracedWarning")

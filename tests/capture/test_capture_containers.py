@@ -20,7 +20,7 @@ X = torch.arange(3.0)
 
 
 def captures(compiled):
-    return compiled.__bothways__.history.captures
+    return len(bothways.history(compiled))
 
 
 def agree(program, *args):

@@ -49,7 +49,7 @@ def test_a_mode_at_the_call_sees_what_it_sees_in_eager(backend):
         actual, seen_compiled = results_of(compiled, x, y)
         torch.testing.assert_close(actual, expected)
         assert seen_compiled == seen
-    assert len(compiled.__bothways__.programs) == 1
+    assert len(bothways.explain(compiled).programs) == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -83,7 +83,7 @@ def test_with_and_without_a_mode_are_two_programs(backend):
             assert compiled(x).tolist() == [3, 3]
         with Noting(), BaseTorchFunctionMode():
             assert compiled(x).tolist() == [3, 3]
-    assert len(compiled.__bothways__.programs) == 4
+    assert len(bothways.explain(compiled).programs) == 4
 
 
 def test_guards_do_not_wake_a_mode():

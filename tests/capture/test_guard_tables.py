@@ -19,7 +19,7 @@ from torch import nn
 
 import bothways
 from bothways.calls.call_library import call_library
-from bothways.runtime.compiled import failing_check
+from bothways.driver.compiled import failing_check
 from bothways.testing import CompileCounter, same
 
 pytestmark = pytest.mark.skipif(call_library() is None, reason="no C compiler")
@@ -412,7 +412,7 @@ def test_a_table_that_is_wrong_about_a_call_is_let_go_of():
     counter = CompileCounter()
     compiled, x = bothways.compile(lambda x: x + 1, backend=counter), torch.ones(2)
     compiled(x)
-    (program,) = compiled.__bothways__.programs
+    (program,) = bothways.explain(compiled).programs
     namespace = compiled.__bothways__.dispatcher.namespace
     namespace[program.table.key] = program.namespace[program.table.key] = lambda x: False
     for _ in range(3):
@@ -423,7 +423,7 @@ def test_a_table_that_is_wrong_about_a_call_is_let_go_of():
 def test_people_read_python():
     compiled = bothways.compile(lambda x, n: x * n, backend="eager")
     compiled(torch.ones(2), 3)
-    (program,) = compiled.__bothways__.programs
+    (program,) = bothways.explain(compiled).programs
     assert program.table is not None and all(check.in_table for check in program.checks)
     assert "_table" not in program.source and "and n == 3" in program.source
     assert "and n == 3" in compiled.__bothways__.dispatcher.text
@@ -448,4 +448,4 @@ def test_threads_share_a_program():
     for thread in threads:
         thread.join()
     assert wrong == [] and counter.frame_count == 2
-    assert all(program.table is not None for program in compiled.__bothways__.programs)
+    assert all(program.table is not None for program in bothways.explain(compiled).programs)

@@ -63,7 +63,7 @@ def note(module, log):
 
 def test_on_every_level(backend):
     function = check(stack, note, backend)
-    assert function.__bothways__.history.captures == 3  # with gradients, without, and another size
+    assert len(bothways.history(function)) == 3  # with gradients, without, and another size
 
 
 def test_on_the_compiled_module_itself(backend):
@@ -171,12 +171,12 @@ def test_hooks_come_and_go_between_calls(backend):
     for module in (plain, other):
         handles.append(module[0].register_full_backward_hook(lambda m, gi, go: log.append("one")))
     counts += [step(), step()]
-    captures = compiled.__bothways__.history.captures
+    captures = len(bothways.history(compiled))
     for module in (plain, other):
         handles.append(module[0].register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,)))
         handles.append(module[0].register_full_backward_hook(lambda m, gi, go: log.append("two")))
     counts.append(step())
-    assert compiled.__bothways__.history.captures == captures, "another hook beside one needs no new program"
+    assert len(bothways.history(compiled)) == captures, "another hook beside one needs no new program"
     for handle in handles:
         handle.remove()
     counts.append(step())

@@ -92,7 +92,7 @@ def test_classes_have_their_say_as_in_eager(function, cls, requires_grad, backen
             assert SEEN == []
     if function is plain_kinds:
         assert shown(compiled(y, y)) == shown(plain_kinds(y, y))
-    assert len(compiled.__bothways__.programs) == 1 + (function is plain_kinds)
+    assert len(bothways.explain(compiled).programs) == 1 + (function is plain_kinds)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -212,7 +212,7 @@ def test_objects_that_are_no_tensors_have_a_say():
     for value in (1.0, 2.0):
         x, y = Wrapper(torch.full((2,), value)), torch.ones(2)
         torch.testing.assert_close(compiled(x, y), function(x, y))
-    assert len(compiled.__bothways__.programs) == 1
+    assert len(bothways.explain(compiled).programs) == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

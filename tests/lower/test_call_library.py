@@ -391,7 +391,7 @@ module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 compiled = bothways.compile(lambda x: module(x), backend="eager")
 for x in (torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4)):
     assert torch.equal(compiled(x), module(x))
-print(call_library() is None, [program.table for program in compiled.__bothways__.programs])
+print(call_library() is None, [program.table for program in bothways.explain(compiled).programs])
 """
 
 
@@ -405,7 +405,7 @@ def test_whoever_says_so_has_python_guards():
     with bothways.config.patch(guards_in_c=False):
         compiled = bothways.compile(lambda x: x + 1, backend="eager")
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
-    assert [program.table for program in compiled.__bothways__.programs] == [None]
+    assert [program.table for program in bothways.explain(compiled).programs] == [None]
 
 
 def test_where_a_tensor_lies_is_known():

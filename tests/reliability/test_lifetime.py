@@ -164,14 +164,14 @@ def test_history_keeps_no_tensors():
     references = {str(tensor.shape): weakref.ref(tensor) for tensor in tensors}
     for n, tensor in enumerate(tensors):
         compiled(tensor, n)
-    history = compiled.__bothways__.history
-    assert len(history.graphs) == 3 and len(history.recompilations) == 2
+    compilations = bothways.history(compiled)
+    assert len(compilations) == 3 and sum(one.is_recompilation for one in compilations) == 2
     del tensors, tensor
     assert alive(references) == []
     assert not any(
         isinstance(value, torch.Tensor) and not torch_compat.is_fake(value)
-        for graph in history.graphs
-        for node in graph.graph.nodes
+        for compilation in compilations
+        for node in compilation.graph.graph.nodes
         for value in node.meta.values()
     )
 
@@ -183,9 +183,11 @@ def test_a_compiled_function_is_collected_with_its_programs():
     compiled = bothways.compile(program)
     compiled(torch.ones(3))
     state = compiled.__bothways__
-    made, graph = state.dispatcher.programs[0], state.history.graphs[0]
+    [compilation] = bothways.history(compiled)
+    made, graph = compilation.program, compilation.graph
     references = watch(compiled=compiled, original=program, state=state, program=made, graph=graph)
-    del compiled, program, state, made, graph
+    references |= watch(compilation=compilation)
+    del compiled, program, state, made, graph, compilation
     assert alive(references) == []
 
 
@@ -250,7 +252,7 @@ def test_a_dropped_function_does_not_wait_for_the_garbage_collector(backend, kin
             with contextlib.suppress(ValueError):
                 compiled(torch.ones(size))
         references = watch(compiled=compiled, state=compiled.__bothways__, program=program) | {"scale": scale}
-        references |= {f"program {n}": weakref.ref(made) for n, made in enumerate(compiled.__bothways__.programs)}
+        references |= {f"program {n}": weakref.ref(made) for n, made in enumerate(bothways.explain(compiled).programs)}
         del compiled, program
         assert still_there(references) == []
 
@@ -331,7 +333,7 @@ def test_reset_lets_programs_go():
     compiled = bothways.compile(lambda x: x * 2)
     compiled(torch.ones(3))
     references = watch(
-        program=compiled.__bothways__.dispatcher.programs[0], graph=compiled.__bothways__.history.graphs[0]
+        program=bothways.history(compiled)[0].program, graph=bothways.history(compiled)[0].graph
     )
     bothways.reset()
     assert alive(references) == []

@@ -357,7 +357,7 @@ def test_people_read_the_same_as_the_first_time(root, tmp_path, monkeypatch, wor
         model = lambda x, w: (x @ w).relu().sum()  # noqa: E731
         compiled = bothways.compile(model)
         compiled(leaf(4, 4), leaf(4, 4)).backward()
-        generated = compiled.__bothways__.history.generated
+        generated = bothways.explain(compiled).generated
         texts = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
         return [(made.name, made.texts) for made in generated], texts
 

@@ -107,8 +107,8 @@ def test_reset_does_not_wait_for_a_capture_and_keeps_nothing_of_it():
     go_on.set()
     thread.join()
     assert same(results[0], x * 2)
-    assert compiled.__bothways__.programs == []
-    assert same(compiled(x), x * 2) and len(compiled.__bothways__.programs) == 1
+    assert bothways.explain(compiled).programs == []
+    assert same(compiled(x), x * 2) and len(bothways.explain(compiled).programs) == 1
 
 
 def test_what_a_running_program_reads_stays_until_it_has_run():
@@ -204,11 +204,11 @@ f = bothways.compile(lambda x: torch.sin(x) + 1, backend=backend)
 thread = threading.Thread(target=f, args=(x,))
 thread.start()
 begun.wait()
-found = in_child(lambda: torch.equal(f(x), torch.sin(x) + 1) and len(f.__bothways__.programs) == 1)
+found = in_child(lambda: torch.equal(f(x), torch.sin(x) + 1) and len(bothways.explain(f).programs) == 1)
 go_on.set()
 thread.join()
 assert found == 0, found
-assert torch.equal(f(x), torch.sin(x) + 1) and len(f.__bothways__.programs) == 1
+assert torch.equal(f(x), torch.sin(x) + 1) and len(bothways.explain(f).programs) == 1
 """)
 
 
@@ -216,7 +216,7 @@ def test_a_child_does_not_wait_for_a_lock_of_another_thread():
     run(FORK + """
 from bothways.api.dropin import installer
 from bothways.backends import registry
-from bothways.runtime import stances
+from bothways.driver import stances
 import sys
 config = sys.modules["bothways.config"]
 f = bothways.compile(lambda x, n: torch.sin(x) + n, backend="eager", dynamic=False)

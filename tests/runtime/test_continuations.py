@@ -690,5 +690,5 @@ def test_a_long_loop_of_plain_python_is_left_to_python():
 
     compiled = bothways.compile(count, backend="eager")
     assert torch.equal(compiled(torch.zeros(1)), count(torch.zeros(1)))
-    assert compiled.__bothways__.history.breaks[0].code == "too_long"
+    assert bothways.explain(compiled).breaks[0].code == "too_long"
     assert compiled.__bothways__.dispatcher.forwards

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import bothways
-from bothways import config, errors
+from bothways import config, errors, pipeline
+from bothways.capture import capture
 from bothways.testing import CompileCounter
 
 X = torch.arange(4.0)
@@ -148,7 +149,7 @@ def test_inputs_that_raise_are_no_recompilation():
             with pytest.raises(ValueError, match="-1"):
                 program(X, -1)
             assert torch.equal(program(X, 2), X * 2)
-    assert program.__bothways__.history.captures == 2
+    assert len(bothways.history(program)) == 2
 
 
 def test_reasons_are_kept():
@@ -156,7 +157,7 @@ def test_reasons_are_kept():
     compiled(X, 1)
     compiled(X, 2)
     compiled(torch.ones(7), 2)
-    reasons = compiled.__bothways__.history.recompilations
+    reasons = bothways.explain(compiled).recompilations
     assert len(reasons) == 2
     assert reasons[0].startswith("L['n'] == 1")
     assert reasons[1].startswith("L['x'].shape == (4,)")
@@ -230,22 +231,20 @@ def test_generated_source_is_shown_in_tracebacks():
 
 def test_a_program_whose_guards_fail_at_once_is_dropped(monkeypatch):
     compiled = bothways.compile(scale)
-    state = compiled.__bothways__
-    original = state._capture
 
     def capture_with_a_restless_guard(*args, **kwargs):
-        captured = original(*args, **kwargs)
+        captured = capture(*args, **kwargs)
         first = captured.program.checks[0]
         captured.program.checks = (type(first)("False", "L['x'] is restless", first.where), *captured.program.checks)
         return captured
 
-    monkeypatch.setattr(state, "_capture", capture_with_a_restless_guard)
+    monkeypatch.setattr(pipeline, "capture", capture_with_a_restless_guard)
     for _ in range(10):
         assert torch.equal(compiled(X, 2), X * 2)
-    assert state.dispatcher.programs == []
-    assert state.history.captures == 3, "a function like this is left alone after a while"
-    assert state.history.breaks[0].code == "unstable_guard"
-    assert "restless" in state.history.breaks[0].reason
+    compilations = bothways.history(compiled)
+    assert [one.program for one in compilations] == [None] * 3, "a function like this is left alone after a while"
+    [found, *_] = compilations[0].breaks
+    assert found.code == "unstable_guard" and "restless" in found.reason
 
 
 def test_the_same_break_with_other_shapes_is_the_same_break():
@@ -253,7 +252,7 @@ def test_the_same_break_with_other_shapes_is_the_same_break():
     for size in range(1, 5):
         x = torch.ones(size)
         assert torch.equal(compiled(x), x + 1)
-    assert len(compiled.__bothways__.history.breaks) == 1
+    assert len(bothways.explain(compiled).breaks) == 1
 
 
 # Backends
@@ -278,7 +277,7 @@ def test_an_empty_graph_is_not_sent_to_a_backend():
         assert compiled(X, 2)[1] == 3
         assert compiled(X, 2)[0] is X
     assert counter.frame_count == 0
-    assert len(compiled.__bothways__.dispatcher.programs) == 1
+    assert len(bothways.history(compiled)) == 1
 
 
 # When bothways itself goes wrong
@@ -290,7 +289,7 @@ def test_an_internal_error_says_so(monkeypatch):
     def broken(*args, **kwargs):
         raise ZeroDivisionError("inside")
 
-    monkeypatch.setattr(compiled.__bothways__, "_capture", broken)
+    monkeypatch.setattr(pipeline, "capture", broken)
     with pytest.raises(errors.InternalError, match="scale: ZeroDivisionError: inside"):
         compiled(X, 2)
     with config.patch(suppress_errors=True):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import bothways
 from bothways import config, errors
-from bothways.runtime import limits
+from bothways.driver import limits
 from bothways.testing import RecordGraphs, difference, same
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -49,11 +49,11 @@ def outcome(function, *args):
 
 
 def captures_of(compiled):
-    return compiled.__bothways__.history.captures
+    return len(bothways.history(compiled))
 
 
 def codes_of(compiled):
-    return [found.code for found in compiled.__bothways__.history.breaks]
+    return [found.code for found in bothways.explain(compiled).breaks]
 
 
 def warned(calls):
@@ -228,7 +228,7 @@ def test_an_operation_whose_fake_is_wrong_is_a_break_after_the_first_call(backen
         x = torch.randn(size)
         assert same(program(x), compiled(x))
     assert codes_of(compiled) == ["op_failed", "op_unknown"]
-    assert len(compiled.__bothways__.history.graphs) >= 2
+    assert len(bothways.explain(compiled).graphs) >= 2
     assert captures_of(compiled) <= 6
 
 
@@ -247,7 +247,7 @@ def test_an_operation_whose_error_is_caught_leaves_the_rest_captured(backend):
     for y in (does_not, does_not, fits, does_not, fits):
         x = torch.randn(2, 3)
         assert same(program(x, y), compiled(x, y))
-    assert len(compiled.__bothways__.history.graphs) >= 2
+    assert len(bothways.explain(compiled).graphs) >= 2
 
 
 def test_a_callee_need_not_find_out_again():
@@ -402,7 +402,7 @@ def test_where_a_builtin_is_replaced_another_capture_is_tried_ever_more_seldom(m
     captures = captures_of(compiled)
     for number in range(limits.LONGEST_PAUSE):
         assert torch.equal(compiled(x, 1), x * 2 + 1)
-    assert captures_of(compiled) == captures + 1 and len(compiled.__bothways__.programs) == 1
+    assert captures_of(compiled) == captures + 1 and len(bothways.explain(compiled).programs) == 1
 
 
 def text_for(number):

@@ -69,7 +69,7 @@ def test_a_compiled_function_generates_no_code_of_its_graph():
     compiled = bothways.compile(lambda x: (x.sin() * 2).sum())
     x = torch.ones(3, requires_grad=True)
     compiled(x).backward()
-    (graph,) = compiled.__bothways__.history.graphs
+    (graph,) = bothways.explain(compiled).graphs
     assert not is_generated(graph)
     assert "sin" in graph.code
 
@@ -77,5 +77,5 @@ def test_a_compiled_function_generates_no_code_of_its_graph():
 def test_sizes_are_readable():
     compiled = bothways.compile(lambda x: x.sin() * 2, backend="eager")
     compiled(torch.ones(3))
-    (graph,) = compiled.__bothways__.history.graphs
+    (graph,) = bothways.explain(compiled).graphs
     assert 'sin: "f32[3]" = l_x_.sin()' in graph.print_readable(print_output=False)

@@ -75,14 +75,14 @@ def check(program, patch, *, backend="eager", same=torch.equal):
     compiled = bothways.compile(program, backend=backend)
     for _ in range(2):
         assert same(compiled(X), program(X))
-    programs = len(compiled.__bothways__.programs)
+    programs = len(bothways.explain(compiled).programs)
     with patch:
         for _ in range(2):
             assert same(compiled(X), program(X)), "the replaced definition was not noticed"
-    changed = len(compiled.__bothways__.programs)
+    changed = len(bothways.explain(compiled).programs)
     for _ in range(2):
         assert same(compiled(X), program(X)), "the definition that was put back was not noticed"
-    assert len(compiled.__bothways__.programs) == changed, "the first program was not found again"
+    assert len(bothways.explain(compiled).programs) == changed, "the first program was not found again"
     return compiled, changed - programs
 
 
@@ -103,7 +103,7 @@ def test_a_program_is_made_for_what_was_put_there():
         compiled(X)
     compiled(X)
     assert counter.frame_count == 2
-    (reason,) = compiled.__bothways__.history.recompilations
+    (reason,) = bothways.explain(compiled).recompilations
     assert reason == "torch.sin was replaced"
 
 
@@ -337,7 +337,7 @@ def test_defaults_go_and_come_back():
                     compiled(X)
             else:
                 assert torch.equal(compiled(X), X * defaults[0])
-    assert compiled.__bothways__.programs
+    assert bothways.explain(compiled).programs
     bothways.reset()
     assert torch.equal(compiled(X), X * 6)
 
@@ -417,9 +417,9 @@ def test_zeros_of_both_signs_are_two_constants():
         compiled = bothways.compile(lambda x: x.sign() / (x * 0 + torch.a_zero + 0.0).copysign(x * 0 + torch.a_zero))
         compiled(X)
         with mock.patch.object(torch, "a_zero", -0.0):
-            assert len(compiled.__bothways__.programs) == 1
+            assert len(bothways.explain(compiled).programs) == 1
             compiled(X)
-            assert len(compiled.__bothways__.programs) == 2
+            assert len(bothways.explain(compiled).programs) == 2
 
 
 def test_a_compiled_method_s_class_is_patched(monkeypatch):
@@ -650,6 +650,6 @@ def test_loading_another_compiler_does_not_compile_a_module_again():
         import torch._dynamo
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
         compiled(torch.ones(3))
-        assert counter.frame_count == 1, compiled.__bothways__.history.recompilations
+        assert counter.frame_count == 1, bothways.explain(compiled).recompilations
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)

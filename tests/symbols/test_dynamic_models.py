@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bothways
-from bothways.runtime.compiled import CompiledFunction
+from bothways.driver.compiled import CompiledFunction
 
 everywhere = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 

@@ -123,7 +123,7 @@ def test_random_numbers_are_those_of_eager(backend):
         expected = draw(x)
         torch.manual_seed(n)
         assert torch.equal(compiled(x), expected)
-    assert compiled.__bothways__.history.captures == 2
+    assert len(bothways.history(compiled)) == 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -252,7 +252,7 @@ compiled = bothways.compile(program, backend=sys.argv[1])
 for n in range(3):
     x = torch.randn(4 + n, 3, requires_grad=True)
     compiled(x, torch.zeros(4 + n, 3, dtype=torch.int64)).backward()
-assert compiled.__bothways__.history.captures == 2
+assert len(bothways.history(compiled)) == 2
 print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
 """
 

@@ -26,10 +26,10 @@ from bothways.api import decorators
 from bothways.api.dropin.changes import ledger
 from bothways.api.dropin.names import BACKENDS
 from bothways.api.explain import explain as our_explain
+from bothways.driver.stances import STANCES
 from bothways.errors import Break, InvalidBackend, Position
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
-from bothways.runtime.stances import STANCES
 
 F = TypeVar("F", bound=Callable[..., Any])
 

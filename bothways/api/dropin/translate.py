@@ -15,7 +15,7 @@ from bothways import errors
 from bothways.api.dropin.changes import Change
 from bothways.api.dropin.names import CONFIG, ERRORS
 from bothways.config import config
-from bothways.runtime.counters import counters
+from bothways.record.counters import counters
 
 
 def adopt_errors(exc: ModuleType) -> Iterator[Change]:

@@ -33,9 +33,9 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.writing.dropping import is_iterator, must_stay
-from bothways.runtime.callees import COMPILED_CALLEE
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import Next, go_on, later, step_function, while_handling
+from bothways.runtime.program import COMPILED_CALLEE
 from bothways.runtime.resume import Continuation, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 from bothways.source_text import words_in
 

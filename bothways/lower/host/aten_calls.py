@@ -20,6 +20,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.lower.host.entries import asks_for_grad_mode, entry
 from bothways.lower.host.needless_views import drop_needless_views
+from bothways.runtime.compiled_graph import described
 
 _FORWARD = re.compile(r"(?:.*\n)??def forward\(self(?:, )?(.*?)\)(?: -> .*?)?:\n(.*)", re.DOTALL)
 _CALL = re.compile(r"^    (\w+) = torch\.ops\.\w+\.\w+\.\w+\(", re.MULTILINE)
@@ -33,8 +34,6 @@ def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..
     """The graph as a function of its inputs, or of one list, which it empties, so that each input is freed when it was
     last read: nobody can let go of an argument while the function it was passed to runs.
 
-    ``_boxed_call`` is what PyTorch's compilers, too, call such functions by. ``is_below_autograd`` says that autograd
-    need not be kept away from it, ``looks_at_grad_mode`` that what it keeps for the backward may depend on that.
     """
     drop_needless_views(graph.graph)
     code = graph.graph.python_code("self")
@@ -56,11 +55,8 @@ def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..
         lines.append(f"    with {context}():")
         body = re.sub(r"^(?=.)", "    ", body, flags=re.MULTILINE)
     run = _defined("\n".join([*lines, body]), scope)
-    run.is_below_autograd = below
-    run.looks_at_grad_mode = any(target is not operator.getitem and asks_for_grad_mode(target) for target in operations)
-    if takes_list:
-        run._boxed_call = True
-    return run
+    looks = any(target is not operator.getitem and asks_for_grad_mode(target) for target in operations)
+    return described(run, takes_list=takes_list, looks_at_grad_mode=looks, is_below_autograd=below)
 
 
 def _is_known(target: Any) -> bool:

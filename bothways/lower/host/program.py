@@ -22,6 +22,7 @@ from bothways.lower.ir.prims import Extern
 from bothways.lower.ir.sizes import has_fraction
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, lower
+from bothways.runtime.compiled_graph import described
 
 
 def compile_graph(
@@ -35,15 +36,14 @@ def compile_graph(
     """A function that does what the graph does, for inputs laid out like these. ``name`` is for people.
 
     With ``takes_list`` it takes one list, which it empties, so that an input is freed when it was last read.
-    Its attribute ``key`` is what it can be recalled by.
+    The ``key`` among its facts is what it can be recalled by.
     """
     cache = open_cache()
     place = None if cache is None else _place(cache, graph, inputs, f"{name} {takes_list}", dialect)
     run = None if place is None else recall(place.cache, place.key, len(inputs), _count_of_outputs(graph), dialect)
     if run is None:
         run = KernelProgram(lower(graph, inputs), name, dialect=dialect, takes_list=takes_list, place=place).run
-    run.key = None if place is None else place.key  # type: ignore[attr-defined]
-    return run
+    return described(run, key=None if place is None else place.key)
 
 
 def _count_of_outputs(graph: torch.fx.GraphModule) -> int:

@@ -14,8 +14,9 @@ from bothways.cache.disk import Cache
 from bothways.lower.host.dialect import Dialect, Functions
 from bothways.lower.host.dump import dump
 from bothways.lower.host.wrapper import as_laid_out
-from bothways.runtime.generated import keep, note
-from bothways.runtime.outcomes import Generated, Piece, Way
+from bothways.record.generated import keep, note
+from bothways.record.outcomes import Generated, Piece, Way
+from bothways.runtime.compiled_graph import described
 
 PYTHON, KERNELS, FACTS = "program.py", "kernels", "facts.json"
 _numbers = itertools.count(1)
@@ -70,11 +71,7 @@ class Text:
         run = _defined(self.python, label, namespace)
         if first:
             run = _checked_first(run, _defined(first, f"{label[:-1]} first>", namespace), namespace, settled)
-        made: Any = run
-        made.looks_at_grad_mode = self.looks_at_grad_mode
-        if self.takes_list:
-            made._boxed_call = True
-        return run
+        return described(run, takes_list=self.takes_list, looks_at_grad_mode=self.looks_at_grad_mode)
 
 
 def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from bothways.lower.schedule.fusion import Call, Fusion, Group
 from bothways.lower.schedule.in_place import write_in_place
 from bothways.lower.schedule.kernels import KernelScheduler
 from bothways.lower.schedule.tree import Kernel
-from bothways.runtime.generated import operations_in
+from bothways.record.generated import operations_in
 
 Step = Kernel | Extern
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bothways.capture.calls import call_function as call_function
     from bothways.capture.calls import inline as _inline
     from bothways.capture.capture import capture as _capture
-    from bothways.capture.compiled_hooks import HookSite as HookSite
     from bothways.capture.values.autograd.autograd_functions import apply as _apply
     from bothways.capture.values.code.attributes import MISSING as MISSING
     from bothways.capture.values.code.attributes import class_attribute as class_attribute

@@ -23,8 +23,9 @@ from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.errors import Break, Unsupported
-from bothways.runtime.hooks import RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
+from bothways.runtime.hooks import HookPlace, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
 from bothways.runtime.nodes import Watched
+from bothways.runtime.program import COMPILED_HOOK
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -39,7 +40,7 @@ REFUSALS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class HookPlace:
+class RegistrationPlace:
     """Where a hook goes: the call as a program writes it after the graph, and as a node of the graph makes it."""
 
     moments: tuple[TensorMoment, ...]
@@ -49,11 +50,13 @@ class HookPlace:
     captured: bool = False  # whether fullgraph=True has a say in what the hook does
 
 
-def on_tensor(moment: TensorMoment, path: str) -> HookPlace:
+def on_tensor(moment: TensorMoment, path: str) -> RegistrationPlace:
     """``tensor.path(hook)``; ``path`` is a method of the tensor or of its grad_fn."""
     early = retain_early if path == "retain_grad" else RegisterEarly(path)
     captured = path == "register_hook" and not moment.is_input
-    return HookPlace((moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, captured=captured)
+    return RegistrationPlace(
+        (moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, captured=captured
+    )
 
 
 class Event(Value):
@@ -113,7 +116,7 @@ class HandleEvent(Event):
 class Registration(HandleEvent):
     """One call of a registering method, and the handle it returns."""
 
-    def __init__(self, place: HookPlace, args: Args) -> None:
+    def __init__(self, place: RegistrationPlace, args: Args) -> None:
         self.place, self.args = place, args
         self.retains = place.moments[0].tensor if place.early is retain_early else None
         self.removed = False
@@ -148,7 +151,7 @@ class Registration(HandleEvent):
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
         if emitter.tracer.fullgraph and self.place.captured:
-            return f"{emitter.inject(linked.HookSite(), 'compiled_hook')}({text})"
+            return f"{COMPILED_HOOK}({emitter.inject(HookPlace(), 'hooks_here')}, {text})"
         return text
 
     def _moment_before(self) -> torch.fx.Node:
@@ -203,7 +206,7 @@ def _remove(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)
 
 
-def register(tracer: Tracer, place: HookPlace, args: Args) -> Registration:
+def register(tracer: Tracer, place: RegistrationPlace, args: Args) -> Registration:
     """Register a hook; the Value of its handle."""
     made = Registration(place, list(args))
     happen(tracer, made)
@@ -257,5 +260,5 @@ def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = 
         function = emitter.inject(torch.autograd.graph.register_multi_grad_hook, "register_multi_grad_hook")
         return f"{function}([{', '.join(names)}], {hook}, mode={kind!r})"
 
-    place = HookPlace(tuple(moments), write, RegisterManyEarly(kind), torch_compat.MULTI_HANDLE)
+    place = RegistrationPlace(tuple(moments), write, RegisterManyEarly(kind), torch_compat.MULTI_HANDLE)
     return register(tracer, place, [fn])

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.errors import Break
-from bothways.runtime.outcomes import Outcome, counted, summary
+from bothways.record.compilation import from_line
+from bothways.record.outcomes import Outcome, counted, summary
 from bothways.runtime.program import Program
 from bothways.runtime.resume import Continuation, entry_point, line_of, origin_of, point_of
 
@@ -78,7 +79,7 @@ def standing_of(
 
 def rest_of(continued: Continuation, found: Break | None) -> Standing:
     """The standing of what goes on after a break and is not compiled."""
-    name = _from_line(continued.origin.code.co_qualname, line_of(continued.origin.code, continued.point))
+    name = from_line(continued.origin.code.co_qualname, line_of(continued.origin.code, continued.point))
     why = "the frame itself goes on there" if found is None else short(found)
     return Standing(name, State.PLAIN, why=why, when=FOR_GOOD)
 
@@ -91,14 +92,16 @@ def left_out(function: types.FunctionType, most: int) -> Standing:
 
 def title_of(function: types.FunctionType) -> str:
     """What people call a function, or a continuation of one."""
+    line = begins_at(function)
+    return function.__qualname__ if line is None else from_line(function.__qualname__, line)
+
+
+def begins_at(function: types.FunctionType) -> int | None:
+    """The line a continuation goes on from; None for a function, or one that is entered at its beginning."""
     point, origin = point_of(function), origin_of(function)
     if point is None or (origin.closure_is_given and point == entry_point(origin.code)):
-        return function.__qualname__
-    return _from_line(function.__qualname__, line_of(origin.code, point))
-
-
-def _from_line(name: str, line: int) -> str:
-    return f"{name}, from line {line} on"
+        return None
+    return line_of(origin.code, point)
 
 
 def limit_text(title: str, count: int, reason: str) -> str:

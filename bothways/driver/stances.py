@@ -21,12 +21,19 @@ STANCES: dict[str, str] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class ForcedBackend:
+    """A backend that a stance puts in the place of each function's own."""
+
+    backend: Callable[..., Any]
+
+
 @dataclass(frozen=True)
 class Stance:
     """One of ``STANCES``; with a backend, functions are compiled with that one instead of their own."""
 
     name: str = "default"
-    backend: Callable[..., Any] | None = None
+    backend: ForcedBackend | None = None
 
 
 class _Current:

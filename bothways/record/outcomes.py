@@ -52,7 +52,6 @@ class Outcome:
     backend: str
     operations: int = 0
     pieces: list[Piece] = field(default_factory=list)
-    texts: list[Generated] = field(default_factory=list, repr=False)  # of all graphs of one function
 
     @property
     def way(self) -> Way | None:

@@ -12,13 +12,11 @@ import torch
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.runtime import limits
+from bothways.driver import limits
+from bothways.record.standing import Standing, left_out
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
-from bothways.runtime.standing import Standing, left_out
 
-# The name under which programs find ``Callees.compiled``.
-COMPILED_CALLEE = "_bothways_compiled_callee"
 # So many functions that were made from one code, and no more of them are compiled: they are made for each call.
 MOST_OF_A_KIND = 4
 

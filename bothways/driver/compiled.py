@@ -8,49 +8,50 @@ from __future__ import annotations
 
 import functools
 import types
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from bothways import errors, torch_compat
+from bothways import errors
+from bothways.backends.eager import eager
+from bothways.capture import Capture
+from bothways.capture.program.render import inner_names
 from bothways.config import config
+from bothways.driver import limits, stances
+from bothways.driver.callees import Callees
+from bothways.driver.failing import describe_check, failing_check
+from bothways.driver.hooks import compiled_hook
+from bothways.driver.limits import Budget
+from bothways.driver.redefined import passed
 from bothways.errors import Break, Position, Unsupported
 from bothways.locks import Lock
-from bothways.runtime import generated, limits, logs, stances
-from bothways.runtime.callees import COMPILED_CALLEE, Callees
-from bothways.runtime.captured import Captured, Capturer, GraphCompiler
-from bothways.runtime.counters import counters
-from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, Rename, call_plainly
-from bothways.runtime.failing import describe_check, failing_check
-from bothways.runtime.history import History
-from bothways.runtime.limits import Budget
-from bothways.runtime.outcomes import Outcome
-from bothways.runtime.program import Program
-from bothways.runtime.redefined import passed
+from bothways.pipeline import MissedCall, Options, Verdict, compile_call
+from bothways.record import logs
+from bothways.record.compilation import Compilation, Conclusion, is_news
+from bothways.record.counters import counters
+from bothways.record.history import History
+from bothways.record.standing import (
+    Standing,
+    begins_at,
+    limit_reason,
+    limit_text,
+    rest_of,
+    short,
+    standing_of,
+    title_of,
+)
+from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
+from bothways.runtime.logs import capturing, stack_left
+from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
 from bothways.runtime.resume import Continuation, ResumePoint, resumed
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
-from bothways.runtime.standing import Standing, limit_reason, limit_text, rest_of, short, standing_of, title_of
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
-
-
-@dataclass(frozen=True)
-class Options:
-    """How one function is compiled; ``compile`` validates them."""
-
-    backend: GraphCompiler
-    backend_name: str
-    fullgraph: bool = False
-    dynamic: bool | None = None
-    forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
-
 
 # The same break this often, and a function is not looked at again: capture costs more than it can win.
 BREAKS_BEFORE_PLAIN = 3
-REASONS_AT_A_PLACE = 8
 # Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
 BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 # Breaks after which a function is not looked at again at once.
@@ -65,30 +66,27 @@ _all: set[weakref.ref[CompiledFunction]] = set()
 
 
 def compiled_function(
-    function: types.FunctionType, options: Options, capture: Capturer, rename: Rename, history: History | None = None
+    function: types.FunctionType, options: Options, history: History | None = None
 ) -> types.FunctionType:
     """The compiled function that people call; its state is its ``__bothways__``.
 
     ``history`` is that of the function this one is a part of: a continuation, or called at a break.
     """
-    return CompiledFunction(function, options, capture, rename, history).take()
+    return CompiledFunction(function, options, history).take()
+
+
+def compiled_hooks(function: types.FunctionType) -> types.FunctionType:
+    """The compiled function that runs the hooks of one place."""
+    return compiled_function(function, Options(eager, "eager", fullgraph=True, of_hooks=True))
 
 
 class CompiledFunction:
     """The state behind a compiled function, which lives as long as that function: nothing here leads back to it."""
 
-    def __init__(
-        self,
-        function: types.FunctionType,
-        options: Options,
-        capture: Capturer,
-        rename: Rename,
-        history: History | None = None,
-    ) -> None:
+    def __init__(self, function: types.FunctionType, options: Options, history: History | None = None) -> None:
         self.original, self.options = function, options
         self._plain = functools.partial(call_plainly, function)
         self._body = Body.of(function)
-        self._capture, self._rename = capture, rename
         self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
         self._callees = Callees(weakref.WeakMethod(self._part))
         self._lock = Lock()
@@ -106,7 +104,8 @@ class CompiledFunction:
         self._budget = Budget()
         self._in_vain: Break | None = None  # why the last capture came to nothing
         # The namespace of the generated function leads here.
-        self.dispatcher = Dispatcher(function, self._miss, rename, {COMPILED_CALLEE: self._callees.compiled})
+        names = {COMPILED_CALLEE: self._callees.compiled, COMPILED_HOOK: _COMPILED_HOOK}
+        self.dispatcher = Dispatcher(function, self._miss, inner_names, names)
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
         # Where calls go since the original was given other code or defaults.
         self._successor: types.FunctionType | None = None
@@ -130,8 +129,8 @@ class CompiledFunction:
             self.dispatcher.redirect(PLAIN)
         elif stance.backend is not None and not self.options.forced:
             if stance.backend not in self._forced:
-                options = replace(self.options, backend=stance.backend, backend_name="forced", forced=True)
-                self._forced[stance.backend] = compiled_function(self.original, options, self._capture, self._rename)
+                options = replace(self.options, backend=stance.backend.backend, backend_name="forced", forced=True)
+                self._forced[stance.backend] = compiled_function(self.original, options)
             self.dispatcher.redirect(INSTEAD, self._forced[stance.backend])
         else:
             self.dispatcher.redirect(None)
@@ -149,7 +148,7 @@ class CompiledFunction:
                 self._tell(tracing)
                 return self._plain(values)
             stance = stances.current().name
-            if logs.capturing() or stance == "eager_on_recompile" or logs.stack_left() < STACK_OF_A_CAPTURE:
+            if capturing() or stance == "eager_on_recompile" or stack_left() < STACK_OF_A_CAPTURE:
                 return self._plain(values)
             if stance == "fail_on_recompile":
                 name = self.original.__qualname__
@@ -227,89 +226,96 @@ class CompiledFunction:
                 reason = reason or describe_check(check)
         if self.dispatcher.forwards or not self._body.holds():  # while this thread waited for the lock
             return None
+        record = self._begin(reason or failed)
         try:
-            captured = self._look_at(values)
+            captured = self._compiled(values, record, reason, failed)
+        except Exception as error:
+            record.fail(error)
+            raise
+        if captured is None or not self._body.holds():  # another thread has replaced the code, or defaults, meanwhile
+            record.conclude(Conclusion.PLAIN, self.dispatcher.stopped if self.dispatcher.forwards else self._gave_up)
+            return None
+        if record.conclusion is not Conclusion.ONCE:
+            self.dispatcher.add(captured.program, generation)
+        return captured.program
+
+    def _begin(self, failed: str | None) -> Compilation:
+        """Begin the record of a compilation."""
+        original = self.original
+        record = Compilation(
+            original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=self._is_new
+        )
+        self.history.add(record)
+        self.history.captures += 1
+        self._serial += 1
+        self._is_new = False
+        return record
+
+    def _compiled(
+        self, values: tuple[Any, ...], record: Compilation, reason: str | None, failed: str | None
+    ) -> Capture | None:
+        """Send the call down the road; None when it has to run as plain Python."""
+        arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
+        call = MissedCall(
+            self.original, arguments, self.options, f"{self._serial}_", self._sizes, self.history.disbelieved
+        )
+        try:
+            captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:
-            self._give_up(unsupported)
+            self._give_up(unsupported, record)
             return None
-        if captured.escaped is not None:
-            return self._remember_escape(captured.program, captured.escaped, generation, failed)
-        if not (self._may_recompile(reason) if reason is not None else failed is None or self._has_room(failed)):
-            return None
-        once = False
-        if captured.broke is not None:
-            self._note_break(captured.broke)
-            once = self._is_only_now(captured.broke)
-        try:
-            self._compile(captured, as_captured=once)
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
                 self._gave_up = "the backend ran out of stack"
                 self._in_vain = Break("too_deep", self._gave_up)
                 return None
             raise
-        if not self._body.holds():
-            return None  # another thread has replaced the function's code, or defaults, meanwhile
-        if not once:
-            self.dispatcher.add(captured.program, generation)
-        return captured.program
+        if captured is None:
+            return None
+        self._connect(captured)
+        record.gave(captured.program, self.dispatcher)
+        if captured.escaped is None:
+            logs.compiled(record)
+        return captured
+
+    def _judge(self, record: Compilation, reason: str | None, failed: str | None, captured: Capture) -> Verdict:
+        """What is to become of a capture: whether there may be one more program, and for how long."""
+        if captured.escaped is not None:
+            return self._judge_escape(record, captured.escaped, failed)
+        if reason is not None and not self._may_recompile(record, reason):
+            return Verdict.REFUSE
+        if reason is None and failed is not None and not self._has_room(failed):
+            return Verdict.REFUSE
+        record.conclusion = Conclusion.PROGRAM
+        if captured.broke is None:
+            return Verdict.COMPILE
+        self._note_break(captured.broke, record)
+        if not self._is_only_now(captured.broke):
+            return Verdict.COMPILE
+        record.conclusion = Conclusion.ONCE
+        return Verdict.ONCE
+
+    def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
+        """The function raises on these values: keep when, so that they are not captured each time."""
+        self._note_break(found, record)
+        self._gave_up = short(found)
+        record.conclude(Conclusion.PLAIN, self._gave_up)
+        if failed is not None and not self._has_room(failed):
+            return Verdict.REFUSE
+        self._in_vain = found
+        return Verdict.AS_IT_IS
+
+    def _connect(self, captured: Capture) -> None:
+        """Compile what a program calls at its end: the ways on after a break."""
+        for continued in captured.continuations:
+            captured.program.namespace[continued.name] = self._continuation(continued)
+            if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
+                self.history.rests.append(rest)
 
     def _is_only_now(self, found: Break) -> bool:
         """Whether the break is of this call and not of the next; nobody knows what a function is that says so often."""
         self._breaks[found.code, found.where] += found.code in BREAKS_ONCE
         return 0 < self._breaks[found.code, found.where] < BREAKS_BEFORE_PLAIN
-
-    def _look_at(self, values: tuple[Any, ...]) -> Captured:
-        """Capture the call; what goes wrong inside is told apart from what is not supported."""
-        arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        self._serial += 1
-        self._is_new = False
-        self.history.captures += 1
-        counters["frames"]["total"] += 1
-        with logs.capture_in_progress():
-            try:
-                return self._capture(
-                    self.original,
-                    arguments,
-                    depth_limit=config.inline_depth_limit,
-                    tag=f"{self._serial}_",
-                    fullgraph=self.options.fullgraph,
-                    sizes=self._sizes,
-                    disbelieved=self.history.disbelieved,
-                )
-            except (Unsupported, errors.KernelWarning):  # somebody may want warnings to be errors
-                raise
-            except RecursionError:
-                raise Unsupported(Break("too_deep", "the capture ran out of stack")) from None
-            except Exception as error:
-                raise self._internal(error) from error
-
-    def _compile(self, captured: Captured, *, as_captured: bool = False) -> None:
-        """Hand the graph to the backend, unless the program runs but once."""
-        program = captured.program
-        program.name += title_of(self.original).removeprefix(self.original.__qualname__)
-        if captured.graph is not None:
-            graph = captured.graph
-            outcome = Outcome(title_of(self.original), self.options.backend_name, program.op_count)
-            outcome.texts = self.history.generated
-            # Nobody's function mode is to see what a backend does to find its way.
-            with torch_compat.without_function_modes(), generated.kept_in(outcome):
-                run = graph.forward if as_captured else self.options.backend(graph, captured.inputs)
-                program.namespace[captured.graph_key] = run
-                program.checks += captured.late_checks()
-            program.graph_text = graph_text(graph)
-            if not as_captured:
-                self.history.graphs.append(graph)
-                self.history.outcomes.append(outcome)
-                program.outcome = outcome
-                counters["stats"]["unique_graphs"] += 1
-                counters["stats"]["calls_captured"] += program.op_count
-        for continued in captured.continuations:
-            program.namespace[continued.name] = self._continuation(continued)
-            if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
-                self.history.rests.append(rest)
-        counters["frames"]["ok"] += 1
-        logs.program_added(self.original, program)
 
     def _continuation(self, continued: Continuation) -> types.FunctionType:
         """What goes on after a break: the rest of the frame, compiled like the function itself."""
@@ -326,29 +332,13 @@ class CompiledFunction:
         return known
 
     def _part(self, function: types.FunctionType) -> types.FunctionType:
-        return compiled_function(function, self.options, self._capture, self._rename, self.history)
+        return compiled_function(function, self.options, self.history)
 
-    def _remember_escape(self, program: Program, found: Break, generation: int, failed: str | None) -> Program | None:
-        """The function raises on these values: keep when, so that they are not captured each time."""
-        self._note_break(found)
-        self._gave_up = short(found)
-        if failed is not None and not self._has_room(failed):
-            return None
-        self._in_vain = found
-        self.dispatcher.add(program, generation)
-        return program
-
-    def _internal(self, error: Exception) -> Exception:
-        if config.suppress_errors:
-            return Unsupported(Break("internal", f"{type(error).__name__}: {error}"))
-        return errors.InternalError(
-            f"bothways failed while capturing {self.original.__qualname__}: {type(error).__name__}: {error}. "
-            "This is a bug; config.suppress_errors = True runs the function as plain Python instead."
-        )
-
-    def _give_up(self, unsupported: Unsupported) -> None:
+    def _give_up(self, unsupported: Unsupported, record: Compilation) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
-        self._note_break(unsupported.break_)
+        self._note_break(unsupported.break_, record)
+        if self.options.of_hooks and unsupported.break_.code == "torch_mode":
+            return
         self._gave_up = short(unsupported.break_)
         if self.options.fullgraph:
             try:
@@ -360,19 +350,24 @@ class CompiledFunction:
             return
         self._in_vain = unsupported.break_
         # The next call may be nested less deeply.
-        is_nested = unsupported.break_.code == "too_deep" and logs.stack_left() < STACK_OF_A_CAPTURE * 2
+        is_nested = unsupported.break_.code == "too_deep" and stack_left() < STACK_OF_A_CAPTURE * 2
         if not is_nested:
             self._count_break(unsupported.break_)
 
-    def _note_break(self, found: Break) -> None:
-        # A caller may have a reason of its own, after that of its callee; sizes make a new one at each call.
-        at = found.code, found.where
-        told = [known.reason for known in self.history.breaks if (known.code, known.where) == at]
-        if found.reason in told or len(told) >= REASONS_AT_A_PLACE:
-            return
-        self.history.breaks.append(found)
-        counters["graph_break"][found.reason] += 1
-        logs.broke(self.original, found)
+    def _note_break(self, found: Break, record: Compilation | None) -> None:
+        """Write down a break, and tell people of one that is new to them; without a record, the call was not looked
+        at."""
+        is_new = is_news(found, self.history.breaks)
+        if record is None:
+            if not is_new:
+                return
+            record = Compilation(self.original.__qualname__, self.options.backend_name, begins_at(self.original))
+            record.conclude(Conclusion.PLAIN, short(found))
+            self.history.add(record)
+        record.breaks.append(found)
+        if is_new:
+            counters["graph_break"][found.reason] += 1
+            logs.broke(record, found)
 
     def _count_break(self, found: Break) -> None:
         # By place, not by reason: the reason may name sizes, which change from call to call.
@@ -383,8 +378,8 @@ class CompiledFunction:
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
         self._gave_up = f"{tracing.name} is active"
-        self._note_break(Break("torch_mode", self._gave_up))
-        if self._has_told or tracing.is_own or logs.capturing():
+        self._note_break(Break("torch_mode", self._gave_up), None)
+        if self._has_told or tracing.is_own or capturing():
             return
         self._has_told = True
         say_traced(self.original.__qualname__, tracing)
@@ -395,13 +390,13 @@ class CompiledFunction:
             self.dispatcher.drop(program)
             check = failing_check(program, self.dispatcher, values)
             found = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
-            self._note_break(found)
+            self._note_break(found, next((one for one in self.history.compilations if one.made is program), None))
             self._count_break(found)
         return self._plain(values)
 
-    def _may_recompile(self, reason: str) -> bool:
-        self.history.recompilations.append(reason)
-        logs.recompiling(self.original, reason)
+    def _may_recompile(self, record: Compilation, reason: str) -> bool:
+        record.is_recompilation, record.failed_guard = True, reason
+        logs.recompiling(record)
         if config.error_on_recompile:
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
         return self._has_room(reason)
@@ -411,11 +406,8 @@ class CompiledFunction:
         count = len(self.dispatcher.programs)
         if count < config.recompile_limit:
             return True
-        warnings.warn(
-            limit_text(title_of(self.original), count, reason),
-            errors.RecompileLimitWarning,
-            stacklevel=errors.level_of_user(),
-        )
+        if not self.options.of_hooks:
+            limits.say(limit_text(title_of(self.original), count, reason))
         self.dispatcher.stop_capturing(limit_reason(count, reason))
         return False
 
@@ -474,8 +466,7 @@ class CompiledFunction:
             self.dispatcher.redirect(INSTEAD, self._succeeded)
 
 
-def graph_text(graph: Any) -> Callable[[], str]:
-    return lambda: str(graph.print_readable(print_output=False))
+_COMPILED_HOOK = functools.partial(compiled_hook, compiled_hooks)
 
 
 def _everyone() -> list[CompiledFunction]:

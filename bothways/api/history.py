@@ -1,0 +1,42 @@
+"""``bothways.history(fn)``: the records of all compilations of a function."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bothways.api.modules import state_of
+from bothways.driver.compiled import CompiledFunction
+from bothways.record.compilation import Compilation
+from bothways.runtime.dispatcher import is_compiled
+
+
+def history(fn: Callable[..., Any]) -> list[Compilation]:
+    """What was compiled of a function, method or module that ``compile`` returned, in the order it happened.
+
+    There is one ``Compilation`` for each call that no program took: what was compiled and why, the seconds of each
+    stage, the graphs as captured, joint, forward and backward, kernels, guards, breaks and generated sources. What goes
+    on after a break, and functions that are called there, are among them. A record grows when a backward is compiled
+    at its first run; it keeps no program, and nothing of the user's, alive.
+    """
+    state = compiled_state(fn)
+    if state is None:
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        raise TypeError(f"{name} is not compiled: bothways.history takes what bothways.compile has returned")
+    return list(state.acting.history.compilations)
+
+
+def compiled_state(target: Any) -> CompiledFunction | None:
+    """The state behind what ``compile`` returned; None for anything else."""
+    if isinstance(target, types.MethodType):
+        target = target.__func__
+    if isinstance(target, torch.nn.Module) and state_of(target) is None:
+        target = type(target).__call__
+    if isinstance(target, torch.nn.Module):
+        found = state_of(target)
+        return found if isinstance(found, CompiledFunction) else None
+    state = target.__bothways__ if is_compiled(target) else None
+    return state if isinstance(state, CompiledFunction) else None

@@ -1,0 +1,1 @@
+"""What decides about calls that no program takes: capture them, run them plainly, or stop capturing."""

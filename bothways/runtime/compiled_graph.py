@@ -1,0 +1,58 @@
+"""What whoever calls a compiled graph has to know of it, in one place.
+
+A compiled graph is a plain function, or an object that can be called, since programs and autograd nodes call it at
+every hit; beside it, as its one attribute of ours, is this record. A function of somebody else's has none, and
+is taken for one that promises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+Run = TypeVar("Run", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """The facts of one compiled graph.
+
+    ``takes_list``: it takes its inputs as one list, which it empties, so that memory is freed early.
+    ``looks_at_grad_mode``: what it keeps for the backward may depend on whether gradients are enabled.
+    ``is_below_autograd``: autograd need not be kept away from it.
+    ``writes_at_end``: it changes its inputs when everything else is done, so that it can fail without a trace.
+    ``read_inputs``: the inputs that it reads, where that is known.
+    ``share``: what tells of inputs whether one that it changes shares memory with another.
+    ``key``: what it can be recalled by from the cache on disk.
+    """
+
+    takes_list: bool = False
+    looks_at_grad_mode: bool = True
+    is_below_autograd: bool = False
+    writes_at_end: bool = False
+    read_inputs: tuple[int, ...] | None = None
+    share: Callable[..., bool] | None = None
+    key: str | None = None
+
+
+UNKNOWN, TAKES_LIST = CompiledGraph(), CompiledGraph(takes_list=True)
+GRAPH = "__bothways_graph__"  # the attribute
+
+
+def described(run: Run, **facts: Any) -> Run:
+    """The same function, of which these facts are known as well."""
+    made: Any = run
+    made.__bothways_graph__ = replace(known_of(run), **facts)
+    if made.__bothways_graph__.takes_list:
+        made._boxed_call = True  # what PyTorch's compilers call such functions by
+    return run
+
+
+def known_of(run: Callable[..., Any]) -> CompiledGraph:
+    """What is known of a compiled graph. A compiler of the user's may say, in PyTorch's way, that its graphs take a
+    list."""
+    known: CompiledGraph | None = getattr(run, GRAPH, None)
+    if known is not None:
+        return known
+    return TAKES_LIST if getattr(run, "_boxed_call", False) else UNKNOWN
