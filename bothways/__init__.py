@@ -17,7 +17,8 @@ from bothways.api.explain import explain
 from bothways.api.history import history
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
-from bothways.grad import trace, trace_wrapped
+from bothways.grad import trace_wrapped
+from bothways.grad.tracing import trace
 
 __version__ = "0.1.0"
 

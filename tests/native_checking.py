@@ -12,8 +12,8 @@ from itertools import islice
 import torch
 import torch.fx
 
-from bothways.grad.joint import trace_joint
-from bothways.grad.traced import IndependentResults, NotDifferentiable
+from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.traced import IndependentResults, NotDifferentiable
 from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir import lowerings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bothways.grad.joint import trace_joint
+from bothways.grad.tracing.joint import trace_joint
 from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir.lowerings import LOWERINGS

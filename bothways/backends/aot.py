@@ -17,22 +17,23 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad import differentiate, sized, twins  # noqa: F401  # what differentiate needs later is loaded now
-from bothways.grad.aliases import sharing_depends_on_layout
-from bothways.grad.facts import FactMemo
-from bothways.grad.origins import noting_origins
-from bothways.grad.overlaps import writes_through
-from bothways.grad.renewed import (
+from bothways.grad import sized, twins  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
+from bothways.grad.cutting.unsized import mark_unsized
+from bothways.grad.differentiate import differentiate
+from bothways.grad.halves.facts import FactMemo
+from bothways.grad.nodes.renewed import (
     ReadAfterwards,
     WritesByIndex,
     mark_last_writes,
     mark_writes_by_index,
     writes_by_index,
 )
-from bothways.grad.sizes import Sizes, sizes_of
-from bothways.grad.split import makes_leaf, split, turns_grad_on
-from bothways.grad.traced import NotDifferentiable, NotForAllSizes, ReadsData
-from bothways.grad.unsized import mark_unsized
+from bothways.grad.tracing.aliases import sharing_depends_on_layout
+from bothways.grad.tracing.origins import noting_origins
+from bothways.grad.tracing.overlaps import writes_through
+from bothways.grad.tracing.sizes import Sizes, sizes_of
+from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
 from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction

@@ -1,6 +1,6 @@
 """From a captured graph to its forward and backward graphs, and the autograd node that joins them."""
 
 from bothways.grad.differentiate import DifferentiatedGraph, differentiate
-from bothways.grad.trace import trace, trace_wrapped
+from bothways.grad.tracing.trace import trace_wrapped
 
-__all__ = ["DifferentiatedGraph", "differentiate", "trace", "trace_wrapped"]
+__all__ = ["DifferentiatedGraph", "differentiate", "trace_wrapped"]

@@ -16,12 +16,12 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.joint import trace_joint
-from bothways.grad.kept import check_complete
-from bothways.grad.node import CompiledNode, Own
-from bothways.grad.partition import NotRepeatable, extract
-from bothways.grad.sizes import Sizes
-from bothways.grad.traced import IndependentResults, Joint, NotDifferentiable, Output, Result
+from bothways.grad.halves.kept import check_complete
+from bothways.grad.halves.partition import NotRepeatable, extract
+from bothways.grad.nodes.node import CompiledNode, Own
+from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.traced import IndependentResults, Joint, NotDifferentiable, Output, Result
 from bothways.record import generated
 from bothways.symbols import Undecided, hint
 

@@ -17,18 +17,19 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.again import Again, Tangents, Wanted, backward_function, chosen, is_told_of_none, visible
-from bothways.grad.changed import sharing, write_back
-from bothways.grad.facts import FactMemo, Facts, facts_of
-from bothways.grad.joint import trace_joint
-from bothways.grad.kept import Connections
-from bothways.grad.node import Own, Unchanged, apply_node, pick
-from bothways.grad.partition import NotRepeatable, extract, saved_values
-from bothways.grad.plan import Compiler, GradPlan
-from bothways.grad.recalled import Changing, Forward, Groups, recall_backward, recall_function
-from bothways.grad.renewed import RENEWED, Renewing, may_be_renewed, prepare, renewals, renewed_inputs
-from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
-from bothways.grad.sizes import Sizes
-from bothways.grad.traced import (
+from bothways.grad.halves.facts import FactMemo, Facts, facts_of
+from bothways.grad.halves.kept import Connections
+from bothways.grad.halves.partition import NotRepeatable, extract, saved_values
+from bothways.grad.halves.plan import Compiler, GradPlan
+from bothways.grad.halves.recalled import Changing, Forward, Groups, recall_backward, recall_function
+from bothways.grad.nodes.changed import sharing, write_back
+from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
+from bothways.grad.nodes.renewed import RENEWED, Renewing, may_be_renewed, prepare, renewals, renewed_inputs
+from bothways.grad.nodes.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
+from bothways.grad.nodes.usual import Usual, usual
+from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.traced import (
     ChangesGradient,
     IndependentResults,
     Joint,
@@ -39,8 +40,7 @@ from bothways.grad.traced import (
     check_layouts,
     take_outputs,
 )
-from bothways.grad.usual import Usual, usual
-from bothways.grad.whys import SHARED, UNEVEN, WATCHED
+from bothways.grad.tracing.whys import SHARED, UNEVEN, WATCHED
 from bothways.record import generated
 from bothways.runtime.compiled_graph import CompiledGraph, described, known_of
 from bothways.runtime.listening import listening

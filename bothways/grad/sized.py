@@ -17,20 +17,20 @@ import torch.fx
 from bothways import torch_compat
 from bothways.grad import twins
 from bothways.grad.again import Wanted, connected_graph
-from bothways.grad.changed import sharing, write_back
 from bothways.grad.differentiate import DifferentiatedGraph, Inputs
-from bothways.grad.facts import Facts
-from bothways.grad.joint import trace_joint
-from bothways.grad.kept import Connections
-from bothways.grad.node import apply_node
-from bothways.grad.partition import NotRepeatable, extract
-from bothways.grad.plan import GradPlan
-from bothways.grad.renewed import RENEWED, may_be_renewed
-from bothways.grad.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
-from bothways.grad.sizes import Sizes
-from bothways.grad.traced import Joint, Moment, NotDifferentiable, Output, Result, ResultView, Strides
-from bothways.grad.traced import take_outputs as take_as_traced
-from bothways.grad.whys import SHARED, UNEVEN, WATCHED
+from bothways.grad.halves.facts import Facts
+from bothways.grad.halves.kept import Connections
+from bothways.grad.halves.partition import NotRepeatable, extract
+from bothways.grad.halves.plan import GradPlan
+from bothways.grad.nodes.changed import sharing, write_back
+from bothways.grad.nodes.node import apply_node
+from bothways.grad.nodes.renewed import RENEWED, may_be_renewed
+from bothways.grad.nodes.running import as_traced, autograd_is_watched, released, strides_of, takes_list, with_arguments
+from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.traced import Joint, Moment, NotDifferentiable, Output, Result, ResultView, Strides
+from bothways.grad.tracing.traced import take_outputs as take_as_traced
+from bothways.grad.tracing.whys import SHARED, UNEVEN, WATCHED
 from bothways.record import generated
 from bothways.runtime.compiled_graph import described
 from bothways.runtime.listening import listening

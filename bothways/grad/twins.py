@@ -23,16 +23,16 @@ from bothways.grad.again import (
     visible,
 )
 from bothways.grad.differentiate import MOST_LAYOUTS, DifferentiatedGraph, Inputs, differentiate
-from bothways.grad.facts import facts_of
-from bothways.grad.joint import trace_joint
-from bothways.grad.kept import connections
-from bothways.grad.node import Own, Unchanged
-from bothways.grad.origins import noting_origins
-from bothways.grad.partition import NotRepeatable, extract
-from bothways.grad.renewed import Renewing
-from bothways.grad.running import as_traced, strides_of
-from bothways.grad.sizes import Sizes
-from bothways.grad.traced import Moment, NotDifferentiable
+from bothways.grad.halves.facts import facts_of
+from bothways.grad.halves.kept import connections
+from bothways.grad.halves.partition import NotRepeatable, extract
+from bothways.grad.nodes.node import Own, Unchanged
+from bothways.grad.nodes.renewed import Renewing
+from bothways.grad.nodes.running import as_traced, strides_of
+from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.origins import noting_origins
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.traced import Moment, NotDifferentiable
 from bothways.record import generated
 from bothways.runtime.compiled_graph import known_of
 from bothways.runtime.listening import listening

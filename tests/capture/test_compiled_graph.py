@@ -5,7 +5,7 @@ import torch
 
 import bothways
 from bothways.backends.aot import run_and_forget, run_as_is
-from bothways.grad import trace
+from bothways.grad.tracing import trace
 from bothways.lower import compile_graph
 from bothways.runtime.compiled_graph import CompiledGraph, described, known_of
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bothways
-from bothways.grad.node import CompiledNode
+from bothways.grad.nodes.node import CompiledNode
 from bothways.testing import RecordGraphs, same
 
 BACKENDS = ("eager", "aot_eager", "native")

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 
 import bothways
 from bothways.backends import aot
-from bothways.grad import partition
-from bothways.grad.joint import trace_joint
-from bothways.grad.mincut import UNLIMITED, Network
-from bothways.grad.partition import NotRepeatable, extract, needed_inputs, saved_bytes, saved_values
+from bothways.grad.halves import partition
+from bothways.grad.halves.mincut import UNLIMITED, Network
+from bothways.grad.halves.partition import NotRepeatable, extract, needed_inputs, saved_bytes, saved_values
+from bothways.grad.tracing.joint import trace_joint
 
 SHAPE = (64, 128)
 BYTES = 64 * 128 * 4

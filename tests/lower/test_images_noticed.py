@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import bothways
-from bothways.grad.aliases import sharing_depends_on_layout
-from bothways.grad.joint import trace_joint
+from bothways.grad.tracing.aliases import sharing_depends_on_layout
+from bothways.grad.tracing.joint import trace_joint
 
 
 @pytest.fixture(autouse=True)

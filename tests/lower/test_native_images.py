@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bothways
-from bothways.grad.joint import trace_joint
+from bothways.grad.tracing.joint import trace_joint
 from bothways.testing import same
 
 

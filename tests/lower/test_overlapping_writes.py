@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bothways
-from bothways.grad.overlaps import shares_elements
+from bothways.grad.tracing.overlaps import shares_elements
 from bothways.testing import CompileCounter, same
 
 X = torch.arange(1.0, 5.0)

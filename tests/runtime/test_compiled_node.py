@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bothways
-from bothways.grad import usual as usual_module
+from bothways.grad.nodes import usual as usual_module
 from bothways.testing import same
 
 BACKENDS = ["aot_eager", "native"]

@@ -10,7 +10,7 @@ import torch
 from bothways.lower.call_library import call_library
 
 import bothways
-from bothways.grad import changed
+from bothways.grad.nodes import changed
 from bothways.testing import difference, same
 
 

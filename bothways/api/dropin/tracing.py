@@ -10,7 +10,7 @@ import torch.fx
 
 from bothways.api.dropin.facades import for_programs, theirs
 from bothways.backends import aot
-from bothways.grad import trace
+from bothways.grad.tracing.trace import trace
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 PROXY_TENSOR = "torch.fx.experimental.proxy_tensor"

@@ -32,7 +32,7 @@ from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
-from bothways.grad.overlaps import is_shared
+from bothways.grad.tracing.overlaps import is_shared
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
 from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds

@@ -16,10 +16,10 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import of_parts
-from bothways.grad.checked import without_data
-from bothways.grad.fused import update_of
-from bothways.grad.overlaps import Overlaps, WritesShared
-from bothways.grad.traced import ReadsData
+from bothways.grad.tracing.checked import without_data
+from bothways.grad.tracing.fused import update_of
+from bothways.grad.tracing.overlaps import Overlaps, WritesShared
+from bothways.grad.tracing.traced import ReadsData
 from bothways.torch_compat.said import said
 
 _active: ContextVar[Origins | None] = ContextVar("origins", default=None)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.fx
 
-from bothways.grad.partition import owners_of, reachable
-from bothways.grad.traced import Joint, NotDifferentiable
+from bothways.grad.halves.partition import owners_of, reachable
+from bothways.grad.tracing.traced import Joint, NotDifferentiable
 
 Node = torch.fx.Node
 

@@ -19,12 +19,12 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
-from bothways.grad.layouts import Layouts
-from bothways.grad.sizes import SymbolicArgument
+from bothways.grad.tracing.layouts import Layouts
+from bothways.grad.tracing.sizes import SymbolicArgument
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
 
 if TYPE_CHECKING:
-    from bothways.grad.origins import Origins
+    from bothways.grad.tracing.origins import Origins
 
 # Questions the dispatcher answers for itself; they compute nothing.
 _QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})

@@ -17,10 +17,10 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.overlaps import is_view_in_secret
-from bothways.grad.parts import CompilePart, Part, sized_part
-from bothways.grad.sizes import is_size
-from bothways.grad.whys import why_captured
+from bothways.grad.cutting.parts import CompilePart, Part, sized_part
+from bothways.grad.tracing.overlaps import is_view_in_secret
+from bothways.grad.tracing.sizes import is_size
+from bothways.grad.tracing.whys import why_captured
 from bothways.record import generated
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import Region, Watched

@@ -14,11 +14,11 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.facts import Facts
-from bothways.grad.joint import nodes_behind, trace_joint
-from bothways.grad.overlaps import VIEWS, name_of
-from bothways.grad.sizes import Sizes
-from bothways.grad.traced import Joint, NotDifferentiable, Result
+from bothways.grad.halves.facts import Facts
+from bothways.grad.tracing.joint import nodes_behind, trace_joint
+from bothways.grad.tracing.overlaps import VIEWS, name_of
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.traced import Joint, NotDifferentiable, Result
 
 _CLONE = torch.ops.aten.clone.default
 RENEWED = "an input that is changed is a view, or is hooked, or may not be changed"

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch.fx
 
-from bothways.grad.partition import needed_inputs, reachable
-from bothways.grad.traced import Joint, Output, Result, ResultView
+from bothways.grad.halves.partition import needed_inputs, reachable
+from bothways.grad.tracing.traced import Joint, Output, Result, ResultView
 
 
 class FactMemo(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.overlaps import is_view_in_secret
+from bothways.grad.tracing.overlaps import is_view_in_secret
 from bothways.runtime.nodes import Watched
 
 # Why a call runs as captured although its graph is compiled.

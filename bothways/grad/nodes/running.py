@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.grad.traced import Strides
+from bothways.grad.tracing.traced import Strides
 from bothways.runtime.compiled_graph import known_of
 
 

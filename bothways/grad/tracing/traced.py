@@ -10,8 +10,8 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.sizes import Sizes
-from bothways.grad.trace import Recorder
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.trace import Recorder
 
 
 class NotDifferentiable(Exception):

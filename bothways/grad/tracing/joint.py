@@ -18,11 +18,11 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
-from bothways.grad.layouts import LayoutMatters, Layouts
-from bothways.grad.origins import Origins
-from bothways.grad.sizes import Sizes
-from bothways.grad.trace import Recorder
-from bothways.grad.traced import (
+from bothways.grad.tracing.layouts import LayoutMatters, Layouts
+from bothways.grad.tracing.origins import Origins
+from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.trace import Recorder
+from bothways.grad.tracing.traced import (
     USUAL,
     ChangesGradient,
     IndependentResults,

@@ -14,10 +14,10 @@ import torch.fx
 
 from bothways.errors import Unsupported
 from bothways.fake import NotThin
-from bothways.grad.joint import trace_with_sizes
-from bothways.grad.sizes import Sizes, is_size, sizes_of
-from bothways.grad.split import CONTEXTS, Section, interface, module_of
-from bothways.grad.traced import USUAL, NotDifferentiable
+from bothways.grad.cutting.split import CONTEXTS, Section, interface, module_of
+from bothways.grad.tracing.joint import trace_with_sizes
+from bothways.grad.tracing.sizes import Sizes, is_size, sizes_of
+from bothways.grad.tracing.traced import USUAL, NotDifferentiable
 from bothways.symbols import Frozen, Undecided
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.grad.facts import FactMemo
-from bothways.grad.sizes import Sizes
+from bothways.grad.halves.facts import FactMemo
+from bothways.grad.tracing.sizes import Sizes
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]

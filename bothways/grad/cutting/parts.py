@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.grad.sizes import Sizes, symbols_of
+from bothways.grad.tracing.sizes import Sizes, symbols_of
 from bothways.record import generated
 from bothways.runtime.listening import listening
 

@@ -15,9 +15,9 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad.mincut import UNLIMITED, Network
-from bothways.grad.sizes import SizeArguments
-from bothways.grad.traced import Joint
+from bothways.grad.halves.mincut import UNLIMITED, Network
+from bothways.grad.tracing.sizes import SizeArguments
+from bothways.grad.tracing.traced import Joint
 from bothways.runtime.graph_module import graph_module
 from bothways.symbols import hint
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bothways.grad.facts import FactMemo, Facts, facts_from
+from bothways.grad.halves.facts import FactMemo, Facts, facts_from
 
 
 class Wrong(Exception):

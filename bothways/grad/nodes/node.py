@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from bothways import torch_compat
-from bothways.grad.partition import NotRepeatable
-from bothways.grad.renewed import Renewal
-from bothways.grad.usual import Usual
+from bothways.grad.halves.partition import NotRepeatable
+from bothways.grad.nodes.renewed import Renewal
+from bothways.grad.nodes.usual import Usual
 
 Gradients = Sequence[torch.Tensor | None]
 

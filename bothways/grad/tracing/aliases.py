@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.fx
 
-from bothways.grad.overlaps import VIEWS, name_of
+from bothways.grad.tracing.overlaps import VIEWS, name_of
 
 # What gives a view, its argument itself or a copy, by how that lies.
 VIEWS_OR_COPIES = frozenset("contiguous flatten ravel reshape reshape_as to".split())
