@@ -18,7 +18,7 @@ from bothways.api.history import history
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
 from bothways.grad import trace_wrapped
-from bothways.grad.tracing import trace
+from bothways.grad.tracing.trace import trace
 
 __version__ = "0.1.0"
 
