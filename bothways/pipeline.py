@@ -25,7 +25,7 @@ import torch.fx
 from bothways import errors, torch_compat
 from bothways.backends.aot import Lowering, differentiated
 from bothways.backends.registry import Backend, call_backend, failures_of
-from bothways.capture import Capture, capture
+from bothways.capture.capture import Capture, capture
 from bothways.config import config
 from bothways.errors import Break, Position, Unsupported
 from bothways.record import generated

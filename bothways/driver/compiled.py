@@ -16,7 +16,7 @@ from typing import Any
 
 from bothways import errors
 from bothways.backends.eager import eager
-from bothways.capture import Capture
+from bothways.capture.capture import Capture
 from bothways.capture.program.render import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances

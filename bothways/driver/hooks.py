@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bothways.runtime.hooks import HookPlace
+from bothways.runtime.hooks import HookSite
 from bothways.runtime.marks import Mark, mark_of
 
 
@@ -21,26 +21,26 @@ def call_hook(hook: Any, *gradients: Any) -> Any:
     return hook(*gradients)
 
 
-def compiled_hook(compile: Callable[[types.FunctionType], types.FunctionType], place: HookPlace, hook: Any) -> Any:
-    """What is registered at a place instead of a hook."""
+def compiled_hook(compile: Callable[[types.FunctionType], types.FunctionType], site: HookSite, hook: Any) -> Any:
+    """What is registered at a site instead of a hook."""
     if mark_of(hook) is Mark.DISABLED:
         return hook
-    if place.site is None:
+    if site.run is None:
         own = types.FunctionType(call_hook.__code__, call_hook.__globals__, "hook")
         own.__module__, own.__qualname__ = __name__, "hook"
-        place.site = compile(own)
-    return CompiledHook(place.site, hook)
+        site.run = compile(own)
+    return CompiledHook(site.run, hook)
 
 
 class CompiledHook:
     """A hook of the user's that runs compiled."""
 
-    def __init__(self, site: types.FunctionType, hook: Any) -> None:
-        self.site, self.hook = site, hook
+    def __init__(self, run: types.FunctionType, hook: Any) -> None:
+        self.run, self.hook = run, hook
         if hasattr(hook, "__name__"):  # autograd's errors name the hook
             self.__name__ = hook.__name__
 
     def __call__(self, *gradients: Any) -> Any:
         if torch.compiler.is_compiling():  # PyTorch's own compiler captures the backward and wants the hook itself
             return self.hook(*gradients)
-        return self.site(self.hook, *gradients)
+        return self.run(self.hook, *gradients)

@@ -30,12 +30,12 @@ def marked(**marks: Any) -> Callable[[Function], Function]:
     return mark
 
 
-class HookPlace:
-    """One place where captured code registers hooks; ``site``, once there is one, is the compiled function that runs
+class HookSite:
+    """One place where captured code registers hooks; ``run``, once there is one, is the compiled function that runs
     them."""
 
     def __init__(self) -> None:
-        self.site: Any = None
+        self.run: Any = None
 
 
 class LateHook:

@@ -6,8 +6,7 @@ import torch
 import bothways
 from bothways import trace
 from bothways.backends.aot import run_and_forget, run_as_is
-from bothways.lower import compile_graph
-from bothways.lower.dialects.c.dialect import C
+from bothways.backends.native import compile_kernels
 from bothways.runtime.compiled_graph import CompiledGraph, described, known_of
 
 X = torch.ones(8, 8)
@@ -51,7 +50,7 @@ def test_graphs_that_run_as_aten_operations(compile, takes_list):
 
 @pytest.mark.parametrize("takes_list", [False, True])
 def test_kernels(takes_list):
-    run = compile_graph(trace(wave)(X), [X], dialect=C(), takes_list=takes_list)
+    run = compile_kernels(trace(wave)(X), [X], name="graph", takes_list=takes_list)
     known = known_of(run)
     assert known.takes_list == takes_list and known.key is not None
     [result] = run([X]) if takes_list else run(X)

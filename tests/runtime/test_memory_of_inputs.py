@@ -7,7 +7,7 @@ else, or memory that is not there. And memory that belongs to several tensors, w
 import numpy
 import pytest
 import torch
-from bothways.lower.call_library import call_library
+from bothways.calls.call_library import call_library
 
 import bothways
 from bothways.grad.nodes import changed

@@ -23,7 +23,7 @@ from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.errors import Break, Unsupported
-from bothways.runtime.hooks import HookPlace, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
+from bothways.runtime.hooks import HookSite, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
 from bothways.runtime.nodes import Watched
 from bothways.runtime.program import COMPILED_HOOK
 
@@ -151,7 +151,7 @@ class Registration(HandleEvent):
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
         if emitter.tracer.fullgraph and self.place.captured:
-            return f"{COMPILED_HOOK}({emitter.inject(HookPlace(), 'hooks_here')}, {text})"
+            return f"{COMPILED_HOOK}({emitter.inject(HookSite(), 'hooks_here')}, {text})"
         return text
 
     def _moment_before(self) -> torch.fx.Node:
