@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from bothways.capture.render import inner_names
 
 from bothways.backends import lookup_backend
 from bothways.capture import Capture
+from bothways.capture.program.render import inner_names
 from bothways.errors import BackendFailed, Unsupported
 from bothways.pipeline import MissedCall, Options, Verdict, capture_call, compile_call, compile_graph
 from bothways.record.compilation import Compilation

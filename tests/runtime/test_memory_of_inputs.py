@@ -7,9 +7,9 @@ else, or memory that is not there. And memory that belongs to several tensors, w
 import numpy
 import pytest
 import torch
-from bothways.calls.call_library import call_library
 
 import bothways
+from bothways.calls.call_library import call_library
 from bothways.grad.nodes import changed
 from bothways.testing import difference, same
 
@@ -169,7 +169,7 @@ def only_reads(a, b, weight):
 @pytest.mark.parametrize("program", [changes_first, changes_second, writes_out, only_reads])
 def test_what_lies_over_what_is_changed_is_changed_too(program, in_c, backend, monkeypatch):
     if not in_c:
-        monkeypatch.setattr(changed, "apart", lambda count: None)
+        monkeypatch.setattr(changed, "apart", lambda count, changed: None)
     compiled = bothways.compile(program, backend=backend)
     sides = []
     with bothways.config.patch(kernels_for_small_graphs=True):
@@ -214,7 +214,7 @@ def test_memories_in_any_order_are_told_apart(count):
     library = call_library()
     if library is None:
         pytest.skip("no C compiler")
-    are_apart = library.apart(count)
+    are_apart = library.apart(count, range(count))
     array = numpy.zeros(4 * count, dtype=numpy.float32)
     own = [torch.from_numpy(array[4 * index : 4 * index + 4]) for index in range(count)]
     for seed in range(5):

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from bothways import torch_compat
+from bothways import errors, torch_compat
 from bothways.capture.guards import policy
 from bothways.runtime.stamps import CHANGES_BY_ITSELF
 
 _STANDARD, _TORCH = os.path.dirname(os.__file__), os.path.dirname(torch.__file__)
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = os.path.dirname(errors.__file__)
 
 # What the namespaces that operations read hold when nothing is replaced.
 AS_IMPORTED: dict[int, dict[str, Any]] = {
