@@ -9,6 +9,7 @@ be put back is left as it is, and the error leaves.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
@@ -31,8 +32,9 @@ class Kept(NamedTuple):
     copy: torch.Tensor | None
     is_half_written: bool  # what an operation has written before it fails does not count
 
-    def may_have_changed(self) -> bool:
-        if self.version is None or self.is_half_written:
+    def may_have_changed(self, refused: bool) -> bool:
+        """``refused``: whether autograd has raised, which it does before anything is written."""
+        if self.version is None or (self.is_half_written and not refused):
             return self.is_written
         return torch_compat.version_of(self.tensor) != self.version
 
@@ -92,10 +94,12 @@ def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put_back(kept: Sequence[Kept]) -> bool:
-    """Undo what a graph did to its inputs; False where that is not possible, and nothing is undone."""
+    """Undo what a graph did to its inputs before it raised what is being handled; False where that is not possible, and
+    nothing is undone."""
     changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+    refused = torch_compat.is_refusal_of_autograd(sys.exception())
     for one in kept:
-        if one.may_have_changed():
+        if one.may_have_changed(refused):
             # What an operation in place made part of autograd's graph stays one.
             if one.copy is None or one.tensor.grad_fn is not None:
                 return False

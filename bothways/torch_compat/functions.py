@@ -363,6 +363,15 @@ def wants_numbers(error: Exception) -> bool:
     return "with symbolic sizes/strides" in str(error) or "only concrete integers" in str(error)
 
 
+# What autograd says where it refuses that a tensor is changed in place.
+IN_PLACE_REFUSALS = ("modified inplace", "used in an in-place operation", "created in no_grad mode")
+
+
+def is_refusal_of_autograd(error: BaseException | None) -> bool:
+    """Whether an operation in place was refused by autograd, before it has written anything."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in IN_PLACE_REFUSALS)
+
+
 def fake_tensor_errors() -> tuple[type[Exception], ...]:
     """What PyTorch's fake tensors raise when an operation needs data or has no shape rule."""
     from torch._subclasses import fake_tensor

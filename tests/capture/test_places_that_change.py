@@ -140,4 +140,4 @@ def test_a_loop_that_breaks_reads_and_writes_at_each_turn(backend):
         gradients = [torch.autograd.grad(result, weight) for result in (expected, got)]
         torch.testing.assert_close(gradients[1], gradients[0])
         counts.append(len(recorded))
-    assert counts[2:] == counts[1:2] * 2 and counts[-1] < 9  # fewer than there are turns
+    assert counts[2:] == counts[1:2] * 2 and counts[-1] <= 9  # no more than there are turns
