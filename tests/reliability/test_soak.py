@@ -12,7 +12,7 @@ import soak_features
 import soaking
 import torch
 
-COUNT = 180
+COUNT = 100
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
@@ -55,9 +55,10 @@ def test_generated_programs_are_the_same_compiled(first):
         check(seed)
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
 @pytest.mark.parametrize("feature", FEATURES)
-def test_programs_in_which_a_feature_stands_out(feature, way):
+def test_programs_in_which_a_feature_stands_out(feature):
+    """Each feature in one of the ways; ``make soak`` goes through all."""
+    way = FEATURES.index(feature) % len(WAYS)
     check(way, (feature,), [WAYS[way]])
 
 
