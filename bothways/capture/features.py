@@ -9,7 +9,6 @@ from bothways.capture.bytecode import opcodes
 from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
-from bothways.capture.capture import capture as capture_function
 from bothways.capture.standins import modules, sequences
 from bothways.capture.values.autograd import autograd_functions
 from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
@@ -81,7 +80,7 @@ linked.link(
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
-    capture_function=capture_function, class_attribute=class_attribute, construct=construct,
+    class_attribute=class_attribute, construct=construct,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
     lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,

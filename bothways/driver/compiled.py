@@ -141,7 +141,7 @@ class CompiledFunction:
         try:
             if not self._body.holds():
                 return self._redefined(values)
-            if self.dispatcher.forwards:
+            if self.dispatcher.is_plain:
                 return self._plain(values)
             tracing = who_traces()
             if tracing is not None:
@@ -179,7 +179,7 @@ class CompiledFunction:
                 self.history.disbelieved.add(found.where)
                 self.dispatcher.drop(program)
             self._budget.spend(capturing, running)
-            if self._budget.is_exhausted and not self.dispatcher.forwards:
+            if self._budget.is_exhausted and not self.dispatcher.is_plain:
                 self._go_plain(self._budget.text(found))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
@@ -224,7 +224,7 @@ class CompiledFunction:
             failed = failed or describe_check(check)
             if program.body:
                 reason = reason or describe_check(check)
-        if self.dispatcher.forwards or not self._body.holds():  # while this thread waited for the lock
+        if self.dispatcher.is_plain or not self._body.holds():  # while this thread waited for the lock
             return None
         record = self._begin(reason or failed)
         try:
@@ -233,7 +233,7 @@ class CompiledFunction:
             record.fail(error)
             raise
         if captured is None or not self._body.holds():  # another thread has replaced the code, or defaults, meanwhile
-            record.conclude(Conclusion.PLAIN, self.dispatcher.stopped if self.dispatcher.forwards else self._gave_up)
+            record.conclude(Conclusion.PLAIN, self.dispatcher.stopped if self.dispatcher.is_plain else self._gave_up)
             return None
         if record.conclusion is not Conclusion.ONCE:
             self.dispatcher.add(captured.program, generation)
@@ -445,7 +445,7 @@ class CompiledFunction:
             title_of(self.original) + " (redefined since)" * (self._succeeded is not None),
             self.dispatcher.programs,
             is_new=self._is_new,
-            stopped=self.dispatcher.stopped if self.dispatcher.forwards else None,
+            stopped=self.dispatcher.stopped if self.dispatcher.is_plain else None,
             gave_up=self._gave_up,
             stance=stances.current().name,
         )

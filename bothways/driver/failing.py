@@ -19,8 +19,8 @@ def failing_check(program: Program, dispatcher: Dispatcher, values: tuple[Any, .
         except Exception:
             return False
 
-    if program.quietly is not None and not holds(program.quietly[0]):
-        return program.quietly[0]
+    if program.unseen_by_modes is not None and not holds(program.unseen_by_modes[0]):
+        return program.unseen_by_modes[0]
     with torch_compat.without_function_modes():
         return next((check for check in program.checks if not holds(check)), None)
 

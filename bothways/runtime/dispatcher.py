@@ -68,7 +68,7 @@ class Dispatcher:
         """``names`` are those that the programs share."""
         self.parameters = parameters_of(function.__code__)
         self.inner = rename(self.parameters)  # the parameters' names in generated code
-        self.forwards = False  # whether a miss is a plain call instead of a capture
+        self.is_plain = False  # whether a miss is a plain call instead of a capture
         self.stopped = ""  # for people: why
         self.generation = 0  # how often everything was forgotten
         self._redirected: str | None = None  # the name of what every call goes to, if not to a program
@@ -165,7 +165,7 @@ class Dispatcher:
     def stop_capturing(self, reason: str = "nothing more is captured") -> None:
         """Keep the programs there are; every other call goes straight to the original from now on."""
         with self._lock:
-            self.forwards, self.stopped = True, reason
+            self.is_plain, self.stopped = True, reason
             logs.say("outcomes", f"{self._original.__qualname__}: plain Python from now on: {reason}")
             for number, program in list(self._programs.items()):
                 if not program.body:  # a miss does the same now
@@ -184,7 +184,7 @@ class Dispatcher:
         """Forget everything; the next call is a miss."""
         with self._lock:
             self.generation += 1
-            self.forwards = False
+            self.is_plain = False
             for number in list(self._programs):
                 self._forget(number)
             _forget_files(self._files)
@@ -251,7 +251,7 @@ class Dispatcher:
     @property
     def _passes_on(self) -> bool:
         """Whether calls go to another function as they come, which binds their arguments itself."""
-        return self._redirected is not None or (self.forwards and not self._programs)
+        return self._redirected is not None or (self.is_plain and not self._programs)
 
     def _order(self, first: int | None) -> list[int]:
         return [] if first is None else [first, *(other for other in reversed(self._programs) if other != first)]
@@ -265,7 +265,7 @@ class Dispatcher:
             lines += program.lines(self._call(PLAIN), promote, by_table=True, escape=escape)
         # Whether defaults are still those that the arguments were bound with is asked after a miss.
         has_defaults = bool(self._original.__defaults__ or self._original.__kwdefaults__)
-        return [*lines, *([f"return {self._plain_call()}"] if self.forwards and not has_defaults else self._missed())]
+        return [*lines, *([f"return {self._plain_call()}"] if self.is_plain and not has_defaults else self._missed())]
 
     def _missed(self) -> list[str]:
         call = f"{MISS}({', '.join(self.inner)})"

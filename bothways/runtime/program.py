@@ -58,7 +58,7 @@ class Program:
     op_count: int = 0
     # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
     # would call somebody's ``__torch_function__``.
-    quietly: tuple[Check, str] | None = None
+    unseen_by_modes: tuple[Check, str] | None = None
     table: Table | None = None
 
     def lines(
@@ -86,8 +86,8 @@ class Program:
 
     def _in_python(self, checks: Sequence[Check]) -> list[str]:
         asked = ["hit = (", *(f"    {line}" for line in self._condition(checks)), ")"]
-        if self.quietly is not None:
-            first, context = self.quietly
+        if self.unseen_by_modes is not None:
+            first, context = self.unseen_by_modes
             asked = [f"hit = {first.code}", "if hit:", f"    with {context}():", *(f"        {line}" for line in asked)]
         return [
             "try:",

@@ -119,7 +119,7 @@ def test_what_is_called_at_a_break_has_a_budget_of_its_own(backend, monkeypatch)
     said = warned(calls)
     assert len(said) == 1 and said[0].startswith("not_captured runs as plain Python")
     state = compiled.__bothways__
-    assert not state.dispatcher.forwards, "the caller is compiled"
+    assert not state.dispatcher.is_plain, "the caller is compiled"
     assert [part()._budget.captures for part in state.history.parts].count(limits.FREE + 1) == 1
 
 

@@ -118,7 +118,7 @@ def test_a_callee_that_met_the_limit():
         for flag in (True, False):
             torch.testing.assert_close(compiled(X, flag), function(X, flag))
     explanation = explain(compiled)
-    assert explanation.plain_from_now_on and not compiled.__bothways__.dispatcher.forwards
+    assert explanation.plain_from_now_on and not compiled.__bothways__.dispatcher.is_plain
     plain = [standing for standing in explanation.standings if standing.for_good]
     line = line_of(callee, "graph_break")
     assert [standing.name for standing in plain] == [f"callee, from line {line} on"]

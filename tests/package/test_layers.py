@@ -296,7 +296,10 @@ def test_what_is_linked_is_what_is_listed():
     features = read(PACKAGE / "capture/features.py").tree
     calls = (node for node in ast.walk(features) if isinstance(node, ast.Call))
     call = next(node for node in calls if ast.unparse(node.func) == "linked.link")
-    assert {keyword.arg for keyword in call.keywords} == {name for name in listed if not name.startswith("_")}
+    names = {keyword.arg for keyword in call.keywords}
+    assert names == {name for name in listed if not name.startswith("_")}
+    texts = [path.read_text() for path in FILES if "capture" in path.parts]
+    assert [name for name in names if not any(f"linked.{name}" in text for text in texts)] == []
 def test_dialects_know_nothing_of_each_other():
     inside = [read(path) for path in FILES if "lower/dialects/" in path.as_posix()]
     own = {file.path: file.path.split("/")[2] for file in inside if file.path.count("/") > 2}

@@ -168,12 +168,12 @@ def render(
     checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
     program = Program(
         program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects),
-        op_count=tracer.graph.op_count, table=guards.table(body), quietly=_quietly(tracer),
+        op_count=tracer.graph.op_count, table=guards.table(body), unseen_by_modes=_unseen_by_modes(tracer),
     )  # fmt: skip
     return program, outputs
 
 
-def _quietly(tracer: Tracer) -> tuple[Check, str] | None:
+def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:
     """How to ask guards that must not be seen by function modes and by the classes of tensors."""
     if not tracer.overrides.is_quiet:
         return None
@@ -185,8 +185,8 @@ def _quietly(tracer: Tracer) -> tuple[Check, str] | None:
 
 def _quiet(emitter: Emitter, lines: list[str]) -> list[str]:
     """Lines that function modes and the classes of tensors must not see."""
-    quietly = _quietly(emitter.tracer)
-    return lines if quietly is None or not lines else [f"with {quietly[1]}():", *(f"    {line}" for line in lines)]
+    unseen = _unseen_by_modes(emitter.tracer)
+    return lines if unseen is None or not lines else [f"with {unseen[1]}():", *(f"    {line}" for line in lines)]
 
 
 def _input(emitter: Emitter, value: TensorValue) -> str:
@@ -269,7 +269,8 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     guards = _Guards(tracer, parameters, parameter_names(parameters))
     return Program(
-        program_name, guards.checks, (), tracer.namespace, table=guards.table([]), quietly=_quietly(tracer)
+        program_name, guards.checks, (), tracer.namespace, table=guards.table([]),
+        unseen_by_modes=_unseen_by_modes(tracer),
     )
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from bothways.capture.bytecode.opcodes import handler_table as handler_table
     from bothways.capture.calls import call_function as call_function
     from bothways.capture.calls import inline as _inline
-    from bothways.capture.capture import capture as _capture
     from bothways.capture.values.autograd.autograd_functions import apply as _apply
     from bothways.capture.values.code.attributes import MISSING as MISSING
     from bothways.capture.values.code.attributes import class_attribute as class_attribute
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from bothways.capture.wrap import library_value as library_value
 
     inline_call = _inline
-    capture_function = _capture
     lookup_attribute = _lookup
     apply_autograd_function = _apply
     DICT_METHODS = _methods
