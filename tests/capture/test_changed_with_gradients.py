@@ -358,3 +358,21 @@ def test_experts_that_add_to_one_result_are_compiled(backend):
             found.append((result.detach(), balance.detach(), [parameter.grad for parameter in model.parameters()]))
         torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
     assert is_compiled(compiled)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", ["**=", "%=", "-=", "/="])
+def test_what_any_operator_has_changed_is_read_afterwards(change, backend):
+    names = {}
+    exec(f"def function(r, x, w):\n    r {change} (x * w).sum() + 40\n    return r.sin() * w", names)
+    function = names["function"]
+    compiled = bothways.compile(function, backend=backend)
+    for seed in (0, 1):
+        found = []
+        for run in (function, compiled):
+            x, w = begin(seed)
+            r = w.exp() * 2
+            result = run(r, x, w)
+            (result.sum() + r.sum()).backward()
+            found.append([result.detach(), r.detach(), w.grad])
+        assert same(*found)

@@ -175,3 +175,15 @@ def test_code_that_asks_for_the_layout_is_told_the_truth(backend):
     x = torch.randn(8, 8)
     for _ in range(2):
         assert same(compiled(x), plain(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_old_fashioned_type_of_another_device(backend):
+    def plain(x):
+        return (x * 2).type("torch.cuda.DoubleTensor") + 1
+
+    x = torch.randn(4)
+    expected, found = plain(x), bothways.compile(plain, backend=backend)(x)
+    assert found.device == expected.device and found.dtype is expected.dtype
+    torch.testing.assert_close(found, expected)

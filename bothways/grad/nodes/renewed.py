@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.halves.facts import Facts
+from bothways.grad.tracing.aliases import writes
 from bothways.grad.tracing.joint import nodes_behind, trace_joint
 from bothways.grad.tracing.overlaps import VIEWS, name_of
 from bothways.grad.tracing.sizes import Sizes
@@ -193,7 +194,7 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
     for node in graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
-        if _writes(node):
+        if writes(node):
             last[_root(node)] = node
         for argument in node.all_input_nodes:
             root = _root(argument)
@@ -205,12 +206,7 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
     return bool(found)
 
 
-def _writes(node: torch.fx.Node) -> bool:
-    name = name_of(node)
-    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "iadd", "isub", "imul", "itruediv")
-
-
 def _root(node: torch.fx.Node) -> torch.fx.Node:
-    while node.args and isinstance(node.args[0], torch.fx.Node) and (_writes(node) or name_of(node) in VIEWS):
+    while node.args and isinstance(node.args[0], torch.fx.Node) and (writes(node) or name_of(node) in VIEWS):
         node = node.args[0]
     return node

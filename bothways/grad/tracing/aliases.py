@@ -38,10 +38,10 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     if node.op in ("placeholder", "output"):
         return []
     out = node.kwargs.get("out")
-    return [value for value in (_first(node) if _writes(node) else None, out) if isinstance(value, torch.fx.Node)]
+    return [value for value in (_first(node) if writes(node) else None, out) if isinstance(value, torch.fx.Node)]
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def writes(node: torch.fx.Node) -> bool:
     name = name_of(node)
     is_named = (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS
     place = _place_of_inplace(node.target) if node.op == "call_function" else None
@@ -59,7 +59,7 @@ def _place_of_inplace(function: Any) -> int | None:
 
 def _memory(node: torch.fx.Node) -> torch.fx.Node:
     """The node that made the memory a node may be a view of."""
-    while name_of(node) in VIEWS or _writes(node):
+    while name_of(node) in VIEWS or writes(node):
         first = _first(node)
         if first is None:
             break

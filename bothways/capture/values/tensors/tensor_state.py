@@ -77,14 +77,15 @@ def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Va
         return ConstantValue(torch.empty(0, dtype=tensor.fake.dtype, device="cpu").type())
     wanted = protocols.as_constant(tracer, args[0] if args else kwargs["dtype"])
     dtype = wanted if isinstance(wanted, torch.dtype) else tracer.run_const(_dtype_of_type, wanted)
+    if dtype is None:
+        tracer.stop("call_unknown", f"Tensor.type moves a tensor to another device: {wanted}")
     return protocols.call_attr(tracer, tensor, "to", ConstantValue(dtype))
 
 
-def _dtype_of_type(wanted: Any) -> torch.dtype:
+def _dtype_of_type(wanted: Any) -> torch.dtype | None:
+    """None where that is a type of another device."""
     made = torch.empty(0, device="cpu").type(wanted)
-    if made.device.type != "cpu":
-        raise NotImplementedError(f"{wanted} is not on the CPU")
-    return made.dtype
+    return made.dtype if made.device.type == "cpu" else None
 
 
 def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
