@@ -90,7 +90,18 @@ def aot(
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
-    ``remember``, ``turns_images`` and ``is_small`` are those of a ``Lowering``.
+    - ``fw_compiler``: a function of a graph of ATen operations and its inputs that gives a function.
+    - ``bw_compiler``: the same for backwards.
+    - ``remember``, ``turns_images``, ``is_small``: those of a ``Lowering``.
+
+    >>> def shown(graph, inputs):
+    ...     print([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+    ...     return graph.forward
+    >>> backend = bothways.backends.aot(fw_compiler=shown)
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> bothways.compile(lambda x: x.sin().sum(), backend=backend)(x).backward()
+    ['aten.sin.default', 'aten.sum.default']
+    ['aten.expand.default', 'aten.cos.default', 'aten.mul.Tensor']
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):

@@ -178,6 +178,13 @@ def trace(
 
     Tensors among the arguments, nested ones too, become the graph's inputs; everything else is a constant of it.
     Operations in ``decompositions`` are recorded as what the function given for them does.
+
+    - ``fn``: a function of tensors; it runs once, on tensors without data.
+    - ``decompositions``: a mapping of ATen operations to functions.
+
+    >>> graph = bothways.trace(lambda x: torch.relu(x) + 1)(torch.ones(2))
+    >>> [str(node.target) for node in graph.graph.nodes]
+    ['x_1', 'aten.relu.default', 'aten.add.Tensor', 'output']
     """
     if not callable(fn):
         raise InvalidTarget(f"trace takes a function of tensors, not {fn!r}")
@@ -244,6 +251,13 @@ def trace_wrapped(*args: Any, fn: Callable[..., Any], **kwargs: Any) -> Any:
     Plain Python calls the function, a compiled function looks into it, and ``trace`` records one opaque call that
     runs it, side effects included, whenever the traced graph runs. As the replacement of a gradient, the result
     is taken to be laid out like the first tensor among the arguments.
+
+    - ``args``: what the function is given, a tensor among them.
+    - ``fn``: the function.
+    - ``kwargs``: more of what it is given.
+
+    >>> bothways.trace_wrapped(torch.ones(2), fn=lambda gradient: gradient * 2)
+    tensor([2., 2.])
     """
     recorder = _keeps_wrapped_calls.get()
     if recorder is None:
