@@ -8,10 +8,11 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import bothways
-from bothways import errors, testing
+from bothways import errors
 from bothways.backends import aot
 from bothways.config import Config, config
 from bothways.record.compilation import Compilation
@@ -51,8 +52,25 @@ def sections() -> list[Section]:
         Section("Backends", {**of(["list_backends", "register_backend"]), "bothways.backends.aot": aot}),
         Section("Programs written for torch.compile", of(dropin)),
         Section("Tracing", of(traced)),
-        Section("Testing", {f"bothways.testing.{name}": getattr(testing, name) for name in testing.__all__}),
+        *(Section(f"bothways.{name}", _inside(name)) for name in MODULES),
+        Section("Testing", _inside("testing")),
     ]
+
+
+def _inside(module: str) -> dict[str, Any]:
+    return {f"bothways.{module}.{name}": thing for name, thing in _public(getattr(bothways, module))}
+
+
+def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    return ((name, getattr(module, name)) for name in module.__all__)
+
+
+# What the package has besides functions and has no section of its own.
+MODULES = [
+    name
+    for name in bothways.__all__
+    if isinstance(getattr(bothways, name), ModuleType) and name not in ("errors", "testing")
+]
 
 
 # What the functions above give.
