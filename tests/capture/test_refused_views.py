@@ -271,7 +271,7 @@ WRITES = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("late", [False, True], ids=["read before", "read after"])
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("name", ["unbind", "a view of one of several", "without gradients", "custom, several", "detached"])
+@pytest.mark.parametrize("name", ["unbind", "a view of one of several", "without gradients", "custom", "detached"])
 def test_what_uses_a_view_after_a_break_and_a_change_raises_where_it_is_caught(name, write, late, backend):
     take = (VIEWS | OPEN)[name]
 
