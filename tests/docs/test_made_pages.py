@@ -59,6 +59,18 @@ def test_the_walk_runs_as_the_plain_functions_do():
         assert bothways.testing.difference(*results) is None
 
 
+@pytest.mark.parametrize("rows, saved", [(64, "(mean, relu, add)"), (4096, "(mean, relu)")])
+def test_what_the_walk_says_of_saved_values_is_so(rows, saved):
+    import walkthrough
+
+    _, weight, seen = walkthrough.inputs()
+    with bothways.config.patch(kernels_for_small_graphs=True, kernel_cache=False):
+        compiled = bothways.compile(walkthrough.loss_of, backend="aot_eager")
+        compiled(torch.ones(rows, 32), weight, seen)
+    [forward] = bothways.history(compiled)[0].graphs_of("forward")
+    assert str(forward).endswith(f"return {saved}")
+
+
 def test_the_api_reference_is_up_to_date():
     if sys.version_info[:2] == (3, 11):
         assert reference.text() == (DOCS / "api.md").read_text(), "make docs"
