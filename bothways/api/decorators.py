@@ -58,8 +58,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 class set_stance:
     """Say what compiled functions do from now on; as a context or a decorator, for so long.
 
-    - ``stance``: ``"default"``; ``"force_eager"``, the original runs; ``"eager_on_recompile"``, programs there are are
-      used and no others are made; ``"fail_on_recompile"``, a call that would need another program raises.
+    - ``stance``: ``"default"``; ``"force_eager"``: the originals run; ``"eager_on_recompile"``: the programs there are
+      take calls, and others run as plain Python; ``"fail_on_recompile"``: a call that needs another program raises.
     - ``force_backend``: compile with another backend than the one each function was given.
 
     >>> double = bothways.compile(lambda x: x * 2)
