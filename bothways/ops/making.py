@@ -18,7 +18,6 @@ ROWS = (
     row("full_like", fails=NEVER, gives=FRESH, takes_numbers=True, moves=True),
     # Copies.
     row("clone", fails=NEVER, gives=FRESH),
-    row("bfloat16 bool half int long type_as", fails=NEVER),
     row("_to_copy lift_fresh_copy", moves=True),
     row("copy", fails=Fails.UNLESS_ALL_FLOAT, moves=True),
     row("flip roll tile", fails=NEVER),

@@ -1,27 +1,40 @@
-"""Python's operators, by their names in the module ``operator``; the others are called as the operations they are."""
+"""Python's operators, by their names in the module ``operator`` or by their methods; others are named as operations."""
 
 from __future__ import annotations
 
-from bothways.ops.operation import Fails, row
+from bothways.ops.operation import FactRow, Fails, row
+
+# Those that write to what is on their left, with what they do.
+IN_PLACE = {
+    "iadd": "add",
+    "isub": "sub",
+    "imul": "mul",
+    "itruediv": "truediv",
+    "idiv": "div",
+    "ifloordiv": "floordiv",
+    "imod": "mod",
+    "ipow": "pow",
+    "imatmul": "matmul",
+    "ilshift": "lshift",
+    "irshift": "rshift",
+    "iand": "and_",
+    "ior": "or_",
+    "ixor": "xor",
+}
+
+
+def _in_place(name: str, functional: str) -> tuple[FactRow, ...]:
+    return (
+        row(name, writes=True, writes_left=True, functional=functional),
+        row(f"__{name}__", writes=True, functional=functional),
+    )
+
 
 ROWS = (
     row("and_ or_", fails=Fails.IF_ANY_FLOAT, writes=False, functional=""),
     row("xor invert", fails=Fails.IF_ANY_FLOAT),
-    # Those that write to what is on their left.
     row("setitem", writes=True, writes_left=True, may_write_shared=True),
-    row("iadd", writes=True, writes_left=True, functional="add"),
-    row("isub", writes=True, writes_left=True, functional="sub"),
-    row("imul", writes=True, writes_left=True, functional="mul"),
-    row("itruediv", writes=True, writes_left=True, functional="truediv"),
-    row("ifloordiv", writes=True, writes_left=True, functional="floordiv"),
-    row("imod", writes=True, writes_left=True, functional="mod"),
-    row("ipow", writes=True, writes_left=True, functional="pow"),
-    row("imatmul", writes=True, writes_left=True, functional="matmul"),
-    row("ilshift", writes=True, writes_left=True, functional="lshift"),
-    row("irshift", writes=True, writes_left=True, functional="rshift"),
-    row("iand", writes=True, writes_left=True, functional="and_"),
-    row("ior", writes=True, writes_left=True, functional="or_"),
-    row("ixor", writes=True, writes_left=True, functional="xor"),
+    *(one for name, functional in IN_PLACE.items() for one in _in_place(name, functional)),
     # Overloads in place that are named otherwise than what they do.
     row("pow_.Scalar", functional="pow.Tensor_Scalar"),
     row("pow_.Tensor", functional="pow.Tensor_Tensor"),

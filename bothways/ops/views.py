@@ -11,7 +11,16 @@ ROWS = (
     row("as_strided select slice", call_fails=False, gives=VIEW),
     row("detach diagonal expand_as movedim narrow swapaxes t unflatten view_as", fails=NEVER, gives=VIEW),
     row("adjoint broadcast_to getitem imag moveaxis real swapdims unfold", gives=VIEW),
-    row("double float", fails=NEVER, gives=VIEW),  # or a copy, by its dtype
+    row("alias conj mH mT matrix_H numpy_T positive view_as_complex view_as_real", gives=VIEW),
+    row("_conj _neg_view _reshape_alias lift_fresh linalg_diagonal slice_inverse", gives=VIEW),
+    row("_fw_primal _make_dual _unpack_dual", gives=VIEW),
+    # The argument itself, or a copy: by its dtype, by where it is, by whether there is something to do.
+    row("bfloat16 bool double float half int long type_as", fails=NEVER, gives=VIEW),
+    row("byte char short type cpu cuda pin_memory resolve_conj resolve_neg", gives=VIEW),
+    row("_autocast_to_full_precision _autocast_to_reduced_precision", gives=VIEW),
+    # Of tensors that are not dense.
+    row("_indices _values ccol_indices coalesce col_indices crow_indices indices row_indices values", gives=VIEW),
+    row("_nested_get_values _nested_view_from_buffer _nested_view_from_jagged _sparse_broadcast_to", gives=VIEW),
     row("getattr", fails=NEVER, gives=VIEW),
     row("reshape", fails=NEVER, call_fails=False, gives=Gives.BY_LAYOUT),
     row("contiguous flatten to", fails=NEVER, gives=Gives.BY_LAYOUT),

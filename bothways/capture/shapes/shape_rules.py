@@ -39,8 +39,6 @@ Rule = Callable[[tuple[Any, ...]], "Prediction | None"]
 
 FLOATING = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
-UNARY_OPERATORS: tuple[Any, ...] = (operator.neg, operator.abs)
-BINARY_OPERATORS: tuple[Any, ...] = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
 def predict(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prediction | None:
@@ -138,17 +136,16 @@ RULES: dict[LooksLike, Rule] = {
     LooksLike.TWO_TENSORS: _binary_of_tensors,
     LooksLike.FIRST: _clamp,
 }
+OF_OPERATORS = {**RULES, LooksLike.TWO: _operator}
 
 
 def _build_table() -> dict[Any, Rule]:
     table: dict[Any, Rule] = {}
     for operation in ops.having("looks_like"):
-        for holder in (torch, torch.Tensor, F):
+        for holder, rules in ((torch, RULES), (torch.Tensor, RULES), (F, RULES), (operator, OF_OPERATORS)):
             function = getattr(holder, operation.name, None)
             if function is not None and operation.looks_like is not None:
-                table[function] = RULES[operation.looks_like]
-    table.update(dict.fromkeys(UNARY_OPERATORS, _unary))
-    table.update(dict.fromkeys(BINARY_OPERATORS, _operator))
+                table[function] = rules[operation.looks_like]
     return table
 
 
