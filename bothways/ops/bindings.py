@@ -63,7 +63,7 @@ def bound(names: str, home: Home, *, asks: bool = False, **facts: Any) -> FactRo
 
 
 def _row(names: str, **facts: Any) -> FactRow:
-    return FactRow(tuple(name if "." in name else f"{name}.default" for name in names.split()), facts)
+    return FactRow([name if "." in name else f"{name}.default" for name in names.split()], facts)
 
 
 ROWS = (

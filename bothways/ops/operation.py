@@ -7,9 +7,9 @@ is not run a second time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from bothways.ops import rules
 
@@ -62,7 +62,7 @@ class Binding:
     needs: tuple[str, ...] = ()  # keywords without which binding and overload choose for themselves
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Operation:
     """What is known of an operation. Schema and tags tell the rest for overloads (``table.of``)."""
 
@@ -110,6 +110,11 @@ class Operation:
     binding: Binding | None = None
     ignores_grad_mode: bool = False  # gives the same whether or not gradients will be wanted
 
+    def __repr__(self) -> str:
+        told = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("name", "target")}
+        said = [f"{name}={value}" for name, value in told.items() if value != getattr(type(self), name)]
+        return f"Operation({', '.join([self.name, *said])})"
+
     @property
     def is_view(self) -> bool:
         """Whether the result is a view of the first argument, or may be."""
@@ -136,13 +141,12 @@ class Operation:
         return rules.WARNINGS.get(self.name)
 
 
-@dataclass(frozen=True)
-class FactRow:
+class FactRow(NamedTuple):
     """The same facts about several operations, or overloads (``max.dim``), which add to those of their family."""
 
-    names: tuple[str, ...]
+    names: list[str]
     facts: dict[str, Any]
 
 
 def row(names: str, **facts: Any) -> FactRow:
-    return FactRow(tuple(names.split()), facts)
+    return FactRow(names.split(), facts)

@@ -41,6 +41,8 @@ DRAWING = re.compile(
     r"|attention|lstm|gru|rnn"
 )
 NORMALISATIONS = ("batch_norm", "instance_norm")
+CALLS = frozenset({"call_function", "call_method", "call_module"})
+OVERLOAD = torch_compat.OP_TYPES[0]
 NOTHING = Operation("")
 OF_OTHERS = {False: NOTHING, True: Operation("", draws=True)}
 
@@ -48,16 +50,16 @@ OF_OTHERS = {False: NOTHING, True: Operation("", draws=True)}
 def of_node(node: torch.fx.Node) -> Operation:
     """What a node of a captured graph does; one that calls nothing does nothing."""
     target = node.target
-    if not node.op.startswith("call"):
+    if node.op not in CALLS:
         return NOTHING
-    if isinstance(target, str):
+    if type(target) is str:
         return named(target)
-    return _of_overload(target) if torch_compat.is_plain_overload(target) else named(getattr(target, "__name__", ""))
+    return _of_overload(target) if type(target) is OVERLOAD else named(getattr(target, "__name__", ""))
 
 
 def of(target: Any) -> Operation:
     """What a node of a traced graph calls. Only PyTorch's tags say that it draws: names are the user's own."""
-    if torch_compat.is_plain_overload(target):
+    if type(target) is OVERLOAD:
         return _of_overload(target)
     return OF_OTHERS[torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())]
 

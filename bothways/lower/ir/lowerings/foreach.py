@@ -15,15 +15,15 @@ from bothways.lower.ir.prims import Node
 from bothways.ops import LOWERINGS, Operation
 
 
-def _each(target: Any, *, lists: int, keyword: str | None = None) -> Callable[..., Any]:
-    """``target`` for each tensor; the first ``lists`` arguments are lists, and any other that is one."""
+def _each(target: Any, *, lists: int, keyword: str) -> Callable[..., Any]:
+    """``target`` for each tensor; a number behind the first ``lists`` arguments is its ``keyword``, if it has one."""
 
     def lower(b: Builder, out: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Node]:
         found = []
         for index, fake in enumerate(out):
             own = [arg[index] if isinstance(arg, (list, tuple)) else arg for arg in args]
             named = {name: arg[index] if isinstance(arg, (list, tuple)) else arg for name, arg in kwargs.items()}
-            if keyword is not None and len(own) > lists:
+            if keyword and len(own) > lists:
                 named[keyword] = own.pop()
             if any(isinstance(arg, Node) and arg.shape for arg in args):
                 raise NotLowered  # one tensor for all has one element
@@ -45,8 +45,8 @@ def _all_of(operation: Operation) -> None:
         name, _, own = ops.FACTS.get(f"{operation.name}.{overload}", {}).get("each", operation.each).partition(".")
         target = getattr(getattr(aten, name), own)
         if target in LOWERINGS:
-            lists = len(torch_compat.tensor_places(target))
-            lowers(getattr(packet, overload))(_each(target, lists=lists, keyword=operation.factor or None))
+            lists = len(torch_compat.tensor_places(target)) if operation.factor else 0
+            lowers(getattr(packet, overload))(_each(target, lists=lists, keyword=operation.factor))
 
 
 for _operation in ops.having("each"):
