@@ -35,7 +35,8 @@ ROWS = (
     row("permute.default t.default transpose.int", begins_alike=True, permutes=True),
     row("diagonal.default unfold.default", permutes=True),
     # In place: the tensor itself becomes the view.
-    row("detach_ requires_grad_ squeeze_ t_ transpose_ unsqueeze_", may_write_shared=True),
+    row("as_strided_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_", writes_no_elements=True),
+    row("detach_ requires_grad_", writes_no_elements=True),
     row("transpose_.default", functional="transpose.int"),
     # Questions.
     row("numel dim", folds=True, is_question=True),

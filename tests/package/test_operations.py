@@ -135,6 +135,13 @@ def test_what_schemas_say_is_a_view_is_known_by_name():
     assert [name for name in NAMES if ops.named(name).is_view and name in FAMILIES - aliasing] == ["type_as"]
 
 
+def test_a_tensor_that_becomes_a_view_of_itself_is_not_written_to():
+    becoming = {family(target) for target in OVERLOADS if torch.Tag.inplace_view in target.tags}
+    resizing = {"resize_", "resize_as_", "set_", "rename_"}  # which capture leaves to Python
+    unknown = {name for name in becoming - resizing if not ops.named(name).writes_no_elements}
+    assert sorted(unknown) == []
+
+
 def test_what_is_run_again_draws_nothing_and_writes_nowhere():
     cheap = [ops.of(target) for target in OVERLOADS if ops.of(target).is_cheap]
     assert len(cheap) > 500

@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import changes_only_its_own, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
@@ -71,6 +72,7 @@ class GraphBuilder:
         self.objects: list[ObjectInput] = []
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
+        self.written = WrittenInputs(tracer)
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)
@@ -142,6 +144,7 @@ class GraphBuilder:
         if self.tracer.definitions.names_another(target):
             target = Pinned(target)
         self._refuse_shared(kind, target, args)
+        self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
@@ -169,10 +172,10 @@ class GraphBuilder:
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        name = _name_of(target)
         operation = ops.named(name)
         writes = operation.writes if kind == "call_method" else operation.writes_left
-        if not writes or operation.may_write_shared or not args:
+        if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
             return
         written = args[0].realize()
         if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
@@ -439,3 +442,8 @@ class GraphBuilder:
 
 def _changes_inputs(node: torch.fx.Node) -> bool:
     return changes_something(node) and not changes_only_its_own(node)
+
+
+def _name_of(target: Any) -> str:
+    """What an operation is called."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
