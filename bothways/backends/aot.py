@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.config import config
 from bothways.grad import sized, twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
@@ -267,14 +267,9 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
     return is_small
 
 
-# What makes one tensor of a list of them.
-JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
-
-
 # Layers with gradients, where products alternate with what is one operation of ATen's: nothing can be fused but in the
 # backward, and what that saves goes to our node. With second derivatives there are three nodes, and it is a loss.
 _SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations
-_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm mv addmv".split())
 
 
 def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> bool:
@@ -291,13 +286,12 @@ def _feeds_its_like(node: torch.fx.Node) -> bool:
 
 
 def _is_no_product(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op.startswith("call") and name not in _PRODUCTS
+    return node.op.startswith("call") and not ops.of_node(node).is_product
 
 
 def _operations(node: torch.fx.Node) -> int:
     """How many a node is: one, or one for each tensor of a list that something is done to."""
-    if not node.op.startswith("call") or node.target in JOINS:
+    if not node.op.startswith("call") or ops.of_node(node).joins:
         return int(node.op.startswith("call"))
     return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1
 

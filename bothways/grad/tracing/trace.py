@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.errors import InvalidTarget
 from bothways.grad.tracing.layouts import Layouts
 from bothways.grad.tracing.sizes import SymbolicArgument
@@ -25,10 +25,6 @@ from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tre
 
 if TYPE_CHECKING:
     from bothways.grad.tracing.origins import Origins
-
-# Questions the dispatcher answers for itself; they compute nothing.
-_QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})
-
 
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 
@@ -121,7 +117,7 @@ class Recorder(DispatchMode):
         if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:
             return self._fill_in_place(args, kwargs)
         result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
-        if func._schema.name not in _QUESTIONS:
+        if not ops.of(func).is_question:
             self.record(func, args, kwargs, result)
         return result
 
