@@ -17,7 +17,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad import sized, twins  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
@@ -120,23 +120,20 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
 @generated.stage("differentiate")
 def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """A graph, or a part of one, that is differentiated as a whole, or is cut where it cannot be."""
-    sizes = None
-    if not all(isinstance(value, torch.Tensor) for value in inputs):
-        found = sizes_of(graph, inputs)
-        if found is None:
-            return as_captured(graph, "it takes what is neither a tensor nor a size")
-        sizes, inputs = found
+    known = sizes_of(graph, inputs)
+    if known is None:
+        return as_captured(graph, "it takes what is neither a tensor nor a size")
+    sizes, inputs = known
     refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
     try:
         reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
         layouts = _layouts(graph.graph)
-        memo = None if lowering.remember is None or sizes is not None else lowering.remember(graph, inputs, layouts)
+        memo = None if lowering.remember is None or sizes else lowering.remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
         try:
             return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
         except NotForAllSizes:
-            assert sizes is not None
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts

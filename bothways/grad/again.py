@@ -9,7 +9,6 @@ the others. So every operation runs as often as in eager. A graph without a twin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -101,9 +100,8 @@ def check_differentiable(joint: Joint, given: Sequence[torch.fx.Node], moving: S
     graph = connected_graph(joint, given, None)
     outlines = tuple(node.meta["val"] for node in given)
     values = [_laid_out_like(value).requires_grad_(node in moving) for node, value in zip(given, outlines, strict=True)]
-    sizes = None if joint.sizes is None else replace(joint.sizes, outlines=outlines)
     with generated.recording(None):  # what is traced here is not run
-        _check_outputs(graph.forward, values, sizes)
+        _check_outputs(graph.forward, values, joint.sizes.about(outlines))
 
 
 def _laid_out_like(value: torch.Tensor) -> torch.Tensor:
@@ -112,7 +110,7 @@ def _laid_out_like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
 
 
-def _check_outputs(function: Callable[..., Any], values: Sequence[torch.Tensor], sizes: Sizes | None) -> None:
+def _check_outputs(function: Callable[..., Any], values: Sequence[torch.Tensor], sizes: Sizes) -> None:
     try:
         trace_joint(function, values, True, sizes=sizes)
     except IndependentResults as found:

@@ -28,14 +28,14 @@ ROOMS = {
         "values/hooks", "values/generators", "recording", "breaks", "calls", "program", "values/nn",
         "values/autograd", "values/higher_order", "values", "wrap", "tracer", "capture", "features", "__init__",
     ],
-    "grad": ["tracing", "halves", "cutting", "nodes", "again", "differentiate", "twins", "sized", "__init__"],
+    "grad": ["tracing", "halves", "cutting", "nodes", "again", "backwards", "differentiated", "differentiate", "twins",
+        "__init__"],
     "lower": ["ir", "schedule", "host", "dialects", "__init__"],
 }  # fmt: skip
 
 # Imports that wait for a call, and why.
 LATE = {
-    ("grad/differentiate.py", "bothways.grad.sized"): "a graph with symbols is a kind of what this makes",
-    ("grad/differentiate.py", "bothways.grad.twins"): "second derivatives differentiate again",
+    ("grad/differentiated.py", "bothways.grad.twins"): "second derivatives differentiate again",
     ("cache/trust.py", "grp"): "which Windows has not",
     ("cache/trust.py", "pwd"): "which Windows has not",
     ("torch_compat/functions.py", "torch._subclasses.fake_tensor"): "takes two seconds to load",

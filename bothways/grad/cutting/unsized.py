@@ -15,7 +15,7 @@ import torch.fx
 from bothways.errors import Unsupported
 from bothways.fake import NotThin
 from bothways.grad.cutting.split import CONTEXTS, Section, interface, module_of
-from bothways.grad.tracing.joint import trace_with_sizes
+from bothways.grad.tracing.joint import trace_thin
 from bothways.grad.tracing.sizes import Sizes, is_size, sizes_of
 from bothways.grad.tracing.traced import USUAL, NotDifferentiable
 from bothways.symbols import Frozen, Undecided
@@ -59,7 +59,7 @@ def _refuses(stretch: Section, symbols: Sequence[torch.fx.Node], sizes: Sizes, g
         return False
     with sizes.environment.later():
         try:
-            trace_with_sizes(module.forward, stand_ins, grad, USUAL, own[0])
+            trace_thin(module.forward, stand_ins, grad, USUAL, own[0])
         except (NotThin, Frozen):
             return True
         except (NotDifferentiable, Undecided, Unsupported, RuntimeError):

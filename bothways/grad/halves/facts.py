@@ -70,7 +70,7 @@ class Facts:
 def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], has_backward: bool) -> Facts:
     """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
     places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    tensors = [node for node in graph.graph.nodes if node.op == "placeholder"][len(joint.sizes.symbols) :]
     pairs = list(zip(joint.reached, joint.differentiable, strict=True))[: len(joint.results) - joint.hidden]
     reached = [found for found, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
@@ -78,7 +78,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
         bool(joint.random_nodes),
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
-        tuple(index for index, node in enumerate(inputs) if node.users),
+        tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
         _unread_inputs(joint), joint.is_turned,

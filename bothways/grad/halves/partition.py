@@ -221,7 +221,7 @@ def extract(
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
-    numbers = None if joint.sizes is None else SizeArguments(graph, joint.sizes)
+    numbers = SizeArguments(graph, joint.sizes) if joint.sizes else None
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)

@@ -25,7 +25,7 @@ class GradPlan:
     bw_compiler: Compiler
     reads: Sequence[Reads]
     memo: FactMemo | None
-    sizes: Sizes | None
+    sizes: Sizes
     expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
     ours: frozenset[int] = frozenset()
     renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs

@@ -66,11 +66,9 @@ class Renewing:
         return (*outputs, *(own[place] for place in self._arguments))
 
 
-def renewed_inputs(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], sizes: Sizes | None
-) -> tuple[int, ...]:
+def renewed_inputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[int, ...]:
     """The inputs that a function changes where autograd looks; raises where they cannot have another history."""
-    skipped = 0 if sizes is None else len(sizes.symbols)
+    skipped = len(sizes.symbols)
     has_history = [tensor.requires_grad and not tensor.is_leaf for tensor in inputs]
 
     def look(*values: Any) -> Any:

@@ -20,7 +20,7 @@ from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
-from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import (
     USUAL,
@@ -46,13 +46,13 @@ def trace_joint(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment = USUAL,
-    sizes: Sizes | None = None,
+    sizes: Sizes = FIXED,
     expected: Sequence[torch.Tensor | None] | None = None,
     hidden: Sequence[int] | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
-    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes. With ``expected``,
+    The function takes the symbols of ``sizes`` before the tensors, and the fakes have these sizes. With ``expected``,
     tensors laid out like the outputs, images between convolutions may lie as is best for those. Where ``hidden`` is
     given, what autograd saved is looked up, and the values at those places of the forward are results as well.
     """
@@ -86,37 +86,30 @@ def _trace(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
-    sizes: Sizes | None,
+    sizes: Sizes,
     layouts: Layouts | None,
     hidden: Sequence[int] | None,
 ) -> Joint:
     try:
-        if sizes is not None:
-            return trace_with_sizes(function, inputs, grad, moment, sizes, layouts, hidden)
-        mode = ThinMode()
-        fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-        recorder = Recorder(answer=answer, layouts=layouts)
-        return _trace_joint(mode, recorder, fakes, function, inputs, grad, moment, hidden)
+        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden)
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
-        if sizes is not None:
-            if not sizes.may_specialise:
-                raise NotForAllSizes(str(error)) from error
-            function = partial(function, *sizes.now)
+        if not sizes.may_specialise:
+            raise NotForAllSizes(str(error)) from error
+        function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
-        if sizes is not None:
-            sizes.specialise()
+        sizes.specialise()
     joint.sizes = sizes
     return joint
 
 
-def trace_with_sizes(
+def trace_thin(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     grad: bool,
@@ -125,11 +118,13 @@ def trace_with_sizes(
     layouts: Layouts | None = None,
     hidden: Sequence[int] | None = None,
 ) -> Joint:
-    """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
+    """Trace on thin tensors. What becomes known about sizes in the middle changes which operations run: then the whole
+    is traced again."""
+    outlines = sizes.outlines or [None] * len(inputs)
     while True:
         known = sizes.environment.version
         mode = ThinMode()
-        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
+        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
         recorder = Recorder(answer=answer, layouts=layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
