@@ -35,6 +35,7 @@ from bothways.grad.tracing.overlaps import writes_through
 from bothways.grad.tracing.sizes import Sizes, sizes_of
 from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
+from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
@@ -176,9 +177,9 @@ def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
         return mark_last_writes(graph)
     if isinstance(error, WritesByIndex):
         return mark_writes_by_index(graph)
-    if not isinstance(error, ReadsData) or "as_captured" in error.node.meta:
+    if not isinstance(error, ReadsData) or facts_of_node(error.node).as_captured:
         return False
-    error.node.meta["as_captured"] = True
+    note_of_node(error.node, as_captured=True)
     return True
 
 

@@ -23,7 +23,7 @@ from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
 from bothways.record import generated
-from bothways.runtime.compiled_graph import known_of
+from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.listening import listening
 
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -144,8 +144,7 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
 
     run: Any = functools.partial(checked)  # which can be told to call something else, and costs next to nothing
     reference = weakref.ref(run)
-    run.__bothways_graph__ = known_of(compiled)
-    return cast(Callable[..., Any], run)
+    return described(cast(Callable[..., Any], run), **vars(known_of(compiled)))
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:

@@ -35,6 +35,7 @@ from bothways.grad.tracing.traced import (
     take_outputs,
     takes_windows,
 )
+from bothways.node_facts import note_writes
 from bothways.runtime.compiled_graph import described
 from bothways.runtime.nodes import Reads
 
@@ -99,7 +100,7 @@ def _differentiated(
     if not has_backward:
         # A compiler may write these results straight into the inputs they are for, and return those.
         updates = enumerate(joint.updates)
-        graph.meta["writes"] = {len(joint.results) + number: len(numbers) + index for number, index in updates}
+        note_writes(graph, {len(joint.results) + number: len(numbers) + index for number, index in updates})
     facts = facts_of(joint, graph, saved, has_backward)
     if how.renewed:
         prepare(joint, facts, graph.graph, how.renewed, [tensor.requires_grad for tensor in inputs])

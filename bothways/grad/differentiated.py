@@ -40,7 +40,7 @@ from bothways.grad.tracing.traced import (
 )
 from bothways.grad.tracing.whys import SHARED, UNEVEN, WATCHED
 from bothways.record import generated
-from bothways.runtime.compiled_graph import CompiledGraph, described, known_of
+from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.listening import listening
 from bothways.symbols.layouts import symbolic_strides
 
@@ -112,7 +112,7 @@ class DifferentiatedGraph:
         self.joints = [] if joint is None else [joint]
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
-        self.__bothways_graph__ = CompiledGraph(writes_at_end=True, share=self.share, read_inputs=facts.read_inputs)
+        described(self, writes_at_end=True, share=self.share, read_inputs=facts.read_inputs)
         self.usual: Usual | None = None
         self._usuals: dict[Any, Usual | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
@@ -384,7 +384,7 @@ def for_all_sizes(graph: DifferentiatedGraph) -> Callable[..., Any]:
     def call(*values: Any) -> Any:
         return graph.at(values[:count])(*values[count:])
 
-    return described(call, **vars(graph.__bothways_graph__))
+    return described(call, **vars(known_of(graph)))
 
 
 def note(memo: FactMemo | None, facts: Any, compiled: Callable[..., Any]) -> None:

@@ -38,14 +38,15 @@ class CompiledGraph:
 
 UNKNOWN, TAKES_LIST = CompiledGraph(), CompiledGraph(takes_list=True)
 GRAPH = "__bothways_graph__"  # the attribute
+BOXED = "_boxed_call"  # and what PyTorch's compilers know functions by that take a list
 
 
 def described(run: Run, **facts: Any) -> Run:
     """The same function, of which these facts are known as well."""
-    made: Any = run
-    made.__bothways_graph__ = replace(known_of(run), **facts)
-    if made.__bothways_graph__.takes_list:
-        made._boxed_call = True  # what PyTorch's compilers call such functions by
+    known = replace(known_of(run), **facts)
+    setattr(run, GRAPH, known)
+    if known.takes_list:
+        setattr(run, BOXED, True)
     return run
 
 
@@ -55,4 +56,4 @@ def known_of(run: Callable[..., Any]) -> CompiledGraph:
     known: CompiledGraph | None = getattr(run, GRAPH, None)
     if known is not None:
         return known
-    return TAKES_LIST if getattr(run, "_boxed_call", False) else UNKNOWN
+    return TAKES_LIST if getattr(run, BOXED, False) else UNKNOWN

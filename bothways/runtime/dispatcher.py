@@ -352,9 +352,13 @@ class Dispatcher:
         return code
 
 
+# Attributes of functions of ours: the state of a compiled function, and what a continuation is.
+STATE, RESUMED = "__bothways__", "__bothways_resumed__"
+
+
 def is_compiled(function: Any) -> bool:
     """Whether a function is one that a dispatcher made; ``functools.wraps`` copies the attributes of one to others."""
-    state = getattr(function, "__dict__", {}).get("__bothways__")
+    state = getattr(function, "__dict__", {}).get(STATE)
     return state is not None and state.dispatcher.function is function
 
 
@@ -372,8 +376,8 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
 
 def entries_of(function: types.FunctionType) -> int:
     """How many entries of the value stack a continuation is given, after the variables; 0 for any other function."""
-    point = getattr(function, "__bothways_point__", None)
-    return 0 if point is None else sum(entry.value != "null" for entry in point.stack)
+    record = getattr(function, RESUMED, None)
+    return 0 if record is None else sum(entry.value != "null" for entry in record.point.stack)
 
 
 def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple[Any, ...]) -> Any:

@@ -45,7 +45,7 @@ LATE = {
 }
 
 # Below every layer; they import nothing but each other.
-SHARED = ["errors", "hints", "config", "locks", "torch_compat", "fake", "symbols", "source_text"]
+SHARED = ["errors", "hints", "config", "locks", "torch_compat", "node_facts", "fake", "symbols", "source_text"]
 
 # What does not follow from the order: the testing tools and the public package may be used from the top only,
 # and the testing tools stand on everything below the public functions.

@@ -33,9 +33,10 @@ from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
 from bothways.grad.tracing.overlaps import is_shared
+from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
-from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
+from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
@@ -175,7 +176,7 @@ class GraphBuilder:
         )
         self._note_origin(node)
         if as_captured:
-            node.meta["as_captured"] = True
+            note_of_node(node, as_captured=True)
         return self._result(node, result, tensors)
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
@@ -199,8 +200,8 @@ class GraphBuilder:
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
         """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
-        if tensor.source is None and tensor.node.meta.get("watched") is not Watched.NODE:
-            tensor.node.meta["watched"] = watched
+        if tensor.source is None and facts_of_node(tensor.node).watched is not Watched.NODE:
+            note_of_node(tensor.node, watched=watched)
 
     def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
         """A node that changes the state the following ones run under: grad mode, autocast."""
@@ -219,7 +220,7 @@ class GraphBuilder:
         """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
         node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
         self._note_origin(node)
-        node.meta["as_captured"] = True
+        note_of_node(node, as_captured=True)
         count = self.number(int, "call_method", "size", (node, 0), least=0)
         with self.tracer.symbols.assuming():
             return self._result(node, made(count), {})
@@ -228,7 +229,7 @@ class GraphBuilder:
         """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
-        node.meta["as_captured"] = node.meta["number"] = True
+        note_of_node(node, as_captured=True, is_number=True)
         found = self.tracer.symbols.from_graph(node, kind, least)
         self._sizes.give(next(iter(expression_of(found).symbols())), node)
         return found
@@ -307,7 +308,7 @@ class GraphBuilder:
                 own.node = node
                 node.meta["example_value"] = own.fake.outline()
                 if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
-                    node.meta["in_place"] = True  # or something before it was; names do not tell all
+                    note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
             node.meta["example_value"] = result.outline()
@@ -402,7 +403,7 @@ class GraphBuilder:
     @property
     def has_effects(self) -> bool:
         """Whether it does something to the world that nobody can undo."""
-        return any(getattr(node.target, "has_effects", False) for node in self.graph.nodes)
+        return any(facts_of_call(node.target).has_effects for node in self.graph.nodes)
 
     def written_inputs(self) -> list[list[int]]:
         """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""

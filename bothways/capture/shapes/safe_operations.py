@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways.capture.shapes.changes import may_fail_in_place
 from bothways.fake import holds
+from bothways.node_facts import facts_of_call
 
 SAFE = frozenset(
     (
@@ -62,7 +63,7 @@ def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation can raise on the data it meets."""
     if node.op in ("placeholder", "output"):
         return False
-    if getattr(node.target, "warns", False):
+    if facts_of_call(node.target).warns:
         return True  # where warnings are errors
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range

@@ -21,9 +21,9 @@ from bothways.grad.cutting.parts import CompilePart, Part, sized_part
 from bothways.grad.tracing.overlaps import is_view_in_secret
 from bothways.grad.tracing.sizes import is_size
 from bothways.grad.tracing.whys import why_captured
+from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.record import generated
 from bothways.runtime.graph_module import graph_module
-from bothways.runtime.nodes import Region, Watched
 
 # Calls that open (+1) or close (-1) a context the operations in between run under.
 CONTEXTS: dict[Any, int] = {
@@ -151,7 +151,7 @@ class _Context:
         if node.target is torch_compat.set_grad_enabled:
             self.grad = bool(node.args[0])
         self._depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
-        region = getattr(node.target, "region", None)
+        region = facts_of_call(node.target).region
         self.regions += (region is Region.BEGIN) - (region is Region.END)
 
     @property
@@ -187,11 +187,11 @@ def _goes_around_autograd(place: NodePlace, apart: bool) -> bool:
         return apart or not (place.reads_data or place.of_data)
     return bool(
         place.in_region
-        or node.meta.get("watched") is Watched.NODE
-        or getattr(node.target, "opaque", False)
+        or facts_of_node(node).watched is Watched.NODE
+        or facts_of_call(node.target).opaque
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
-        or node.meta.get("as_captured")
+        or facts_of_node(node).as_captured
         or makes_leaf(node)
         or is_view_in_secret(node)
     )
@@ -255,7 +255,7 @@ def _is_tensor(node: torch.fx.Node) -> bool:
 
 
 def _is_hooked(node: torch.fx.Node) -> bool:
-    return node.meta.get("watched") is Watched.GRADIENT
+    return facts_of_node(node).watched is Watched.GRADIENT
 
 
 def _is_one_of_several(node: torch.fx.Node) -> bool:
@@ -266,7 +266,7 @@ def _is_one_of_several(node: torch.fx.Node) -> bool:
 
 def _is_seen(node: torch.fx.Node) -> bool:
     """Whether people outside see the tensor while others are computed from it."""
-    if _is_hooked(node) or node.meta.get("last_write"):
+    if _is_hooked(node) or facts_of_node(node).is_last_write:
         return True
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 
@@ -288,7 +288,7 @@ def _chained(
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
-    numbers = {node for node in graph.graph.nodes if "number" in node.meta}
+    numbers = {node for node in graph.graph.nodes if facts_of_node(node).is_number}
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
@@ -325,8 +325,8 @@ def module_of(
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node, placeholder in copies.items():
         placeholder.meta = dict(node.meta)
-        if "number" in node.meta:
-            placeholder.meta["size"] = True
+        if facts_of_node(node).is_number:
+            note_of_node(placeholder, is_size=True)
     for node in _with_sizes(stretch.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))

@@ -18,6 +18,7 @@ from bothways.grad.cutting.split import CONTEXTS, Section, interface, module_of
 from bothways.grad.tracing.joint import trace_thin
 from bothways.grad.tracing.sizes import Sizes, is_size, sizes_of
 from bothways.grad.tracing.traced import USUAL, NotDifferentiable
+from bothways.node_facts import facts_of_node, note_of_node
 from bothways.symbols import Frozen, Undecided
 
 
@@ -27,14 +28,14 @@ def mark_unsized(graph: torch.fx.GraphModule, sizes: Sizes, grad: bool) -> bool:
     found = [stretch for stretch in _operations(graph.graph) if _refuses(stretch, symbols, sizes, grad)]
     for stretch in found:
         for node in stretch.nodes:
-            node.meta["as_captured"] = True
+            note_of_node(node, as_captured=True)
     return bool(found)
 
 
 def _operations(graph: torch.fx.Graph) -> Iterator[Section]:
     """Each operation, with what is taken from its results."""
     for node in graph.nodes:
-        if node.op not in ("call_function", "call_method") or is_size(node) or node.meta.get("as_captured"):
+        if node.op not in ("call_function", "call_method") or is_size(node) or facts_of_node(node).as_captured:
             continue
         if node.target is not operator.getitem and (node.op == "call_method" or node.target not in CONTEXTS):
             yield Section([node, *(user for user in node.users if user.target is operator.getitem)])

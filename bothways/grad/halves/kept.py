@@ -16,6 +16,7 @@ import torch.fx
 
 from bothways.grad.halves.partition import owners_of, reachable
 from bothways.grad.tracing.traced import Joint, NotDifferentiable
+from bothways.node_facts import facts_of_node
 
 Node = torch.fx.Node
 
@@ -85,7 +86,7 @@ def check_complete(joint: Joint, gradients: Sequence[Node | None], given: Sequen
     if any(node.op == "call_function" and owners[node] not in joint.primals for node in again):
         raise NotDifferentiable("the backward reads what autograd has not saved")
     backward = needed - again
-    if any("no_grad" in node.meta for node in backward):
+    if any(facts_of_node(node).without_grad for node in backward):
         raise NotDifferentiable("a part of the backward is not to be differentiated")
     read = again.intersection(itertools.chain(wanted, *(node.all_input_nodes for node in backward)))
     if any(node.op == "call_function" and node not in joint.variables for node in read):
@@ -97,7 +98,7 @@ def _is_connected_window(node: Node, owner: Node) -> bool:
     while node is not owner:
         if node.target is _DETACH:
             return False
-        if "no_grad" in node.meta:
+        if facts_of_node(node).without_grad:
             raise NotDifferentiable("a window that was taken behind autograd's back")
         node = node.all_input_nodes[0]
     return True

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways.node_facts import facts_of_node
 from bothways.symbols import (
     SYMBOLIC,
     Condition,
@@ -141,7 +142,7 @@ class SymbolicArgument:
 
 def is_size(node: torch.fx.Node) -> bool:
     """Whether a node of a captured graph is a symbol, or computes a size from symbols."""
-    return "size" in node.meta
+    return facts_of_node(node).is_size
 
 
 def symbols_of(placeholders: Sequence[torch.fx.Node]) -> Sizes:

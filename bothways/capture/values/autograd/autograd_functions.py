@@ -46,6 +46,7 @@ from bothways.capture.values.tensors.tensors import TensorValue, check_history
 from bothways.capture.writing.definitions import Definitions
 from bothways.capture.writing.object_inputs import outline_of
 from bothways.errors import Unsupported
+from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Reads
 
@@ -305,7 +306,7 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
         or (bool(read) and not all(_is_settled(guard) or _is_about_code(guard) for guard in looked.side.guards))
         or _is_stateful(side)
         or bool(side.asked)
-        or any(getattr(node.target, "opaque", False) or is_random(node) for node in side.graph.graph.nodes)
+        or any(facts_of_call(node.target).opaque or is_random(node) for node in side.graph.graph.nodes)
         or outline_of(looked.context) != outline
         or looked.stand_ins.tensors_changed
         or not _fits(call.inputs, result.realize())
@@ -399,7 +400,7 @@ def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
 def _changes_free_tensors(side: Tracer) -> bool:
     metas = [value.fake.meta for value in side.graph.inputs]
     return any(meta.is_inference() or meta._version for meta in metas) or any(
-        getattr(node.target, "has_effects", False) for node in side.graph.graph.nodes
+        facts_of_call(node.target).has_effects for node in side.graph.graph.nodes
     )
 
 

@@ -23,8 +23,8 @@ from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.errors import Break, Unsupported
+from bothways.node_facts import Watched
 from bothways.runtime.hooks import HookSite, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
-from bothways.runtime.nodes import Watched
 from bothways.runtime.program import COMPILED_HOOK
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
+from bothways.node_facts import note_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -93,7 +94,7 @@ def _made_of_data(function: Any) -> Handler:
 
         made = call_in_graph(tracer, function, args, kwargs, sizes)
         if isinstance(made, TensorValue):
-            made.node.meta["as_captured"] = True
+            note_of_node(made.node, as_captured=True)
         return made
 
     return handler

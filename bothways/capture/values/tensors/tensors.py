@@ -36,6 +36,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_argum
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.places import selected, written
 from bothways.capture.writing.emit import changes, stores
+from bothways.node_facts import note_of_node
 from bothways.runtime.warning_nodes import Warns
 
 if TYPE_CHECKING:
@@ -152,9 +153,8 @@ class TensorValue(Value):
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
         value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
-        value.node.meta["is_view"] = tensor._is_view()
-        if tensor.layout is torch.strided:
-            value.node.meta["memory"] = torch_compat.storage_of(tensor)
+        memory = torch_compat.storage_of(tensor) if tensor.layout is torch.strided else None
+        note_of_node(value.node, is_view=tensor._is_view(), memory=memory)
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
         tracer.graph.inputs.append(value)
