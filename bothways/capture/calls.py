@@ -133,8 +133,8 @@ def inline(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) 
     """Interpret the callee in a frame of its own; a generator function gives a suspended frame."""
     if function.code.co_flags & _COROUTINE:
         tracer.stop("async", f"{function.name} is a coroutine")
-    if len(tracer.frames) >= tracer.depth_limit:
-        tracer.stop("too_deep", f"{function.name} is called {len(tracer.frames)} calls deep")
+    if len(tracer.running.frames) >= tracer.options.depth_limit:
+        tracer.stop("too_deep", f"{function.name} is called {len(tracer.running.frames)} calls deep")
     frame = Frame(tracer, function, function.bind(tracer, args, kwargs))
     if function.code.co_flags & inspect.CO_GENERATOR:
         return linked.GeneratorValue(tracer, frame)

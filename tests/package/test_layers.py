@@ -23,13 +23,15 @@ LAYERS = [
 # imported for annotations does not count.
 ROOMS = {
     "capture": [
-        "standins", "guards", "values/core", "writing", "shapes", "bytecode", "saved_tensors", "values/collections",
+        "standins", "guards", "state", "values/core", "writing", "shapes", "bytecode", "values/collections",
         "values/code", "overrides", "values/objects", "bytecode/opcodes", "values/tensors", "values/torch_state",
         "values/hooks", "values/generators", "recording", "breaks", "calls", "program", "values/nn",
         "values/autograd", "values/higher_order", "values", "wrap", "tracer", "capture", "features", "__init__",
     ],
-    "grad": ["tracing", "halves", "cutting", "nodes", "again", "backwards", "differentiated", "differentiate", "twins",
-        "__init__"],
+    "grad": [
+        "tracing", "halves", "cutting", "nodes", "again", "backwards", "differentiated", "differentiate", "twins",
+        "__init__",
+    ],
     "lower": ["ir", "schedule", "host", "dialects", "__init__"],
 }  # fmt: skip
 

@@ -142,7 +142,7 @@ class Stop:
             lines.append(f"{emitter.rebuild(context)}.__enter__()")
             if outside is not None:
                 grad = not context.arguments[0]
-        return lines if grad is None else [*lines, *_set_grad(emitter, grad, self._tracer.grad_inside)]
+        return lines if grad is None else [*lines, *_set_grad(emitter, grad, self._tracer.torch_state.grad_inside)]
 
     def _entered(self, step: Step) -> Step:
         """A call of a function that was made inside, as its code entered at the beginning.
@@ -266,7 +266,7 @@ class Stop:
         return [f"after = {following}", *forget, "return after"] if "failure" in held else [f"return {following}"]
 
     def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
-        name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"
+        name = f"_{kind}_{self._tracer.options.tag}{next(self._numbers)}"
         self.continuations.append(Continuation(name, origin, point, is_compiled))
         return name
 
@@ -327,23 +327,23 @@ Ending = Return | Stop
 
 def _entered_contexts(tracer: Tracer) -> list[Any]:
     """The contexts to close and open again; settings that the graph changed stay as they are."""
-    return [context for context in tracer.open_contexts if isinstance(context, Value)]
+    return [context for context in tracer.torch_state.open_contexts if isinstance(context, Value)]
 
 
 def leave_modes(tracer: Tracer, grad_before: bool) -> None:
     """Close in the graph what is open where it ends; the program opens it again behind it."""
-    if tracer.saved_tensors.pushed or tracer.saved_tensors.disabled:
+    if tracer.torch_state.saved_tensors_hooks or tracer.torch_state.hooks_disabled:
         tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
-    if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
+    if len(tracer.torch_state.default_devices) > (torch_compat.caller_device() is not None):
         tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
     contexts = _entered_contexts(tracer)
     for context in reversed(contexts):
         context.leave_in_graph(tracer)
-    tracer.grad_inside = torch.is_grad_enabled()
+    grad_inside = torch.is_grad_enabled()
     outside = [context.grad_outside for context in contexts if getattr(context, "grad_outside", None) is not None]
-    grad_after = outside[0] if outside else tracer.grad_inside
+    grad_after = outside[0] if outside else grad_inside
+    tracer.torch_state.end(grad_inside, None if grad_before == grad_after else grad_after)
     if grad_before != grad_after:
-        tracer.grad_after = grad_after
         tracer.graph.statement(torch_compat.set_grad_enabled, (grad_before,))
 
 

@@ -68,6 +68,23 @@ class Overrides:
         self._at_entry = [tracer.wrap(MODE_STACK[place], Item(stack, place)) for place in places]
         self.modes = list(self._at_entry)
 
+    def enter(self, mode: Value) -> None:
+        """A mode is the innermost from now on."""
+        self.modes.append(mode)
+
+    def leave(self) -> Value:
+        """The innermost mode, which is none from now on."""
+        return self.modes.pop()
+
+    def switch(self, state: Any) -> Any:
+        """Heed from now on what ``state`` says; what was heeded before."""
+        before, self.state = self.state, state
+        return before
+
+    def meet_subclass(self) -> None:
+        """A tensor of a class of the user's takes part."""
+        self.met_subclass = True
+
     @property
     def heeds_modes(self) -> bool:
         return bool(self.modes) and self.state != torch_compat.OverrideState.ALL_DISABLED
@@ -146,11 +163,11 @@ def handle(tracer: Tracer, request: OverrideRequest) -> Value:
     classes: list[Value] = [ClassValue.of(tracer, cls) for cls in request.types]
     arguments = [request.function, TupleValue(classes), *request.rest]
     if overrides.heeds_modes:
-        mode = overrides.modes.pop()
+        mode = overrides.leave()
         try:
             result = protocols.call(tracer, protocols.get_attr(tracer, mode, "__torch_function__"), arguments).realize()
         finally:
-            overrides.modes.append(mode)
+            overrides.enter(mode)
         if not _is_not_implemented(result):
             return result
     if not classes:

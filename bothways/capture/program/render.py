@@ -158,16 +158,18 @@ def render(
         lines = _quiet(emitter, lines)
         body += _retried(emitter, lines, before, graph_key) if is_retried else lines
     body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
-    if tracer.grad_after is not None:
-        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
+    grad_after = tracer.torch_state.grad_after
+    if grad_after is not None:
+        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
     needed = words_in("\n".join(last))
     done = [name for name in emitter.tensors.values() if name not in needed]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
-    checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
+    there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
+    checks = guards.checks + render_late(tracer, parameters, there)
     program = Program(
-        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
         op_count=tracer.graph.op_count, table=guards.table(body), unseen_by_modes=_unseen_by_modes(tracer),
     )  # fmt: skip
     return program, outputs
@@ -227,7 +229,7 @@ def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
     used = [emitter.read(_source_of(value)) for value in outside(tracer)]
     states = {name: emitter.names.fresh("drawn_state") for name in used}
     place = len(emitter.loads)
-    for draw in tracer.draws:
+    for draw in tracer.effects.draws:
         draw.emit(emitter)
     ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
     return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
@@ -269,7 +271,7 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     guards = _Guards(tracer, parameters, parameter_names(parameters))
     return Program(
-        program_name, guards.checks, (), tracer.namespace, table=guards.table([]),
+        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([]),
         unseen_by_modes=_unseen_by_modes(tracer),
     )
 
@@ -293,9 +295,9 @@ class _Guards:
     """The guards of a program, as Python and, as far as that has rows for them, as a table."""
 
     def __init__(self, tracer: Tracer, parameters: list[str], names: FreeNames) -> None:
-        guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
+        guards = sorted(_without_implied(list(tracer.assumptions.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
-        self._rows = TableWriter(parameters, tracer.namespace)
+        self._rows = TableWriter(parameters, tracer.names.namespace)
         # What C reads, too, may call somebody's ``__torch_function__``.
         self._library = call_library() if config.guards_in_c and not tracer.overrides.is_quiet else None
         is_taken = self._rows.takes if self._library is not None else lambda guard: False
@@ -310,8 +312,8 @@ class _Guards:
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
         given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
-        key = f"_table_{self._tracer.tag}".rstrip("_")
-        self._tracer.namespace[key] = self._rows.finish(self._library, given.values())
+        key = f"_table_{self._tracer.options.tag}".rstrip("_")
+        self._tracer.names.put(key, self._rows.finish(self._library, given.values()))
         return Table(key, self._parameters, tuple(given))
 
 
@@ -345,7 +347,7 @@ def _rank(guard: Guard) -> int:
 def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
     """Guards that read what no other guard does: where it is gone, the program does not apply."""
     read: Counter[Source] = Counter()
-    for guard in tracer.guards:
+    for guard in tracer.assumptions.guards:
         for source in guard.sources:
             _count(source, read)
     may_be_gone = (source for source in dict.fromkeys(needed) if isinstance(source, (Attr, Item, InjectedItem, Cell)))

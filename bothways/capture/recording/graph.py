@@ -10,7 +10,7 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,6 +94,18 @@ class GraphBuilder:
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
         return node
+
+    def take(self, value: TensorValue) -> None:
+        """An input is complete."""
+        self.inputs.append(value)
+
+    def leave_behind(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Nodes were copied into the graph of one node, and are not needed here."""
+        self.left_behind.update(dict.fromkeys(nodes))
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.inputs, self.objects = [], []
 
     def _after(self, node: torch.fx.Node | None) -> Any:
         """Insert behind a node, or at the beginning."""
@@ -194,9 +206,9 @@ class GraphBuilder:
         """An operation that warns, as a node that runs at the user's line."""
         if kind not in ("call_function", "call_method"):
             return kind, target
-        if may_be_error() and not self.tracer.fullgraph:  # and where it is caught, Python knows best
+        if may_be_error() and not self.tracer.options.fullgraph:  # and where it is caught, Python knows best
             self.tracer.stop("call_unknown", f"{target} warns")
-        return "call_function", Warns(target, self.tracer.where(), self.tracer.frames[-1].globals)
+        return "call_function", Warns(target, self.tracer.where(), self.tracer.running.frames[-1].globals)
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
         """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
@@ -241,9 +253,9 @@ class GraphBuilder:
 
     def rely_on_data(self) -> None:
         """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
-        if not self.tracer.assumes:
+        if not self.tracer.options.assumes:
             self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
-        self.tracer.final_checks.append(self._check_repeatable)
+        self.tracer.assumptions.check_at_end(self._check_repeatable)
 
     def _check_repeatable(self) -> None:
         if self.changes_inputs:

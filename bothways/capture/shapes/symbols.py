@@ -151,7 +151,7 @@ class Symbols:
             self._assumes = before
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
-        if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
+        if question == VALUE or not (self._assumes and self._tracer.options.assumes) or isinstance(asked, Real):
             self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
         answer = _is_likely(asked, question, self.environment)
         self._check(asked, question, answer)
@@ -187,7 +187,7 @@ class Symbols:
 
     def _note(self, condition: Condition) -> None:
         guard = self.guard_of(condition)
-        self._tracer.guards.add(guard) if self._late is None else self._late.append(guard)
+        self._tracer.assumptions.add(guard) if self._late is None else self._late.append(guard)
 
     def finish(self) -> list[Guard]:
         """The program is written: what is assumed from now on is collected, for those who make the program."""

@@ -142,7 +142,7 @@ class Definitions:
 
     def guard(self, tracer: Tracer) -> None:
         """Assume all of it, and the classes of what the other guards ask about."""
-        for guard in tracer.guards:
+        for guard in tracer.assumptions.guards:
             if guard.template == "type({s0}) is {c0}":
                 cls = guard.constants[0]
                 assert isinstance(cls, type)

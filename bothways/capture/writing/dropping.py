@@ -34,7 +34,7 @@ TAKERS = frozenset([zip, map, filter, enumerate]) | frozenset(
 
 def check_dropped(tracer: Tracer, value: object) -> None:
     """Stop where the rest of a frame lets go of the iterator of a loop, unless that cannot matter."""
-    if not tracer.is_continuation or len(tracer.frames) != 1 or not isinstance(value, LazyValue):
+    if not tracer.options.is_continuation or len(tracer.running.frames) != 1 or not isinstance(value, LazyValue):
         return
     kind = type(value.obj)
     if not isinstance(value.source, Local) or not hasattr(kind, "__next__"):
@@ -64,7 +64,8 @@ def _holds(other: object, value: LazyValue) -> bool:
 
 
 def _is_variable(frame: Frame, value: LazyValue) -> bool:
-    return frame.tracer.is_continuation and len(frame.tracer.frames) == 1 and isinstance(value.source, Local)
+    tracer = frame.tracer
+    return tracer.options.is_continuation and len(tracer.running.frames) == 1 and isinstance(value.source, Local)
 
 
 def is_quiet(value: Value) -> bool:

@@ -268,7 +268,7 @@ def make_super(tracer: Tracer, args: Args) -> Value:
 
 def _implicit_arguments(tracer: Tracer) -> tuple[Value, Value]:
     """What ``super()`` finds in the frame that calls it: the class, and the first argument."""
-    frame = tracer.frames[-1]
+    frame = tracer.running.frames[-1]
     if not frame.code.co_argcount:
         tracer.throw(RuntimeError, "super(): no arguments")
     owner = frame.locals.get(frame.code.co_varnames[0])

@@ -85,8 +85,8 @@ class Event(Value):
 
 def happen(tracer: Tracer, event: Event) -> None:
     """Add an event to those that follow the graph."""
-    event.earlier = tracer.registrations[-1] if tracer.registrations else None
-    tracer.registrations.append(event)
+    event.earlier = tracer.effects.registrations[-1] if tracer.effects.registrations else None
+    tracer.effects.register(event)
     tracer.effects.mutated(event)
 
 
@@ -150,7 +150,7 @@ class Registration(HandleEvent):
 
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
-        if emitter.tracer.fullgraph and self.place.captured:
+        if emitter.tracer.options.fullgraph and self.place.captured:
             return f"{COMPILED_HOOK}({emitter.inject(HookSite(), 'hooks_here')}, {text})"
         return text
 
@@ -201,7 +201,7 @@ def _remove(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         slots = ", ".join(f"{{s{index}}}" for index in range(len(modules) + 1))
         tracer.guard(f"{{c0}}({slots})", is_of_tensor, handle.source, *(source for _, source in modules))
 
-    tracer.final_checks.append(check)
+    tracer.assumptions.check_at_end(check)
     happen(tracer, Removal(handle))
     return ConstantValue(None)
 

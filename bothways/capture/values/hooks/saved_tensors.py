@@ -40,14 +40,14 @@ UNCHANGING = (torch.Tensor, types.FunctionType, types.BuiltinFunctionType, types
 @handles(torch_compat.push_saved_tensors_hooks)
 def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     pack, unpack = args
-    state = tracer.saved_tensors
-    if state.disabled:
-        tracer.throw(RuntimeError, state.disabled[-1])
+    state = tracer.torch_state
+    if state.hooks_disabled:
+        tracer.throw(RuntimeError, state.hooks_disabled[-1])
     roots = list(_roots(tracer, pack))
     named = (("pack", pack), ("unpack", unpack))
     given = tuple(tracer.graph.add_object(hook, name, checked=True).node for name, hook in named)
     push = runtime.push_saved_tensors_hooks if _is_library(pack) else runtime.push_users_hooks
-    state.pushed.append(tracer.graph.statement(push, given))
+    state.push_hooks(tracer.graph.statement(push, given))
     where, *stack = tracer.stack() or (tracer.where(),)  # the line of the ``with``, not PyTorch's
 
     def check() -> None:
@@ -55,15 +55,15 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
             reason = "the pack hook of saved tensors may read or change what the function changes or reads"
             raise Unsupported(Break("hook", reason, where, tuple(stack)))
 
-    tracer.final_checks.append(check)
+    tracer.assumptions.check_at_end(check)
     return ConstantValue(None)
 
 
 @handles(torch_compat.pop_saved_tensors_hooks)
 def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    if not tracer.saved_tensors.pushed:
+    if not tracer.torch_state.saved_tensors_hooks:
         tracer.stop("hook", "saved-tensor hooks are taken away that somebody else has set")
-    tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.saved_tensors.pushed.pop(),))
+    tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.torch_state.pop_hooks(),))
     return ConstantValue(None)
 
 
@@ -118,7 +118,9 @@ def _guard_apart(tracer: Tracer, roots: list[Root]) -> bool:
     ]
     changed = [(obj, value.source) for obj, value in known if value.mutated]
     read = [(obj, value.source) for obj, value in known if not value.mutated]
-    sources = [*tracer.expected_sources(), *(source for guard in tracer.guards for source in guard.sources)]
+    assumptions = tracer.assumptions
+    guarded = (source for guard in assumptions.guards for source in guard.sources)
+    sources = [*assumptions.expected_sources(), *guarded]
     names_read = frozenset(name for source in sources for name in _names_in(source))
     names_changed = frozenset(written.variable for written in tracer.effects.globals())
     objects = [tuple(obj for obj, _ in group) for group in (read, changed)]
@@ -171,14 +173,14 @@ class DisabledHooks(Value):
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        state = tracer.saved_tensors
+        state = tracer.torch_state
         if name == "__enter__":
-            if state.pushed:
+            if state.saved_tensors_hooks:
                 tracer.throw(RuntimeError, self.message)
             self._entered.append(tracer.graph.statement(runtime.disable_saved_tensors_hooks, (self.message,)))
-            state.disabled.append(self.message)
+            state.disable_hooks(self.message)
             return ConstantValue(None)
-        state.disabled.pop()
+        state.enable_hooks()
         tracer.graph.statement(runtime.restore_saved_tensors_hooks, (self._entered.pop(),))
         return ConstantValue(False)
 

@@ -80,10 +80,10 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Recor
     builder = tracer.graph
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
-    effects, events, numbers = len(tracer.effects.all()), len(tracer.registrations), len(tracer.symbols.nodes)
+    effects, events, numbers = len(tracer.effects.all()), len(tracer.effects.registrations), len(tracer.symbols.nodes)
     result = protocols.call(tracer, function, args, kwargs)
     nodes = [node for node in builder.nodes_after(before) if node not in builder.left_behind]
-    if len(tracer.effects.all()) > effects or len(tracer.registrations) > events:
+    if len(tracer.effects.all()) > effects or len(tracer.effects.registrations) > events:
         tracer.stop("mutation_unknown", "a function that runs as a graph of its own has side effects")
     if len(tracer.symbols.nodes) > numbers:
         tracer.stop("tensor_value", "a function that runs as a graph of its own reads numbers from data")
@@ -96,7 +96,7 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Recor
     for value in builder.inputs:
         if value.node in own:  # changed in place by the node that is to come
             value.node = held.get(id(value), value.placeholder)
-    builder.left_behind.update(dict.fromkeys(nodes))
+    builder.leave_behind(nodes)
     return RecordedCall(nodes, result)
 
 

@@ -258,7 +258,7 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
         except NotConstant:
             values.append(ConstantValue(str(arg)))
     made = ExceptionValue(kind, values)
-    made.chain(tracer, context=tracer.handled)
+    made.chain(tracer, context=tracer.running.handled)
     return made
 
 
@@ -294,7 +294,7 @@ def catches(tracer: Tracer, wanted: Value, raised: ExceptionValue) -> bool:
 
 @handles(sys.exc_info)
 def _exc_info(tracer: Tracer) -> Value:
-    handled = tracer.handled
+    handled = tracer.running.handled
     if handled is None:
         return TupleValue([ConstantValue(None)] * 3)
     names = ("__class__", "__traceback__")
@@ -304,4 +304,4 @@ def _exc_info(tracer: Tracer) -> Value:
 
 @handles(sys.exception)
 def _exception(tracer: Tracer) -> Value:
-    return tracer.handled or ConstantValue(None)
+    return tracer.running.handled or ConstantValue(None)

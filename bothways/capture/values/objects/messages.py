@@ -134,9 +134,9 @@ def _warn(
         tracer.stop("call_unknown", "a warning is given whose parts are not constants")
     text, level = message.constant(), 1 if stacklevel is None else stacklevel.constant()
     kind = UserWarning if category is None or is_none(category) else category.constant()
-    if not isinstance(text, str) or (source is not None and not is_none(source)) or level > len(tracer.frames):
+    if not isinstance(text, str) or (source is not None and not is_none(source)) or level > len(tracer.running.frames):
         tracer.stop("call_unknown", "a warning is given that is not about a line of the compiled function")
-    frame = tracer.frames[-max(level, 1)]
+    frame = tracer.running.frames[-max(level, 1)]
     where = frame.position()
     module = frame.globals.get("__name__", "<string>")
     if _would_raise(text, kind, module, where.line):

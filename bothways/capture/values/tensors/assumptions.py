@@ -33,7 +33,7 @@ def assume(tracer: Tracer, condition: TensorValue) -> None:
 def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
     """Go on as if a condition that only data can tell were true; False where the capture can tell, or cannot go on."""
     condition = condition.realize()
-    if not tracer.assumes or tracer.symbols.only_looks:
+    if not tracer.options.assumes or tracer.symbols.only_looks:
         return False
     if isinstance(condition, OpenTruth):
         condition.assume(tracer)

@@ -60,7 +60,7 @@ _read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_met
 def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     kind = _kind(tensor.fake.dtype)
     # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
-    wanted = _is_wanted(tracer) or (kind is int and tracer.fullgraph and not tracer.symbols.only_looks)
+    wanted = _is_wanted(tracer) or (kind is int and tracer.options.fullgraph and not tracer.symbols.only_looks)
     if not wanted or kind is None or args or kwargs:
         tracer.stop(*STOPS["tolist"])
     sizes = [int(size) for size in tensor.fake.shape]  # a list has a length

@@ -150,8 +150,8 @@ def record(tracer: Tracer, text: str, args: Args) -> Drawn:
         tracer.stop("call_unknown", "random numbers are drawn where the user's own Python runs")
     if any(isinstance(node.target, ApplyFunction) or _is_users(node.target) for node in tracer.graph.graph.nodes):
         tracer.stop("call_unknown", "random numbers are drawn after a node that runs the user's Python")
-    source = Drawn(len(tracer.draws))
-    tracer.draws.append(Draw(source, text, tuple(args)))
+    source = Drawn(len(tracer.effects.draws))
+    tracer.effects.draw(Draw(source, text, tuple(args)))
     return source
 
 
@@ -166,7 +166,7 @@ def _can_be_passed(value: Value) -> bool:
 
 def outside(tracer: Tracer) -> list[RandomValue]:
     """The generators from outside that the program uses."""
-    found = (draw.args[0] for draw in tracer.draws if draw.args)
+    found = (draw.args[0] for draw in tracer.effects.draws if draw.args)
     used = [value for value in found if isinstance(value, RandomValue) and not isinstance(value.source, Drawn)]
     return list(dict.fromkeys(used))
 

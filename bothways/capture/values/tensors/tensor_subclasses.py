@@ -31,7 +31,7 @@ def check_class(tracer: Tracer, cls: type) -> None:
         tracer.stop("tensor_subclass", f"{cls.__module__}.{cls.__qualname__} is a kind of tensor of its own")
     if cls.__torch_dispatch__ is not torch_compat.disabled_torch_dispatch:
         tracer.stop("tensor_subclass", f"{cls.__qualname__} has a __torch_dispatch__")
-    tracer.overrides.met_subclass = True
+    tracer.overrides.meet_subclass()
 
 
 def as_subclass(tracer: Tracer, tensor: TensorValue, cls: type) -> TensorValue:

@@ -157,7 +157,7 @@ class TensorValue(Value):
         note_of_node(value.node, is_view=tensor._is_view(), memory=memory)
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
-        tracer.graph.inputs.append(value)
+        tracer.graph.take(value)
         tracer.remember(tensor, value)
         return value
 
@@ -177,7 +177,7 @@ class TensorValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in LATER:
-            tracer.asked.add(name)
+            tracer.assumptions.ask(name)
         if name in ABOUT_HISTORY:
             check_history(tracer, self)
         if not tracer.overrides.leaves_tensors_alone:
@@ -237,7 +237,7 @@ class TensorValue(Value):
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name in LATER:
-            tracer.asked.add(name)
+            tracer.assumptions.ask(name)
         if name in tracer.definitions.patched:
             return protocols.call(tracer, self.get_attr(tracer, name), args, kwargs)
         if tracer.overrides.has_say([self, *args, *kwargs.values()]):
@@ -428,11 +428,11 @@ def _is_number(value: ConstantValue) -> bool:
 
 def _grad(tracer: Tracer, value: TensorValue) -> Value:
     if value.obj is not None and value.source is not None:
-        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.fullgraph:
+        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.options.fullgraph:
             tracer.stop("attribute_unknown", "PyTorch warns of asking for the grad of a tensor that is no leaf")
         return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
-    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.registrations):
-        warns = Warns(getattr, tracer.where(), tracer.frames[-1].globals)
+    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.effects.registrations):
+        warns = Warns(getattr, tracer.where(), tracer.running.frames[-1].globals)
         tracer.graph.call(warns, (value.node, "grad"))
     return ConstantValue(None)
 

@@ -99,9 +99,9 @@ def call_in_graph(
 def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
     """The keywords of a call, with the device that a surrounding ``with torch.device(…)`` says."""
     given = kwargs.get("device")
-    if not tracer.default_devices or function not in torch_compat.device_constructors():
+    if not tracer.torch_state.default_devices or function not in torch_compat.device_constructors():
         return kwargs
-    on_default = {**kwargs, "device": ConstantValue(tracer.default_devices[-1])}
+    on_default = {**kwargs, "device": ConstantValue(tracer.torch_state.default_devices[-1])}
     return kwargs if given is not None and not _is_none(given) else on_default
 
 
@@ -172,7 +172,7 @@ def _guarded(function: Callable[..., Any]) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         answer = fold(tracer, args, kwargs)
         # Inside a context of its own, or after a setting of its own, the program asks about what it did itself.
-        if not tracer.open_contexts and not tracer.changed_settings:
+        if not tracer.torch_state.open_contexts and not tracer.torch_state.changed_settings:
             positional, keywords = constant_arguments(tracer, args, kwargs)
             names = [*keywords]
             slots = [f"{{c{index}}}" for index in range(len(positional))]
@@ -233,8 +233,9 @@ def _is_tensor(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch.is_grad_enabled)
 def _is_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
-    if not tracer.frames or tracer.frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
-        tracer.asked.add("is_grad_enabled")
+    frames = tracer.running.frames
+    if not frames or frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
+        tracer.assumptions.ask("is_grad_enabled")
     return ConstantValue(torch.is_grad_enabled())
 
 
@@ -243,7 +244,7 @@ def _set_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value
     enabled = protocols.as_constant(tracer, args[0])
     if type(enabled) is not bool:
         tracer.run_const(torch_compat.set_grad_enabled, enabled)  # raises what PyTorch says about that
-    by_library = policy.is_library_module(policy.name_of(tracer.frames[-1].globals))
+    by_library = policy.is_library_module(policy.name_of(tracer.running.frames[-1].globals))
     if enabled != torch.is_grad_enabled() or not by_library:  # the library's contexts often change nothing
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))

@@ -44,12 +44,11 @@ class SwitchValue(Value):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         overrides = tracer.overrides
         if name == "__enter__":
-            self._before.append(overrides.state)
-            overrides.state = torch_compat.OVERRIDE_SWITCHES[self._cls]
-            tracer.open_contexts.append(self)
+            self._before.append(overrides.switch(torch_compat.OVERRIDE_SWITCHES[self._cls]))
+            tracer.torch_state.enter(self)
         elif self._before:
-            overrides.state = self._before.pop()
-            tracer.open_contexts.remove(self)
+            overrides.switch(self._before.pop())
+            tracer.torch_state.leave(self)
         else:
             tracer.stop("context_manager", f"{with_article(self._cls.__name__)} that was entered outside is left")
         return ConstantValue(None)
@@ -77,7 +76,7 @@ HANDLERS.update({cls: _switch(cls) for cls in torch_compat.OVERRIDE_SWITCHES})
 
 
 def _stack(tracer: Tracer) -> list[Value]:
-    if tracer.default_devices:
+    if tracer.torch_state.default_devices:
         tracer.stop("torch_mode", "the stack of function modes is asked for while one chooses the default device")
     return tracer.overrides.modes
 
@@ -99,7 +98,7 @@ def _mode_at(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not issubclass(args[0].realize().python_type(), torch.overrides.TorchFunctionMode):
         tracer.stop("torch_mode", "what is pushed is no function mode")
-    tracer.overrides.modes.append(args[0])
+    tracer.overrides.enter(args[0])
     return ConstantValue(None)
 
 
@@ -107,7 +106,7 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not tracer.overrides.modes:
         tracer.stop("torch_mode", "Popping from an empty torch function mode stack")
-    return tracer.overrides.modes.pop()
+    return tracer.overrides.leave()
 
 
 # What PyTorch's functions in Python ask before they do anything, and whom they hand the call to.
