@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import torch.fx
 
@@ -43,8 +43,7 @@ class Region(enum.Enum):
     END = "end"
 
 
-@dataclass(frozen=True)
-class NodeFacts:
+class NodeFacts(NamedTuple):  # of which many are made
     """The facts of one node.
 
     ``is_size``: it is a symbol, or computes a size from symbols.
@@ -97,7 +96,8 @@ def facts_of_node(node: torch.fx.Node) -> NodeFacts:
 
 def note_of_node(node: torch.fx.Node, **facts: Any) -> None:
     """Add to what is known of a node."""
-    node.meta[KEY] = replace(facts_of_node(node), **facts)
+    known = node.meta.get(KEY)
+    node.meta[KEY] = NodeFacts(**facts) if known is None else known._replace(**facts)
 
 
 def facts_of_call(target: Any) -> CallFacts:
