@@ -95,7 +95,7 @@ class Unsupported(BothwaysError):
 
 
 class InvalidBackend(BothwaysError, ValueError):
-    """A backend name nobody registered, or a backend that is no callable."""
+    """A backend name that is not registered, or a backend that is no callable."""
 
     def __init__(self, name: object, valid: Sequence[str]) -> None:
         super().__init__(f"no backend {name!r}; the valid names are {', '.join(valid)} (or pass a callable)")
@@ -144,7 +144,7 @@ class InternalError(BothwaysError, RuntimeError):
 
 
 class TracedWarning(UserWarning):
-    """A compiled function was called while somebody else traces, and ran as plain Python for that."""
+    """A compiled function was called while another tracer was at work, and ran as plain Python for that."""
 
 
 class RecompileLimitWarning(UserWarning):

@@ -204,8 +204,8 @@ def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:
-    """Whether the user says how images lie, which then is what everybody, random numbers included, goes by; or could
-    tell it from what shares memory."""
+    """Whether the user says how images lie, by which all operations then go, those that draw random numbers included;
+    or could tell it from what shares memory."""
     formats = (torch.channels_last, torch.channels_last_3d)
     modules = [module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
     if any(map(sharing_depends_on_layout, modules)):

@@ -36,7 +36,7 @@ def compile_kernels(
             return compile_graph(graph, inputs, name, dialect=DIALECT, takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
-        except KernelWarning:  # somebody wants warnings to be errors
+        except KernelWarning:  # the user wants warnings to be errors
             raise
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")

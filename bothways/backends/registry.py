@@ -101,7 +101,7 @@ def failures_of(backend: Backend) -> Iterator[None]:
     """What a backend raises, with its name."""
     try:
         yield
-    except KernelWarning:  # somebody wants warnings to be errors
+    except KernelWarning:  # the user wants warnings to be errors
         raise
     except Exception as error:
         name = backend_name(backend)

@@ -1,7 +1,7 @@
 """What was made before, kept on disk: texts and shared libraries, found by the hash of all they depend on.
 
 An entry is a folder that appears at once, by a rename, and is never changed; it is removed the same way. So any
-number of processes may read, write, clear and crash at the same time. Nothing is loaded that somebody else could
+number of processes may read, write, clear and crash at the same time. Nothing is loaded that another user could
 have written, or that is not what was stored there.
 """
 
@@ -168,7 +168,7 @@ class Cache:
         return [self.root / name for name in names if is_key(name) or name.startswith(UNFINISHED)]
 
     def _remove(self, entry: Path) -> None:
-        """Nobody ever sees half of an entry: it is renamed first."""
+        """No process ever sees half of an entry: it is renamed first."""
         doomed = self.root / f"{UNFINISHED}{os.getpid()}-{next(_numbers)}-{entry.name}"
         with contextlib.suppress(OSError):
             os.rename(entry, doomed)

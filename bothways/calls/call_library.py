@@ -248,7 +248,7 @@ def _given() -> list[int]:
 
 
 def _slot(cls: type, number: int) -> int | None:
-    ask = ctypes.pythonapi["PyType_GetSlot"]  # a new object, whose types are nobody else's
+    ask = ctypes.pythonapi["PyType_GetSlot"]  # a new object, whose types are its own
     ask.argtypes, ask.restype = [ctypes.py_object, ctypes.c_int], ctypes.c_void_p
     found: int | None = ask(cls, number)
     return found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.code.functions import FunctionValue
 
-# Wrappers that keep books for somebody else, the variable that holds what they wrap, and what is called with it
+# Wrappers that keep books for other code, the variable that holds what they wrap, and what is called with it
 # instead, if not the wrapped function itself. PyTorch's own compiler puts the first two around nn.Module's methods when
 # a process uses it, too; the third keeps it out of functions that bothways does look into.
 LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
@@ -83,10 +83,10 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
 
 
 def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
-    """Call a function of PyTorch's that is one operation; one in whose way somebody stands asks for that itself."""
+    """Call a function of PyTorch's that is one operation; one that is overridden asks for that itself."""
     real = function.function
     assert real is not None
-    if tracer.overrides.has_say([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
+    if tracer.overrides.may_apply_to([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
         return inline(tracer, function, args, kwargs)
     tensor = args[0].realize() if args else None
     name = TENSOR_METHODS.get(real)

@@ -146,7 +146,7 @@ def capture(
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, disbelieved)
-    with torch_compat.without_function_modes(), listening():  # nobody is to see or hear what capture does
+    with torch_compat.without_function_modes(), listening():  # no mode or filter is to see what capture does
         try:
             return _captured(request)
         except Unrepeatable:
@@ -321,7 +321,7 @@ def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, 
         return bound
     cursor = code.co_argcount + code.co_kwonlyargcount
     if code.co_flags & _CO_VARARGS:
-        # The tuple and the dictionary are made by the call itself, so nobody else can hold them.
+        # The tuple and the dictionary are made by the call itself, so no other code can hold them.
         name = code.co_varnames[cursor]
         bound[name] = TupleValue.external(tracer, arguments[name], Local(name))  # type: ignore[arg-type]
         cursor += 1

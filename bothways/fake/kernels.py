@@ -24,7 +24,7 @@ MISTAKEN = frozenset({
     "aten::batch_norm_backward", "aten::_conj_physical",
 })  # fmt: skip
 
-# What goes through as it is: a number is asked for that nobody has, or what a thin tensor is asked has no answer.
+# What goes through as it is: a number is asked for that is not there, or what a thin tensor is asked has no answer.
 OWN_ERRORS = (NotThin, Unsupported, Undecided)
 
 

@@ -1,9 +1,9 @@
 """Backwards that are differentiated in turn, to any order.
 
 A graph that meets the first of them makes a *twin*: the same graph, whose node also gives what autograd would have
-saved, as results that nobody sees. The twin's backward is a function of those, of inputs and of gradients, and is
-differentiated like any function; what it finds about the hidden results comes to the twin's node with the gradients of
-the others. So every operation runs as often as in eager. A graph without a twin runs its forward again.
+saved, as results that the caller never sees. The twin's backward is a function of those, of inputs and of gradients,
+and is differentiated like any function; what it finds about the hidden results comes to the twin's node with the
+gradients of the others. So every operation runs as often as in eager. A graph without a twin runs its forward again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Again:
 
 
 def is_told_of_none(inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether somebody's Python would be run with a gradient that is None, where eager does not come near it."""
+    """Whether Python of the user's would be run with a gradient that is None, where eager does not come near it."""
     for tensor in inputs:
         if tensor._backward_hooks:
             return True

@@ -58,8 +58,8 @@ def differentiate(
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
     is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
-    inputs that a node of ours gave and nobody else sees. Raises ``NotDifferentiable`` for what the differentiator does
-    not express.
+    inputs that a node of ours gave and the user never sees. Raises ``NotDifferentiable`` for what the differentiator
+    does not express.
     """
     how = GradPlan(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
     return _differentiated(function, inputs, how, expected)

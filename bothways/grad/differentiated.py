@@ -173,7 +173,7 @@ class DifferentiatedGraph:
         return [value.detach() if index in self._strange_inputs else value for index, value in enumerate(inputs)]
 
     def _is_told(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether somebody would notice that a backward through some of the results comes to all inputs.
+        """Whether the user's code would notice that a backward through some of the results comes to all inputs.
 
         Eager does not come near the inputs that only the others were computed from. Here they get None: to a leaf that
         is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
@@ -366,7 +366,7 @@ class DifferentiatedGraph:
 
 
 def _is_data(tensor: torch.Tensor) -> bool:
-    """Whether somebody wants the gradient of something that is no parameter."""
+    """Whether a tensor wants a gradient that is no parameter."""
     return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)
 
 

@@ -111,7 +111,7 @@ class Compilation:
 
     @property
     def was_captured(self) -> bool:
-        """Whether the call was looked at; not, where somebody else traced it."""
+        """Whether the call was looked at; not, where another tracer looked on."""
         return "capture" in self.seconds
 
     @property

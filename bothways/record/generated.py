@@ -1,7 +1,7 @@
 """Where the stages write down what they do: into the record of the compilation they work for.
 
 A stage runs when a function is compiled, and again when a backward or a part of a graph is compiled later; whose
-compilation it is is remembered in between. Where nobody keeps a record, nothing is written.
+compilation it is is remembered in between. Where no record is kept, nothing is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs as people read them, without what graphs hold: a line an operation, kept until somebody asks for the text.
+"""Graphs as people read them, without what graphs hold: a line an operation, kept until the text is asked for.
 
 A traced graph leads to fake tensors, to sizes and to all of its nodes; what is kept here are names, operations and
 plain arguments, which takes some microseconds a node.

@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def way(self) -> Way | None:
-        """The best of what its pieces do; None when a backend of somebody's own has not said."""
+        """The best of what its pieces do; None when a backend of the user's has not said."""
         return next((way for way in Way if any(piece.way is way for piece in self.pieces)), None)
 
     @property

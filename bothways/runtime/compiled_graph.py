@@ -1,7 +1,7 @@
 """What whoever calls a compiled graph has to know of it, in one place.
 
 A compiled graph is a plain function, or an object that can be called, since programs and autograd nodes call it at
-every hit; beside it, as its one attribute of ours, is this record. A function of somebody else's has none, and
+every hit; beside it, as its one attribute of ours, is this record. A function of another compiler's has none, and
 is taken for one that promises nothing.
 """
 

@@ -38,7 +38,7 @@ def go_on(after: Any) -> Any:
 
 
 def later(function: Callable[..., Any], *args: Any) -> Next:
-    """A plain function to be called, so that nobody but itself holds what it is given.
+    """A plain function to be called, so that it alone holds what it is given.
 
     What is passed as a tuple is held by the caller until the function returns.
     """

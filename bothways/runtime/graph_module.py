@@ -1,4 +1,4 @@
-"""A ``GraphModule`` whose Python is generated when somebody first calls or reads it: most graphs nobody does.
+"""A ``GraphModule`` whose Python is generated when it is first called or read: most graphs never are.
 
 Generating and compiling it takes as long as capturing a graph does. Once it is there, the module is like any other.
 """
@@ -44,7 +44,7 @@ class LazyGraphModule(torch.fx.GraphModule):
         return made
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
-        """The code with sizes beside it. That sizes are known from thin tensors is nobody's business."""
+        """The code with sizes beside it. That sizes are known from thin tensors is not shown."""
         text = _THIN.sub(r"\1", super().print_readable(False, *args, **kwargs))
         if print_output:
             print(text)

@@ -217,7 +217,7 @@ def require_holds(left: Any, symbol: str, right: Any) -> None:
 
 
 def refuse_stand_ins(what: object) -> None:
-    """Raise when somebody traces: what reads or changes the world may only run where the program does."""
+    """Raise under a tracer: what reads or changes the world may only run where the program does."""
     if torch_compat.dispatch_mode_depth():
         raise RuntimeError(f"{what!r} runs as Python and cannot be traced")
 

@@ -192,7 +192,7 @@ def put_back(slots: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:
             yield instruction("PUSH_NULL")
             continue
         yield instruction("LOAD_FAST", slot)
-        yield instruction("DELETE_FAST", slot)  # nobody else sees it, and nothing keeps it alive
+        yield instruction("DELETE_FAST", slot)  # no other code sees it, and nothing keeps it alive
         slot += 1
         if entry is Entry.HANDLED:
             yield instruction("PUSH_EXC_INFO")

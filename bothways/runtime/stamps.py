@@ -89,7 +89,7 @@ class NamesStamp:
         return f"{names} {'is what it was' if len(self.expected) == 1 else 'are what they were'}"
 
 
-# Entries of a class that Python itself makes when somebody asks for them (``__slotnames__`` when an object is first
+# Entries of a class that Python itself makes when they are asked for (``__slotnames__`` when an object is first
 # pickled or deep-copied), or that no program looks at.
 CHANGES_BY_ITSELF: tuple[str, ...] = (
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__doc__", "__abstractmethods__",

@@ -29,7 +29,7 @@ _versions = itertools.count(1)
 
 
 class Undecided(Exception):
-    """The answer depends on a number that nobody knows before the program runs."""
+    """The answer depends on a number that is not known before the program runs."""
 
 
 class Frozen(Exception):
@@ -91,7 +91,7 @@ class Environment:
         self.values: dict[Symbol, Any] = {}
         self.conditions: list[Condition] = []
         self.on_condition: Callable[[Condition], None] = self.conditions.append
-        # Symbols whose values nobody knows before the program runs (read from data, drawn by chance): no guard can be
+        # Symbols whose values are not known before the program runs (read from data, drawn by chance): no guard can be
         # about them. Whoever can do something about a question answers it here; the others refuse.
         self.unknown: frozenset[Symbol] = frozenset()
         self.on_unknown: Callable[[Expression | Real, str], bool] = refuse

@@ -75,16 +75,16 @@ def global_module_hooks() -> dict[str, Any]:
 
 def fake_tensor_mode(*, allow_real: bool = False) -> Any:
     """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
-    return _quiet_fake_tensor_mode()(allow_non_fake_inputs=allow_real)
+    return _fake_tensor_mode_without_log()(allow_non_fake_inputs=allow_real)
 
 
 @functools.cache
-def _quiet_fake_tensor_mode() -> Any:
+def _fake_tensor_mode_without_log() -> Any:
     """FakeTensorMode writes an error with its traceback into the log when an operation refuses its arguments, which
     is the user's business: plain Python raises the same error at the line that made it."""
     from torch._subclasses import fake_tensor
 
-    class QuietFakeTensorMode(fake_tensor.FakeTensorMode):
+    class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
         def _dispatch_impl(self, *args: Any) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
@@ -92,7 +92,7 @@ def _quiet_fake_tensor_mode() -> Any:
             finally:
                 fake_tensor.log.disabled = before
 
-    return QuietFakeTensorMode
+    return FakeTensorModeWithoutLog
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -174,7 +174,7 @@ def view_again(
 
 
 def refuses_changes(view: torch.Tensor) -> bool:
-    """Whether autograd lets nobody change a view: it is one of several, or was taken without gradients."""
+    """Whether autograd refuses every change of a view: it is one of several, or was taken without gradients."""
     return bool(_C._autograd._get_creation_meta(view) != _C._autograd.CreationMeta.DEFAULT)
 
 
@@ -492,7 +492,7 @@ def refuses_leaf(error: BaseException) -> bool:
 
 
 def forget_graph_text(name: str) -> None:
-    """Let go of the text of a graph's code that nobody has any more, by the name of the file that it pretends to be."""
+    """Let go of the text of a graph's code that is gone, by the name of the file that it pretends to be."""
     if name.startswith("<eval_with_key>"):
         linecache.cache.pop(name, None)
         texts = getattr(getattr(torch.fx.graph_module, "_loader", None), "eval_cache", {})

@@ -171,7 +171,7 @@ class BaseItem(SourceStep):
 
 @path_step
 class Got(SourceStep):
-    """``dict.get(base, key)``: an entry where subscripting would make it, or run somebody's code."""
+    """``dict.get(base, key)``: an entry where subscripting would make it, or run the user's code."""
 
     key: object  # an ``Injected``, or what is its own literal
 

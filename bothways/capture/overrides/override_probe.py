@@ -105,7 +105,7 @@ def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs
         rest = [stand_ins.value(part) for part in seen.rest]
         return OverrideRequest(stand_ins.value(seen.function), seen.types, rest)
     except Exception as error:
-        tracer.stop("torch_mode", f"{type(error).__name__} before anybody could override the call: {error}")
+        tracer.stop("torch_mode", f"{type(error).__name__} before a handler could override the call: {error}")
     finally:
         torch_compat.pop_function_mode()
         torch_compat.set_override_state(before)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.tensors.tensors import TensorValue
 
-# Whether somebody would see what the other guards read.
+# Whether a handler of the user's would see what the other guards read.
 FIRST_OF_ALL = tuple(
     f"torch.{ask.__name__}" for ask in (torch_compat.function_mode_depth, torch_compat.is_jit_tracing)
 )
@@ -149,15 +149,15 @@ def render(
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
-    body = _quiet(emitter, [*loads, *prepared])
+    body = _unseen(emitter, [*loads, *prepared])
     if tracer.graph.has_work:
         call = f"{graph_key}({', '.join(inputs + given)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        lines = _quiet(emitter, lines)
+        lines = _unseen(emitter, lines)
         body += _retried(emitter, lines, before, graph_key) if is_retried else lines
-    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
+    body += [*_unseen(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
     grad_after = tracer.torch_state.grad_after
     if grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
@@ -177,7 +177,7 @@ def render(
 
 def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:
     """How to ask guards that must not be seen by function modes and by the classes of tensors."""
-    if not tracer.overrides.is_quiet:
+    if not tracer.overrides.must_not_see:
         return None
     asked = tracer.inject(torch_compat.override_state, "override_state").key
     expected = tracer.inject(tracer.overrides.state_at_entry, "state").key
@@ -185,7 +185,7 @@ def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:
     return first, tracer.inject(torch_compat.without_function_modes, "without_function_modes").key
 
 
-def _quiet(emitter: Emitter, lines: list[str]) -> list[str]:
+def _unseen(emitter: Emitter, lines: list[str]) -> list[str]:
     """Lines that function modes and the classes of tensors must not see."""
     unseen = _unseen_by_modes(emitter.tracer)
     return lines if unseen is None or not lines else [f"with {unseen[1]}():", *(f"    {line}" for line in lines)]
@@ -252,15 +252,15 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
-        *_quiet(emitter, ask),
+        *_unseen(emitter, ask),
         "failure = None",
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
-        *(f"    {line}" for line in _quiet(emitter, undo)),
+        *(f"    {line}" for line in _unseen(emitter, undo)),
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
-        *(f"    {line}" for line in _quiet(emitter, put_back)),
+        *(f"    {line}" for line in _unseen(emitter, put_back)),
         f"    result = {PLAIN_CALL}",
         f"    {DISAGREE}(failure)",
         "    return result",
@@ -298,8 +298,8 @@ class _Guards:
         guards = sorted(_without_implied(list(tracer.assumptions.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
         self._rows = TableWriter(parameters, tracer.names.namespace)
-        # What C reads, too, may call somebody's ``__torch_function__``.
-        self._library = call_library() if config.guards_in_c and not tracer.overrides.is_quiet else None
+        # What C reads, too, may call a ``__torch_function__`` of the user's.
+        self._library = call_library() if config.guards_in_c and not tracer.overrides.must_not_see else None
         is_taken = self._rows.takes if self._library is not None else lambda guard: False
         self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
         self._tracer, self._bound = tracer, dict(names.bound)

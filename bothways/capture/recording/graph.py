@@ -66,7 +66,7 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
 
 
 class Unrepeatable(Exception):
-    """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
+    """The graph relies on data and changes its inputs: Python could not begin anew where the data is otherwise."""
 
 
 # What only looks as if it wrote elements, writes to a part, or gives all of them the same value.
@@ -211,7 +211,7 @@ class GraphBuilder:
         return "call_function", Warns(target, self.tracer.where(), self.tracer.running.frames[-1].globals)
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
-        """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
+        """Note that code outside looks at a tensor's gradient, or at the autograd node that computes it."""
         if tensor.source is None and facts_of_node(tensor.node).watched is not Watched.NODE:
             note_of_node(tensor.node, watched=watched)
 
@@ -414,7 +414,7 @@ class GraphBuilder:
 
     @property
     def has_effects(self) -> bool:
-        """Whether it does something to the world that nobody can undo."""
+        """Whether it does something to the world that cannot be undone."""
         return any(facts_of_call(node.target).has_effects for node in self.graph.nodes)
 
     def written_inputs(self) -> list[list[int]]:

@@ -79,7 +79,7 @@ def _is_data(node: torch.fx.Node) -> bool:
     return node.target is getattr and node.args[1] == "data"
 
 
-# What gives several views at once, of which autograd lets nobody change one.
+# What gives several views at once, of which autograd refuses every change.
 TAKES_APART = frozenset("unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit".split())
 
 

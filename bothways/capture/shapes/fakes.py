@@ -24,7 +24,7 @@ MODE = ThinMode()
 
 
 class Fake:
-    """A tensor without data: the device it stands for, and a thin tensor that is made when somebody needs it."""
+    """A tensor without data: the device it stands for, and a thin tensor that is made when it is needed."""
 
     __slots__ = ("_meta", "_prediction", "device")
 
@@ -167,7 +167,7 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         raise FakeFailure(error) from error
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
-    except Unsupported:  # a number is asked for that nobody has
+    except Unsupported:  # a number is asked for that is not there
         raise
     except Exception as error:
         if torch_compat.wants_numbers(error):

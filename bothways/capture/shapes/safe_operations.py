@@ -122,7 +122,7 @@ RANDOM = re.compile(
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the operation may draw random numbers; of functions that are not PyTorch's, nobody knows."""
+    """Whether the operation may draw random numbers; of functions that are not PyTorch's, that is not known."""
     if node.op in ("placeholder", "output"):
         return False
     module = "torch" if isinstance(node.target, str) else getattr(node.target, "__module__", None) or "torch"

@@ -139,7 +139,7 @@ class Symbols:
             texts.append(text)
         self._tracer.guard(f"{{s0}}.stride() == ({', '.join(texts)},)", *sources)
 
-    # What is assumed about those that nobody knows yet.
+    # What is assumed about those that are not known yet.
 
     @contextmanager
     def assuming(self) -> Iterator[None]:
@@ -158,7 +158,7 @@ class Symbols:
         return answer
 
     def known_as(self, asked: Expression | Real) -> str:
-        """What people know a number by that nobody knows yet."""
+        """What people know a number by whose value is not known yet."""
         return " and ".join(dict.fromkeys(self._origin(symbol) for symbol in sorted(asked.symbols())))
 
     def _origin(self, symbol: Symbol) -> str:

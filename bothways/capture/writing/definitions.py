@@ -1,6 +1,6 @@
 """What one capture takes from definitions: names of library modules, library classes, bodies of functions.
 
-They stay as they are in most processes, and in others somebody patches them. Captured code reads hundreds of them, so
+They stay as they are in most processes, and in others they are patched. Captured code reads hundreds of them, so
 they are not guarded one by one: each dictionary that holds some is one stamp (``runtime/stamps.py``).
 """
 

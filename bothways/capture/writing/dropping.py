@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CONTAINERS: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), set(), {}, {}.values(), {}.items(), deque())
 # Iterators that hold nothing but a container, so that nothing happens when they go.
-QUIET = frozenset(
+OVER_CONTAINERS = frozenset(
     [type(iter(each)) for each in _CONTAINERS]
     + [type(reversed(each)) for each in _CONTAINERS if hasattr(each, "__reversed__")]
     + [type(iter(OrderedDict())), reversed]
@@ -39,7 +39,7 @@ def check_dropped(tracer: Tracer, value: object) -> None:
     kind = type(value.obj)
     if not isinstance(value.source, Local) or not hasattr(kind, "__next__"):
         return
-    if kind not in QUIET:
+    if kind not in OVER_CONTAINERS:
         tracer.stop("loop_state", f"a {kind.__name__} is let go, which may clean up")
     tracer.guard("type({s0}) is {c0}", value.source, kind)
 
@@ -68,9 +68,9 @@ def _is_variable(frame: Frame, value: LazyValue) -> bool:
     return tracer.options.is_continuation and len(tracer.running.frames) == 1 and isinstance(value.source, Local)
 
 
-def is_quiet(value: Value) -> bool:
+def holds_only_a_container(value: Value) -> bool:
     """Whether an iterator holds nothing but a container."""
-    return (type(value.obj) if isinstance(value, LazyValue) else value.python_type()) in QUIET
+    return (type(value.obj) if isinstance(value, LazyValue) else value.python_type()) in OVER_CONTAINERS
 
 
 def is_iterator(value: object) -> bool:

@@ -15,7 +15,7 @@ from bothways.symbols import hint
 
 
 def _choice(*args: Any, **options: Any) -> int:
-    """Asked of PyTorch on tensors with real memory that nobody reads: it looks at sizes, devices and flags only."""
+    """Asked of PyTorch on tensors with real memory that is never read: it looks at sizes, devices and flags only."""
     with torch_compat.no_modes():
         return torch_compat.attention_choice(
             *map(_emptied, args), **{name: _emptied(value) for name, value in options.items()}

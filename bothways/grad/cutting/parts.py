@@ -20,7 +20,7 @@ MOST_PROGRAMS = 8
 
 
 class Part:
-    """One stretch as a function; compiled at its first call, when the real inputs are there."""
+    """One section as a function; compiled at its first call, when the real inputs are there."""
 
     def __init__(self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None) -> None:
         self.module = module

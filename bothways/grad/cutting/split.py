@@ -2,7 +2,7 @@
 
 A tensor that has a hook, keeps its gradient, or is returned although other results are computed from it, must be a
 tensor of autograd's own: the graph is cut after it, and the parts are differentiated apart. An operation whose node
-is looked at, or that runs somebody's Python in its backward, runs as it was captured, between the parts.
+is looked at, or that runs the user's Python in its backward, runs as it was captured, between the parts.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def split(
 ) -> torch.fx.GraphModule | None:
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
-    Without ``grad`` nobody differentiates, and only what runs the user's Python is taken apart. ``apart`` is for what
+    Without ``grad`` autograd does not look, and only what runs the user's Python is taken apart. ``apart`` is for what
     was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
     read as captured.
     """
-    stretches = stretches_of(graph.graph, grad, apart)
-    if len(stretches) == 1 and not stretches[0].as_captured:
+    sections = sections_of(graph.graph, grad, apart)
+    if len(sections) == 1 and not sections[0].as_captured:
         return None
-    if apart and all(stretch.as_captured for stretch in stretches):
+    if apart and all(section.as_captured for section in sections):
         return None
-    return _chained(graph, stretches, compile_part)
+    return _chained(graph, sections, compile_part)
 
 
-def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
+def sections_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
@@ -68,7 +68,7 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
     captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
     first = _beginnings(places, captured, grad, apart)
     found: list[Section] = []
-    boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
+    boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
         as_captured = around or _is_taken_from(place.node, found)
@@ -92,8 +92,8 @@ class NodePlace(NamedTuple):
     is_plain: bool  # whether neither the node nor what is around it is a context
     ends_plain: bool  # whether no context is open behind it
     in_region: bool
-    reads_data: bool  # where nobody differentiates in between
-    of_data: bool  # whether it reads ``.data``, or detaches, while somebody may, or works on what comes of that
+    reads_data: bool  # where autograd does not look in between
+    of_data: bool  # whether it reads ``.data``, or detaches, while autograd may look, or works on what comes of that
 
 
 def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[NodePlace]:
@@ -121,7 +121,7 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Nod
 
 
 def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart: bool) -> set[int]:
-    """Where stretches begin that are to stand alone: contexts that cannot join others, and what is done to data."""
+    """Where sections begin that are to stand alone: contexts that cannot join others, and what is done to data."""
     found: set[int] = set()
     start: int | None = None
     for index, place in enumerate(places):
@@ -165,17 +165,17 @@ class _Context:
 
 
 def _whole_contexts(found: list[Section], plain_after: list[bool]) -> list[Section]:
-    """Join stretches that a context spans: each part has to be a program of its own."""
+    """Join sections that a context spans: each part has to be a program of its own."""
     joined: list[Section] = []
     open_ = False
-    for stretch, plain in zip(found, plain_after, strict=True):
+    for section, plain in zip(found, plain_after, strict=True):
         if open_:
-            joined[-1].nodes += stretch.nodes
+            joined[-1].nodes += section.nodes
             joined[-1].as_captured = True
-        elif joined and joined[-1].as_captured and stretch.as_captured:
-            joined[-1].nodes += stretch.nodes
+        elif joined and joined[-1].as_captured and section.as_captured:
+            joined[-1].nodes += section.nodes
         else:
-            joined.append(Section(list(stretch.nodes), stretch.as_captured))
+            joined.append(Section(list(section.nodes), section.as_captured))
         open_ = not plain
     return joined
 
@@ -283,7 +283,7 @@ def _is_come_around(node: torch.fx.Node, before: Section) -> bool:
 
 
 def _chained(
-    graph: torch.fx.GraphModule, stretches: list[Section], compile_part: CompilePart
+    graph: torch.fx.GraphModule, sections: list[Section], compile_part: CompilePart
 ) -> torch.fx.GraphModule:
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -292,34 +292,34 @@ def _chained(
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
-    for index, stretch in enumerate(stretches):
-        inputs, outputs = interface(stretch, numbers)
-        name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
+    for index, section in enumerate(sections):
+        inputs, outputs = interface(section, numbers)
+        name = f"{'captured' if section.as_captured else 'compiled'}_{index}"
         inputs = [*symbols, *inputs]
         kind = sized_part(list(symbols)) if symbols else Part
-        part = kind(module_of(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
-        if stretch.as_captured:
-            generated.as_captured(part.module, why_captured(stretch.nodes), f"part {index + 1} of {len(stretches)}")
+        part = kind(module_of(section, inputs, outputs), name, None if section.as_captured else compile_part)
+        if section.as_captured:
+            generated.as_captured(part.module, why_captured(section.nodes), f"part {index + 1} of {len(sections)}")
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
         for position, node in enumerate(outputs):
             copies[node] = chain.call_function(operator.getitem, (call, position))
-        symbols += [node for node in stretch.nodes if node in numbers]  # which the parts behind it know
+        symbols += [node for node in section.nodes if node in numbers]  # which the parts behind it know
     result = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     chain.output(torch.fx.map_arg(result.args[0], copies.__getitem__))
     return torch.fx.GraphModule(torch.nn.Module(), chain)
 
 
-def interface(stretch: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """What a stretch reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
+def interface(section: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """What a section reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
     them."""
-    own = set(stretch.nodes)
-    read = itertools.chain.from_iterable(node.all_input_nodes for node in stretch.nodes)
+    own = set(section.nodes)
+    read = itertools.chain.from_iterable(node.all_input_nodes for node in section.nodes)
     inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node) and node not in numbers))
-    return inputs, [node for node in stretch.nodes if node in numbers or any(user not in own for user in node.users)]
+    return inputs, [node for node in section.nodes if node in numbers or any(user not in own for user in node.users)]
 
 
 def module_of(
-    stretch: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+    section: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
@@ -327,14 +327,14 @@ def module_of(
         placeholder.meta = dict(node.meta)
         if facts_of_node(node).is_number:
             note_of_node(placeholder, is_size=True)
-    for node in _with_sizes(stretch.nodes, copies):
+    for node in _with_sizes(section.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
     return graph_module(graph)
 
 
 def _with_sizes(nodes: Sequence[torch.fx.Node], known: Container[torch.fx.Node]) -> Iterator[torch.fx.Node]:
-    """The nodes of a stretch, each after those that compute the sizes it takes."""
+    """The nodes of a section, each after those that compute the sizes it takes."""
     done: set[torch.fx.Node] = set()
     for node in nodes:
         pending = [node]

@@ -25,9 +25,9 @@ from bothways.symbols import Frozen, Undecided
 def mark_unsized(graph: torch.fx.GraphModule, sizes: Sizes, grad: bool) -> bool:
     """Mark the operations that are to run as captured; whether there are any."""
     symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
-    found = [stretch for stretch in _operations(graph.graph) if _refuses(stretch, symbols, sizes, grad)]
-    for stretch in found:
-        for node in stretch.nodes:
+    found = [section for section in _operations(graph.graph) if _refuses(section, symbols, sizes, grad)]
+    for section in found:
+        for node in section.nodes:
             note_of_node(node, as_captured=True)
     return bool(found)
 
@@ -41,14 +41,14 @@ def _operations(graph: torch.fx.Graph) -> Iterator[Section]:
             yield Section([node, *(user for user in node.users if user.target is operator.getitem)])
 
 
-def _refuses(stretch: Section, symbols: Sequence[torch.fx.Node], sizes: Sizes, grad: bool) -> bool:
-    inputs, outputs = interface(stretch, set())
+def _refuses(section: Section, symbols: Sequence[torch.fx.Node], sizes: Sizes, grad: bool) -> bool:
+    inputs, outputs = interface(section, set())
     examples = [node.meta.get("example_value") for node in inputs]
     if not all(isinstance(example, torch.Tensor) for example in examples) or not outputs:
         return False
-    if len(stretch.nodes) > 1:
-        outputs = [node for node in outputs if node is not stretch.nodes[0]]
-    module = module_of(stretch, [*symbols, *inputs], outputs)
+    if len(section.nodes) > 1:
+        outputs = [node for node in outputs if node is not section.nodes[0]]
+    module = module_of(section, [*symbols, *inputs], outputs)
     # Of these tensors only dtype, device and whether they want a gradient are asked; their sizes are the symbols'.
     stand_ins = [
         torch.empty(0, dtype=example.dtype, device=example.device).requires_grad_(grad and _moves(example))

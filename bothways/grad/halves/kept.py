@@ -1,8 +1,9 @@
 """What a backward that is differentiated again reads of the forward: the tensors that autograd itself has saved.
 
 Eager's saved tensors have a history, by which second derivatives find their way through the first backward into the
-forward. Here the forward's node gives them as results that nobody sees, and the backward takes them as inputs: neither
-runs again what the other has done. Where a value's history is not known for certain, ``NotDifferentiable`` is raised.
+forward. Here the forward's node gives them as results that the caller never sees, and the backward takes them as
+inputs: neither runs again what the other has done. Where a value's history is not known for certain,
+``NotDifferentiable`` is raised.
 """
 
 from __future__ import annotations

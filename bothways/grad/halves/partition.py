@@ -215,7 +215,7 @@ def extract(
 ) -> torch.fx.GraphModule:
     """The part of the joint graph that computes ``outputs`` from ``inputs``; None stays None.
 
-    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers or check. With
+    ``kept`` are operations that must run even if nothing reads them: those that draw random numbers or check. With
     tangents among its inputs the part is a backward: what it computes again it computes when it first needs it, so
     that it does not lie in memory from the start.
     """

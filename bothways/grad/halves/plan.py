@@ -19,7 +19,7 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 @dataclass(frozen=True)
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs nobody sees."""
+    of its inputs the user never sees."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler

@@ -1,4 +1,4 @@
-"""Whether somebody could tell that images lie otherwise than captured: by who shares memory with whom.
+"""Whether the user's code could tell that images lie otherwise than captured: by who shares memory with whom.
 
 ``reshape`` gives a view or a copy by how its tensor lies. That shows where one of the two is written to afterwards, or
 where both leave the graph.

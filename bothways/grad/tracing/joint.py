@@ -346,7 +346,7 @@ class _Results:
         assert base is not None
         inner = _unwrapped(output)
         if not _has_known_history(output):
-            raise NotDifferentiable("autograd does not let anybody use an output any more")
+            raise NotDifferentiable("autograd does not let an output be used any more")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
             if base is output:
@@ -355,7 +355,7 @@ class _Results:
         if _memory(inner) in self._input_memory:
             raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
         if self._sharing[_memory(inner)] == 1 and not _is_guarded(output):
-            base = output  # nobody else sees the memory, so what it is a part of does not matter
+            base = output  # nothing else sees the memory, so what it is a part of does not matter
         owner = self._owners.get(_memory(inner))
         if owner is None:
             owner = self._owners[_memory(inner)] = len(self.values)
@@ -378,7 +378,7 @@ def _has_known_history(output: torch.Tensor) -> bool:
 
 
 def _is_guarded(output: torch.Tensor) -> bool:
-    """Whether eager refuses to change a result in place. Nobody does where no gradients are asked for at all."""
+    """Whether eager refuses to change a result in place. It never does where no gradients are asked for."""
     return torch.is_grad_enabled() and output._is_view() and torch_compat.refuses_changes(output)
 
 

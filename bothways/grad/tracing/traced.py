@@ -131,7 +131,7 @@ class Joint:
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
-        """Forward operations that run even if nobody reads them: they draw random numbers, or check and raise."""
+        """Forward operations that run even if nothing reads them: they draw random numbers, or check and raise."""
         return [
             node
             for node in self.recorder.graph.nodes

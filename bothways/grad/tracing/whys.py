@@ -1,4 +1,4 @@
-"""Why a stretch of a captured graph runs as it was captured, in words."""
+"""Why a section of a captured graph runs as it was captured, in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
 
 # What a node may be -> what that means for people; the first row that fits one of the nodes counts.
 WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
-    (lambda node: facts_of_node(node).watched is Watched.NODE, "somebody looks at the autograd node of an operation"),
+    (lambda node: facts_of_node(node).watched is Watched.NODE, "the autograd node of an operation is looked at"),
     (is_view_in_secret, "an operation gives views that autograd does not know of"),
     (lambda node: facts_of_call(node.target).region, "hooks are in force"),
     (lambda node: facts_of_call(node.target).warns, "an operation warns"),
@@ -34,7 +34,7 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     (lambda node: bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.nn.Parameter), (
         "a tensor is made that asks for its own gradient"
     )),
-    (lambda node: facts_of_node(node).watched is Watched.GRADIENT, "somebody hooks one of several results"),
+    (lambda node: facts_of_node(node).watched is Watched.GRADIENT, "one of several results is hooked"),
     (lambda node: node.target is torch_compat.SDPAParams, "it asks which attention kernel there is"),
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ WORTH_A_CONTEXT = 3
 
 def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..., Any]:
     """The graph as a function of its inputs, or of one list, which it empties, so that each input is freed when it was
-    last read: nobody can let go of an argument while the function it was passed to runs.
+    last read: a caller cannot let go of an argument while the function it was passed to runs.
 
     """
     drop_needless_views(graph.graph)
@@ -96,7 +96,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _defined(source: str, scope: dict[str, Any]) -> Any:
-    """The function ``run`` of a text, whose lines tracebacks show for as long as somebody holds its code."""
+    """The function ``run`` of a text, whose lines tracebacks show for as long as its code lives."""
     label = f"<bothways aten {next(_numbers)}>"
     linecache.cache[label] = (len(source), None, source.splitlines(True), label)
     found: dict[str, Any] = {}

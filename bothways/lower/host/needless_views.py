@@ -28,7 +28,7 @@ Key = tuple[torch.fx.Node, tuple[int, ...], tuple[int, ...]]
 
 
 def drop_needless_views(graph: torch.fx.Graph) -> None:
-    """Change the graph: a view of what an earlier node shows is that node, and views that nobody reads are gone."""
+    """Change the graph: a view of what an earlier node shows is that node, and views that nothing reads are gone."""
     roots: dict[torch.fx.Node, torch.fx.Node] = {}
     seen: dict[Key, torch.fx.Node] = {}
     output = next(node for node in reversed(graph.nodes) if node.op == "output")

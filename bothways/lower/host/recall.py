@@ -53,7 +53,7 @@ def recall(cache: Cache, key: str, takes: int, gives: int, dialect: Dialect) -> 
             raise Damaged("library")
         run = text.function(namespace, functions)
         _check_names(run.__code__.co_names, namespace)
-    except KernelWarning:  # somebody wants warnings to be errors
+    except KernelWarning:  # the user wants warnings to be errors
         raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)

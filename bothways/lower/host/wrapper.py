@@ -80,7 +80,7 @@ class PythonWriter:
         if self.uses_threads:
             lines.append("    get_num_threads()  # a new Python thread has PyTorch's number of threads from now on")
         self._taken: dict[Memory, dict[str, str]] = {}  # the views that have a name: what they are, and which
-        free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that nobody needs any more, by what they are
+        free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that are not needed any more, by what they are
         last = self._last_uses(takes_list)
         for number, run in enumerate(self._runs):
             if isinstance(run, list):

@@ -287,7 +287,7 @@ class Builder:
         self.extern(function, (anything, *args), {}, (), "check")
 
     def empty(self, fake: torch.Tensor) -> Buffer:
-        """Memory that nobody reads."""
+        """Memory that nothing reads."""
         found = self.extern(
             torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype}, fake,
             self.labels.get("name", "empty"),

@@ -312,7 +312,7 @@ def _loops_of(group: Group, mapping: Iterable[tuple[int, ...] | None]) -> set[in
 
 
 def _live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
-    """Everything that is needed; externs with nobody to read them are dropped by whoever lists them."""
+    """Everything that is needed; externs that nothing reads are dropped where they are listed."""
     found: set[Node] = set()
     pending: list[Node] = [*roots, *externs]
     while pending:

@@ -1,6 +1,6 @@
 """Lets kernels write results straight into the inputs they are meant for: parameters that an optimizer updates.
 
-That is legal when nobody needs the old value any more: everyone else who reads the input has run before, and the
+That is legal when nothing needs the old value any more: every other reader of the input has run before, and the
 kernel itself reads, at each index, just the element it then writes.
 """
 

@@ -42,7 +42,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     builder = lowering.builder
     outputs = [lowering.output(node) for node in lowering.results]
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
-    # Calls whose results nobody reads still run when they do more than compute.
+    # Calls whose results nothing reads still run when they do more than compute.
     fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:

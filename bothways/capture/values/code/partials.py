@@ -1,7 +1,7 @@
 """``functools.partial`` and ``functools.lru_cache``: callables made from a function.
 
 A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
-long as nobody could tell a cached result from a new one.
+long as a cached result cannot be told from a new one.
 """
 
 from __future__ import annotations

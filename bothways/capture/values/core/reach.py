@@ -94,7 +94,7 @@ class ReachedObjects:
         self.habits: list[CodeUses] = []
         self.names: frozenset[str] = IMPLICIT
         self.complete = True
-        self._spaces: list[Any] = []  # classes and modules, of which only what somebody names is followed
+        self._spaces: list[Any] = []  # classes and modules, of which only what is named is followed
         self._follow(list(roots))
         before = -1
         while before != len(self.objects):

@@ -1,6 +1,6 @@
 """Generators that leave the captured function before their end, as the real objects that go on from there.
 
-One that nobody has asked for an element is made by calling its function. Those that stand for ``itertools`` are made
+One that was not asked for an element yet is made by calling its function. Those that stand for ``itertools`` are made
 as the objects of that module, from what is left of their iterators. Any other is a generator of the same code that is
 put behind the ``yield`` where it stands, with its variables and its stack.
 """

@@ -41,7 +41,7 @@ class GradFnValue(Value):
 
     def __init__(self, tracer: Tracer, moment: TensorMoment) -> None:
         self.tracer, self.moment = tracer, moment
-        self._fake = moment.tensor.fake.meta.grad_fn  # kept: one node is one object as long as somebody has it
+        self._fake = moment.tensor.fake.meta.grad_fn  # kept: one node is one object as long as something holds it
         self._held: torch.fx.Node | None = None
         if moment.is_input:
             assert moment.tensor.source is not None

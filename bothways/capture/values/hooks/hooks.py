@@ -47,7 +47,7 @@ class RegistrationPlace:
     write: Callable[[Emitter, list[str], str], str]  # given the names of the tensors and the hook's text
     early: Any
     handle: type = RemovableHandle
-    captured: bool = False  # whether fullgraph=True has a say in what the hook does
+    captured: bool = False  # whether fullgraph=True holds for what the hook does
 
 
 def on_tensor(moment: TensorMoment, path: str) -> RegistrationPlace:

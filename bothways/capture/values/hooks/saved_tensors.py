@@ -62,7 +62,7 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch_compat.pop_saved_tensors_hooks)
 def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not tracer.torch_state.saved_tensors_hooks:
-        tracer.stop("hook", "saved-tensor hooks are taken away that somebody else has set")
+        tracer.stop("hook", "saved-tensor hooks are taken away that the function has not set")
     tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.torch_state.pop_hooks(),))
     return ConstantValue(None)
 

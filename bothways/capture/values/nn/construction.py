@@ -129,7 +129,7 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     if issubclass(cls, torch.Tensor):
         return new_tensor(tracer, cls, args, kwargs)
     if lookup(cls, "__del__") is not MISSING:
-        tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nobody holds it")
+        tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nothing holds it any more")
     base = builtin_base(cls)
     if base is object:
         if not _made_by_object(cls):

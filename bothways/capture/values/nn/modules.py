@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The dictionaries nn.Module.__getattr__ looks in, in its order.
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
-# What modules are called and asked by; where somebody has replaced one of them, it is inlined like any other method.
+# What modules are called and asked by; where one of them was replaced, it is inlined like any other method.
 _OWN: dict[str, Any] = {
     name: lookup(torch.nn.Module, name)
     for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__")

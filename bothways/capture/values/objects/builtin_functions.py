@@ -277,7 +277,7 @@ def _id(tracer: Tracer, value: Value) -> Value:
     try:
         weakref.ref(obj)
     except TypeError:
-        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end nobody notices")
+        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end the program would not notice")
     tracer.guard("{s0} is {c0}", value.source, WeakIdentity(obj))
     return ConstantValue(id(obj))
 

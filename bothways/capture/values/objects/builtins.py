@@ -164,7 +164,7 @@ class BuiltinValue(Value):
             message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {given!r} object"
             tracer.throw(TypeError, message)
         if name in tracer.definitions.patched and issubclass(owner.python_type(), torch.Tensor):
-            # The method that PyTorch had, which somebody took before another was put in its place.
+            # The method that PyTorch had, taken before another was put in its place.
             return tracer.graph.op("call_function", Pinned(self.function), self.function, [owner, *args[1:]], kwargs)
         return owner.call_method(tracer, name, args[1:], kwargs)
 

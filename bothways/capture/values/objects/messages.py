@@ -40,7 +40,7 @@ _CACHED = type(functools.lru_cache(len))
 class Message(Value):
     """A call that tells people something, made when everything else is done."""
 
-    only_registers = True  # nobody reads it
+    only_registers = True  # captured code never reads it
 
     def __init__(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.say, self.args, self.kwargs = call, args, kwargs
@@ -74,7 +74,7 @@ class LoggerValue(ObjectValue):
 
 
 class LoggerMethod(Value):
-    """A method that logs a message, or, where somebody cached it, logs it once."""
+    """A method that logs a message, or, where the method is cached, logs it once."""
 
     def __init__(self, owner: LoggerValue, name: str) -> None:
         self.owner, self.name = owner, name

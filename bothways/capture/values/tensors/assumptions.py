@@ -41,7 +41,7 @@ def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
     if not isinstance(condition, TensorValue) or not condition.is_single:
         return False
     if tracer.overrides.heeds_modes or condition.cls not in PLAIN_CLASSES:
-        return False  # somebody has a say in what is true
+        return False  # what is true is overridden
     assume(tracer, condition)
     return True
 

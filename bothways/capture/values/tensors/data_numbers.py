@@ -1,6 +1,6 @@
 """Numbers read from data, where the configuration wants them in the graph: ``item()``, ``int()``, ``tolist()``.
 
-Each is a node of the graph and a symbol whose value nobody knows before the graph has run. It goes through
+Each is a node of the graph and a symbol whose value is not known before the graph has run. It goes through
 arithmetic, sizes and indices like any other number of the program; what has to know it stops the capture.
 """
 
@@ -101,7 +101,7 @@ def _made_of_data(function: Any) -> Handler:
 
 
 def _holds_data(value: Value) -> bool:
-    """Whether lists hold a number that nobody knows, or a tensor."""
+    """Whether lists hold a number that is not known yet, or a tensor."""
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.is_unknown

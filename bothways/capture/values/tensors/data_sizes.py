@@ -1,7 +1,7 @@
 """Operations whose results are as long as data says: ``nonzero``, ``masked_select``, ``unique``, ``x[mask]``.
 
 Where the configuration wants them in the graph, each is a node that runs as captured, and the length of what it gives
-is a number that nobody knows before. Anything but the plain forms on the CPU stops the capture, as without.
+is a number that is not known before. Anything but the plain forms on the CPU stops the capture, as without.
 """
 
 from __future__ import annotations

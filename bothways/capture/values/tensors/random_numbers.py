@@ -1,7 +1,7 @@
 """Python's random numbers: generators, and what they draw.
 
 Each call is one line of the program, made before the graph runs and in the order of the captured code, so that the
-generators are left as plain Python leaves them. What is drawn is a symbol that nobody knows beforehand.
+generators are left as plain Python leaves them. What is drawn is a symbol whose value is not known beforehand.
 """
 
 from __future__ import annotations

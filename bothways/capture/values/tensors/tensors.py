@@ -110,7 +110,7 @@ STOPS: dict[str, tuple[str, str]] = {
 }
 
 # What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
-# anybody differentiates again.
+# autograd differentiates again.
 LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
 
 # Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
@@ -222,8 +222,8 @@ class TensorValue(Value):
         self.store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        if name not in self.attrs and tracer.overrides.has_say([self]):
-            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class has a say")
+        if name not in self.attrs and tracer.overrides.may_apply_to([self]):
+            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class overrides operations")
         self.get_attr(tracer, name)
         self.store(tracer, name, None)
 
@@ -240,7 +240,7 @@ class TensorValue(Value):
             tracer.assumptions.ask(name)
         if name in tracer.definitions.patched:
             return protocols.call(tracer, self.get_attr(tracer, name), args, kwargs)
-        if tracer.overrides.has_say([self, *args, *kwargs.values()]):
+        if tracer.overrides.may_apply_to([self, *args, *kwargs.values()]):
             result = call_tensor_method(tracer, name, [self, *args], kwargs)
             if result is not PASSED:
                 return result

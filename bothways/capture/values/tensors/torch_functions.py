@@ -134,7 +134,7 @@ class TorchFunctionValue(Value):
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if mark_of(self.function) is Mark.DISABLED:
             tracer.stop("call_disabled", f"{self.describe()} is marked with bothways.disable")
-        if self._may_be_overridden(tracer):
+        if self._may_apply_to(tracer):
             result = overridden(tracer, self.function, args, kwargs)
             if result is not PASSED:
                 return result
@@ -143,8 +143,8 @@ class TorchFunctionValue(Value):
             return handler(tracer, args, kwargs)
         return call_in_graph(tracer, self.function, args, kwargs)
 
-    def _may_be_overridden(self, tracer: Tracer) -> bool:
-        """Whether modes or classes may have a say; to ask is to call the function where they have none."""
+    def _may_apply_to(self, tracer: Tracer) -> bool:
+        """Whether modes or classes may override the call; to ask is to call the function where they do not."""
         if mark_of(self.function) is Mark.IN_GRAPH:
             tracer.overrides.refuse_modes(tracer, self.describe())
             return False

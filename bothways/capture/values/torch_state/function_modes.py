@@ -72,7 +72,7 @@ def _switch(cls: Any) -> Handler:
 HANDLERS.update({cls: _switch(cls) for cls in torch_compat.OVERRIDE_SWITCHES})
 
 
-# The stack of modes. The one that chooses a default device is kept apart, so nobody may count.
+# The stack of modes. The one that chooses a default device is kept apart, so the program may not count them.
 
 
 def _stack(tracer: Tracer) -> list[Value]:
@@ -112,7 +112,7 @@ def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 # What PyTorch's functions in Python ask before they do anything, and whom they hand the call to.
 
 
-def _has_say(tracer: Tracer, values: Args) -> Value:
+def _may_override(tracer: Tracer, values: Args) -> Value:
     overrides = tracer.overrides
     enabled = overrides.state == torch_compat.OverrideState.ENABLED
     kinds = (value.realize().python_type() for value in values)
@@ -121,12 +121,12 @@ def _has_say(tracer: Tracer, values: Args) -> Value:
 
 @handles(torch.overrides.has_torch_function)
 def _has_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _has_say(tracer, protocols.unpack(tracer, args[0]))
+    return _may_override(tracer, protocols.unpack(tracer, args[0]))
 
 
 @handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _has_torch_function_variadic(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _has_say(tracer, [*args])
+    return _may_override(tracer, [*args])
 
 
 @handles(torch.overrides.handle_torch_function)

@@ -76,7 +76,7 @@ class RecordedCall:
 def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> RecordedCall:
     """Capture a call, and say which nodes it recorded."""
     if not tracer.overrides.idle:
-        tracer.stop("torch_mode", "a function that runs as a graph of its own runs where somebody overrides operations")
+        tracer.stop("torch_mode", "a function that runs as a graph of its own runs where operations are overridden")
     builder = tracer.graph
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
@@ -125,15 +125,15 @@ def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if "context_fn" in kwargs or protocols.as_constant(tracer, reentrant) is not False:
         tracer.stop("call_unknown", "checkpoint is captured with use_reentrant=False and without context_fn")
     others = {name: value for name, value in kwargs.items() if name not in options and name != "use_reentrant"}
-    stretch = record(tracer, args[0], list(args[1:]), others)
-    outputs = stretch.tensors(tracer)
+    call = record(tracer, args[0], list(args[1:]), others)
+    outputs = call.tensors(tracer)
     if outputs:
         # What is changed in place is not an argument of the function: those must be unchanged when it runs again.
-        inputs = sorted(stretch.inputs, key=stretch.changed.__contains__)
+        inputs = sorted(call.inputs, key=call.changed.__contains__)
         known = {name: protocols.as_constant(tracer, value) for name, value in options.items()}
-        node = Checkpointed(stretch.module(inputs, outputs), known, len(stretch.changed))
+        node = Checkpointed(call.module(inputs, outputs), known, len(call.changed))
         _replaced(tracer, node, inputs, outputs)
-    return stretch.result
+    return call.result
 
 
 @handles(torch.cond)
