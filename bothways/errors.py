@@ -66,8 +66,8 @@ class Break:
     @property
     def places(self) -> tuple[Position, ...]:
         """Where it happened, and from where that was called; without what stands in bothways for code in C."""
-        found = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
-        return found or (self.where,)
+        places = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
+        return places or (self.where,)
 
     def __str__(self) -> str:
         where, *stack = self.places

@@ -199,8 +199,8 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     """Tensors laid out like the outputs of a captured graph."""
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
+    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:
@@ -210,8 +210,8 @@ def _layout_shows(graph: torch.fx.GraphModule) -> bool:
     modules = [module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
     if any(map(sharing_depends_on_layout, modules)):
         return True
-    given = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
-    return any(isinstance(value, torch.memory_format) and value in formats for values in given for value in values)
+    arguments = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
+    return any(isinstance(value, torch.memory_format) and value in formats for values in arguments for value in values)
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -268,8 +268,8 @@ def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> 
     most, count = _SMALL_LAYERS
     if elements > most or operations > count or any(map(_feeds_its_like, graph.nodes)):
         return False
-    made = (node.meta.get("example_value") for node in graph.nodes)
-    return all(hint(value.numel()) <= most for value in made if isinstance(value, torch.Tensor))
+    results = (node.meta.get("example_value") for node in graph.nodes)
+    return all(hint(value.numel()) <= most for value in results if isinstance(value, torch.Tensor))
 
 
 def _feeds_its_like(node: torch.fx.Node) -> bool:

@@ -54,8 +54,8 @@ def compile_kernels(
 def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torch.Tensor]:
     """Whatever the graph is given, holds and computes: it may make tensors where none of its inputs are."""
     held = (getattr(graph, str(node.target), None) for node in graph.graph.nodes if node.op == "get_attr")
-    made = (node.meta.get("val") for node in graph.graph.nodes)
-    for value in (*inputs, *held, *made):
+    results = (node.meta.get("val") for node in graph.graph.nodes)
+    for value in (*inputs, *held, *results):
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(item, torch.Tensor):
                 yield item

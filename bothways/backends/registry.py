@@ -83,10 +83,10 @@ def lookup_backend(backend: str | Backend) -> Backend:
             return backend
         raise InvalidBackend(backend, list_backends())
     name = ALIASES.get(backend, backend)
-    found = BUILT_IN.get(name) or _registered.get(name) or _from_entry_point(name)
-    if found is None:
+    known = BUILT_IN.get(name) or _registered.get(name) or _from_entry_point(name)
+    if known is None:
         raise InvalidBackend(backend, list_backends())
-    return found
+    return known
 
 
 def backend_name(backend: str | Backend) -> str:

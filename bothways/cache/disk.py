@@ -52,9 +52,9 @@ class Info:
 
 def directory() -> Path:
     """Where the cache is: ``BOTHWAYS_CACHE_DIR``, or a folder of the user's cache folder."""
-    given = os.environ.get(DIRECTORY_VARIABLE)
-    if given:
-        return Path(given).expanduser().absolute()
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders says that relative paths are to be ignored.
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "bothways"
@@ -150,13 +150,13 @@ class Cache:
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """When each entry was used last, its size, and where it is."""
-        found = []
+        entries = []
         for path in self._folders():
             if not path.name.startswith(UNFINISHED):
                 with contextlib.suppress(OSError):  # another process removed it
                     size = sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(path))
-                    found.append((path.stat().st_mtime, size, path))
-        return found
+                    entries.append((path.stat().st_mtime, size, path))
+        return entries
 
     def _folders(self) -> list[Path]:
         """Only folders that look like ours: a cache may have been put where other things are."""

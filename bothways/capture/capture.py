@@ -159,28 +159,28 @@ def _captured(request: Request) -> Capture:
     try:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
-        found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
+        reason = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
     except Unsupported:
         tracer.abandon()
         raise
     tracer.abandon()
     if request.fullgraph:
-        raise Unsupported(found.break_)
-    return _until(request, found)
+        raise Unsupported(reason.break_)
+    return _until(request, reason)
 
 
-def _until(request: Request, found: Interrupted) -> Capture:
+def _until(request: Request, reason: Interrupted) -> Capture:
     """Capture up to the instruction that cannot be captured; up to an earlier one, if the state there is beyond us."""
     tracer = request.tracer()
     try:
-        return _attempt(request, tracer, found)
+        return _attempt(request, tracer, reason)
     except Unsupported as error:
         begun = [generator.made_at for generator in tracer.running.generators if generator.frame is not None]
         tracer.abandon()
-        if not begun or min(begun) >= found.step:
-            raise Unsupported(replace(found.break_, reason=f"{found.break_.reason}; {error.break_.reason}")) from None
+        if not begun or min(begun) >= reason.step:
+            raise Unsupported(replace(reason.break_, reason=f"{reason.break_.reason}; {error.break_.reason}")) from None
     # A generator that is under way cannot be handed over; made by plain Python it can.
-    return _until(request, Interrupted(found.break_, min(begun)))
+    return _until(request, Interrupted(reason.break_, min(begun)))
 
 
 def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) -> Capture:
@@ -284,21 +284,22 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        found = unsupported.break_
-        if _leaves_to_python(found, frame.tracer) or found.code == "too_long" or _calls_itself(frame, found):
+        reason = unsupported.break_
+        if _leaves_to_python(reason, frame.tracer) or reason.code == "too_long" or _calls_itself(frame, reason):
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
 
 
-def _calls_itself(frame: Frame, found: Break) -> bool:
+def _calls_itself(frame: Frame, reason: Break) -> bool:
     """Whether capture stopped in a recursion of the function: what it calls there would stop at the same place."""
     own = frame.code.co_filename, frame.code.co_qualname
-    return found.code == "too_deep" and sum((at.filename, at.function) == own for at in (found.where, *found.stack)) > 1
+    places = reason.where, *reason.stack
+    return reason.code == "too_deep" and sum((at.filename, at.function) == own for at in places) > 1
 
 
-def _leaves_to_python(found: Break, tracer: Tracer) -> bool:
+def _leaves_to_python(reason: Break, tracer: Tracer) -> bool:
     """Whether the whole function runs as plain Python, whatever the user said about breaks."""
-    return found.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and found.code in ONCE_UNDER_FULLGRAPH)
+    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.code in ONCE_UNDER_FULLGRAPH)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:

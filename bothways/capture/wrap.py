@@ -201,8 +201,8 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
 def _is_method_of(obj: Any, owner: Any) -> bool:
     """Whether a bound function of C is what its owner has under its name. That of a function of pybind11 is a record
     without methods, and a class may have overridden the method that is bound."""
-    found = lookup(type(owner), obj.__name__)
-    return isinstance(found, C_METHODS) and bool(found.__get__(owner, type(owner)) == obj)
+    method = lookup(type(owner), obj.__name__)
+    return isinstance(method, C_METHODS) and bool(method.__get__(owner, type(owner)) == obj)
 
 
 def _look_descriptor(tracer: Tracer, obj: Any, source: Source) -> Value:

@@ -79,12 +79,12 @@ def _differentiated(
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(function, inputs, grad, sizes=sizes, expected=how.expected)
-    except IndependentResults as found:
+    except IndependentResults as independent:
         if how.renewed:
-            raise NotDifferentiable("independent results, one of which is an input that is changed") from found
+            raise NotDifferentiable("independent results, one of which is an input that is changed") from independent
         if memo is not None:
-            memo.note({"groups": found.groups})
-        return _side_by_side(function, inputs, found.groups, how, expected)
+            memo.note({"groups": independent.groups})
+        return _side_by_side(function, inputs, independent.groups, how, expected)
     except ChangesGradient:
         if not grad or how.renewed:
             raise
@@ -163,10 +163,10 @@ def _side_by_side(
         parts.append((group, compiled))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
-        found: dict[int, Any] = {}
+        outputs: dict[int, Any] = {}
         for group, run in parts:
-            found.update(zip(group, run(*values), strict=True))
-        return tuple(found[position] for position in range(len(found)))
+            outputs.update(zip(group, run(*values), strict=True))
+        return tuple(outputs[position] for position in range(len(outputs)))
 
     return call
 

@@ -326,8 +326,8 @@ class DifferentiatedGraph:
                 "them; keep what the backward needs on ctx"
             )
         tangents = visible(self, tangents)
-        given = [tangent for tangent in tangents if tangent is not None]
-        return backward_function(self, [tangent is not None for tangent in tangents], wanted)(*inputs, *given)
+        there = [tangent for tangent in tangents if tangent is not None]
+        return backward_function(self, [tangent is not None for tangent in tangents], wanted)(*inputs, *there)
 
     def joint(self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor]) -> Joint:
         """The trace of a backward that runs at this moment, with gradients laid out like ``tangents``."""

@@ -56,9 +56,9 @@ def twin_of(
     constant = saved[len(connected.saved) :]
     forward = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *constant], joint.kept_nodes)
     facts = facts_of(joint, forward, saved, True)
-    given = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
+    inputs = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
     moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
-    check_differentiable(joint, given, moving)
+    check_differentiable(joint, inputs, moving)
     compiled = as_traced(how.fw_compiler(forward, [*sizes.now, *examples]))
     twin = DifferentiatedGraph(function, facts, examples, compiled, how, joint, connected)
     twin.joints.clear()
@@ -134,30 +134,30 @@ def differentiable_backward(
     What the backward reads of the graph's ``own`` results is read of those, not of what the twin gives in their place.
     """
     tangents = visible(graph, tangents)
-    given = [tangent for tangent in tangents if tangent is not None]
+    there = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
-    twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
+    twin = None if is_told_of_none(inputs) else graph.again.use(partial(graph.twin, inputs))
     run: Any = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_inputs):
         if graph.how.renewed:  # here it is a function of what they were
             run = Renewing(run, graph.how.renewed, skipped=0)
-        return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
-    values = [*inputs, *given]
+        return backward_function(graph, moves, wanted, run, own)(*inputs, *there)
+    values = [*inputs, *there]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())
     shapes = tuple(value.shape for value in values)
     key = graph.numbers, moment, shapes, wanted, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
-    found = graph.differentiable_backwards.get(key)
-    if found is None:
-        found = backward_function(graph, moves, wanted)
+    backward = graph.differentiable_backwards.get(key)
+    if backward is None:
+        backward = backward_function(graph, moves, wanted)
         if len(graph.differentiable_backwards) >= MOST_BACKWARDS:
-            return tuple(found(*values))
+            return tuple(backward(*values))
         if twin is not None or not graph.sizes:  # a function with symbols would be compiled for each size
-            found = _compiled(found, values, graph)
-        graph.differentiable_backwards[key] = found
-    known = known_of(found).read_inputs
+            backward = _compiled(backward, values, graph)
+        graph.differentiable_backwards[key] = backward
+    known = known_of(backward).read_inputs
     read: Sequence[int] = range(len(inputs)) if known is None else known
     unchanged([index for index in read if index < len(inputs)])
-    return tuple(found(*values))
+    return tuple(backward(*values))
 
 
 def _compiled(

@@ -75,10 +75,10 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         return "no graphs"
     parts = []
     for way in (*Way, None):
-        found = [outcome for outcome in outcomes if outcome.way is way]
-        if found:
-            details = "; ".join(dict.fromkeys(_details(way, found)))
-            parts.append(f"{len(found)} {(way or Way.KERNELS).value}{f' ({details})' if details else ''}")
+        alike = [outcome for outcome in outcomes if outcome.way is way]
+        if alike:
+            details = "; ".join(dict.fromkeys(_details(way, alike)))
+            parts.append(f"{len(alike)} {(way or Way.KERNELS).value}{f' ({details})' if details else ''}")
     return f"{counted(len(outcomes), 'graph')}: {', '.join(parts)}"
 
 

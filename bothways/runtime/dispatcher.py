@@ -93,17 +93,17 @@ class Dispatcher:
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }
-        made = types.FunctionType(self._code(None), namespace, function.__name__)
-        copy_face(function, made)
-        torch_compat.keep_torch_compile_out(made)
-        self._function = weakref.ref(made)
-        self._fresh: types.FunctionType | None = made
+        generated = types.FunctionType(self._code(None), namespace, function.__name__)
+        copy_face(function, generated)
+        torch_compat.keep_torch_compile_out(generated)
+        self._function = weakref.ref(generated)
+        self._fresh: types.FunctionType | None = generated
 
     def take(self) -> types.FunctionType:
         """The generated function, which from now on lives as long as whoever takes it."""
-        made, self._fresh = self._fresh, None
-        assert made is not None, "it was taken before"
-        return made
+        function, self._fresh = self._fresh, None
+        assert function is not None, "it was taken before"
+        return function
 
     @property
     def function(self) -> types.FunctionType | None:
@@ -308,11 +308,11 @@ class Dispatcher:
             parts.append("**" + names[cursor])
         return ", ".join(parts)
 
-    def _plain_call(self, given: str = "") -> str:
+    def _plain_call(self, arguments: str = "") -> str:
         """What to return for a call of the original; a continuation lets go of its stack when it pleases."""
         if self._passing:
-            return f"{LATER}({PLAIN}, {given or ', '.join(self.inner)})"
-        return f"{PLAIN}(*args, **kwargs)" if given else self._call(PLAIN)
+            return f"{LATER}({PLAIN}, {arguments or ', '.join(self.inner)})"
+        return f"{PLAIN}(*args, **kwargs)" if arguments else self._call(PLAIN)
 
     def _call(self, name: str) -> str:
         """A call of the original, or of another function, that passes everything on as it came."""

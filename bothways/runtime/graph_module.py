@@ -37,11 +37,11 @@ class LazyGraphModule(torch.fx.GraphModule):
         if "_waits" not in self.__dict__:  # called by the constructor
             self._waits = True
             return None
-        made = super().recompile()
+        generated = super().recompile()
         # PyTorch would keep the text for good; whoever may still show a line of it holds the code.
         code = type(self).forward.__code__
         weakref.finalize(code, torch_compat.forget_graph_text, code.co_filename).atexit = False
-        return made
+        return generated
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
         """The code with sizes beside it. That sizes are known from thin tensors is not shown."""

@@ -108,10 +108,10 @@ def origin_of(function: types.FunctionType) -> Origin:
 def resumed(origin: Origin, point: ResumePoint, root: weakref.ref[Any] | None = None) -> types.FunctionType:
     """The continuation at a point: a function of the origin's slots and of the stack's values."""
     code, shift = resumed_code(origin.code, point, origin.closure_is_given)
-    made = types.FunctionType(code, origin.globals, code.co_name, None, origin.closure)
-    made.__qualname__, made.__module__ = code.co_qualname, origin.globals.get("__name__", "")
-    setattr(made, RESUMED, Resumed(replace(origin, shift=shift), point, root))
-    return made
+    function = types.FunctionType(code, origin.globals, code.co_name, None, origin.closure)
+    function.__qualname__, function.__module__ = code.co_qualname, origin.globals.get("__name__", "")
+    setattr(function, RESUMED, Resumed(replace(origin, shift=shift), point, root))
+    return function
 
 
 def point_of(function: types.FunctionType) -> ResumePoint | None:
@@ -138,19 +138,19 @@ def resumed_code(
     """The code of a continuation, and how many bytes later than in the original its instructions are."""
     if code.co_flags & SUSPENDS:
         raise NotResumable("the frame is one of a generator or a coroutine")
-    given = code.co_freevars if closure_is_given else ()
+    free = code.co_freevars if closure_is_given else ()
     closure = () if closure_is_given else code.co_freevars
-    slots = slots_of(code) + given
+    slots = slots_of(code) + free
     names = stack_names(code, point.stack)
     beginning = b"".join(_beginning(slots, closure, point))
     shift = len(beginning)
-    made = code.replace(
+    resumed = code.replace(
         co_argcount=len(slots) + len(names),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
         co_varnames=(*slots, *names),
-        co_cellvars=(*code.co_cellvars, *given),
+        co_cellvars=(*code.co_cellvars, *free),
         co_freevars=closure,
         co_nlocals=len(slots) + len(names),
         co_code=beginning + _with_closure_behind(code, len(slots), len(names) if closure else 0),
@@ -161,7 +161,7 @@ def resumed_code(
         ),
         co_stacksize=max(code.co_stacksize, len(point.stack) + 2),
     )
-    return made, shift
+    return resumed, shift
 
 
 def stack_names(code: types.CodeType, stack: tuple[Entry, ...]) -> list[str]:

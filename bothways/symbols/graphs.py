@@ -42,10 +42,10 @@ class SizeNodes:
         """The node that computes a size; plain numbers are themselves."""
         if not isinstance(number, SYMBOLIC):
             return number
-        found = self._computed(number.node.expression)
-        if isinstance(found, torch.fx.Node) and "val" not in found.meta:
-            found.meta["example_value"] = found.meta["val"] = number
-        return found
+        node = self._computed(number.node.expression)
+        if isinstance(node, torch.fx.Node) and "val" not in node.meta:
+            node.meta["example_value"] = node.meta["val"] = number
+        return node
 
     def give(self, symbol: Symbol, node: torch.fx.Node) -> None:
         """Let a node of the graph be what finds the value of a symbol."""

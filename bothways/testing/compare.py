@@ -57,10 +57,10 @@ def same(
     the first difference.
     """
     how = Tolerance(tol, equal_nan, exact_dtype, cos_similarity, relax_numpy_equality, ignore_non_fp)
-    found = _differ(a, b, fp64_ref, "result", how, set())
-    if found is not None and log_error is not None:
-        log_error(found)
-    return found is None
+    differs = _differ(a, b, fp64_ref, "result", how, set())
+    if differs is not None and log_error is not None:
+        log_error(differs)
+    return differs is None
 
 
 def difference(a: Any, b: Any, fp64_ref: Any = None, **options: Any) -> str | None:
@@ -71,8 +71,8 @@ def difference(a: Any, b: Any, fp64_ref: Any = None, **options: Any) -> str | No
 def _differ(a: Any, b: Any, ref: Any, path: str, how: Tolerance, seen: set[tuple[int, int]]) -> str | None:
     for applies, leaf in LEAVES:
         if applies(a) or applies(b):
-            found = leaf(a, b, ref, how)
-            return found and f"{path}: {found}"
+            differs = leaf(a, b, ref, how)
+            return differs and f"{path}: {differs}"
     if a is b or (id(a), id(b)) in seen:
         return None
     seen.add((id(a), id(b)))
@@ -95,9 +95,9 @@ def _differ_in_parts(
         only += [f"{name} only on the right" for name in b if name not in a]
         return f"{path}: {', '.join(only[:3])}"
     for name, part in a.items():
-        found = _differ(part, b[name], ref.get(name), path + name, how, seen)
-        if found is not None:
-            return found
+        differs = _differ(part, b[name], ref.get(name), path + name, how, seen)
+        if differs is not None:
+            return differs
     return None
 
 

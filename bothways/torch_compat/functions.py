@@ -122,12 +122,12 @@ def below_dispatch() -> AbstractContextManager[None]:
 def gradients(
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
-    given: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
     create_graph: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
     """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
     run = torch.autograd.graph._engine_run_backward
-    return run(tuple(outputs), tuple(given), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
+    return run(tuple(outputs), tuple(tangents), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
 
 
 def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -137,8 +137,8 @@ def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., An
 
 def context_class(function: type[torch.autograd.Function]) -> type:
     """The class of what a custom function's ``forward`` and ``backward`` are given."""
-    found: type = function._backward_cls
-    return found
+    cls: type = function._backward_cls
+    return cls
 
 
 def graph_is_retained() -> bool:
@@ -328,8 +328,8 @@ def fake_with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Te
     with no_modes():
         mode = tensor.fake_mode  # type: ignore[attr-defined]
         with mode:
-            made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
-    return from_functional(made)  # functionalization, when it is on, wraps what factories make
+            empty = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return from_functional(empty)  # functionalization, when it is on, wraps what factories make
 
 
 @contextmanager

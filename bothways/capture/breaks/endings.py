@@ -89,23 +89,24 @@ class Stop:
     def roots(self) -> list[Value]:
         """What has to be built: operands, what is on the stack, the variables that may be read."""
         operands = [getattr(each, "value", each) for each in (self._step.operands if self._step else ())]
-        found = [operand for operand in operands if isinstance(operand, Value)]
-        found += _entered_contexts(self._tracer)
+        roots = [operand for operand in operands if isinstance(operand, Value)]
+        roots += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
-            found += stack_values(outcome.stack)
-            found += [value for value in self._variables(outcome).values() if value is not None]
+            roots += stack_values(outcome.stack)
+            roots += [value for value in self._variables(outcome).values() if value is not None]
         handler = self._handler()
         if handler is not None:
-            found += stack_values(handler.stack)
-            found += [value for value in self._variables(handler).values() if value is not None]
-        return found
+            roots += stack_values(handler.stack)
+            roots += [value for value in self._variables(handler).values() if value is not None]
+        return roots
 
     def _variables(self, outcome: StepOutcome) -> dict[str, Value | None]:
         """The variables that may be read where a frame goes on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
-        found: dict[str, Value | None] = dict(self._frame.locals)
-        found.update([outcome.sets] if outcome.sets is not None else [])
-        return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
+        variables: dict[str, Value | None] = dict(self._frame.locals)
+        variables.update([outcome.sets] if outcome.sets is not None else [])
+        slots = ((name, variables.get(name)) for name in self._origin.slots)
+        return {name: value for name, value in slots if name in live or must_stay(value)}
 
     def _handler(self) -> StepOutcome | None:
         """Where the frame goes on when the step raises."""
@@ -222,11 +223,11 @@ class Stop:
     def _given(self, emitter: Emitter, variables: Iterable[Value | None]) -> list[str]:
         """The parameters that hold what was on the stack, or a generator that may be let go of before the end."""
         parameters = self._frame.code.co_varnames[: self._frame.code.co_argcount]
-        found: list[Source | None] = []
+        sources: list[Source | None] = []
         if self._is_continuation:
-            found += [Local(name) for name in parameters[len(self._origin.slots) :]]
-        found += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
-        return [emitter.read(source) for source in dict.fromkeys(found) if isinstance(source, Local)]
+            sources += [Local(name) for name in parameters[len(self._origin.slots) :]]
+        sources += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
+        return [emitter.read(source) for source in dict.fromkeys(sources) if isinstance(source, Local)]
 
     def _operand(self, emitter: Emitter, operand: Value | Fact | Named | TakenOperand) -> str:
         if isinstance(operand, Named):

@@ -108,12 +108,12 @@ def _is_of_bothways(function: Any) -> bool:
 @functools.cache
 def _mentioned_here() -> frozenset[str]:
     """Every name that a function of bothways reads, as a variable or an attribute."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "bothways":
             for function in _functions_of(module):
-                found.update(mentioned(function.__code__))
-    return frozenset(found)
+                names.update(mentioned(function.__code__))
+    return frozenset(names)
 
 
 def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:

@@ -55,10 +55,10 @@ class _StandIns:
         self._kept: list[Any] = []
 
     def of(self, value: Value) -> Any:
-        made = self._make(value.realize())
-        self._values[id(made)] = value
-        self._kept.append(made)
-        return made
+        stand_in = self._make(value.realize())
+        self._values[id(stand_in)] = value
+        self._kept.append(stand_in)
+        return stand_in
 
     def _make(self, value: Value) -> Any:
         if isinstance(value, linked.TensorValue):

@@ -106,9 +106,9 @@ class GuardWriter:
 
 def _label(constant: object) -> str:
     names = (getattr(constant, attribute, None) for attribute in ("__qualname__", "co_name", "__name__"))
-    found = next((name for name in names if isinstance(name, str)), None)
+    label = next((name for name in names if isinstance(name, str)), None)
     # What a user's class makes of itself as a text may be anything, or raise.
-    return found or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
+    return label or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
 
 
 def _count(source: Source, uses: Counter[Source]) -> None:
@@ -139,7 +139,7 @@ def render(
     before = _draw(tracer, emitter)
     left = tracer.overrides.modes
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
-    given, prepared = build_before(tracer, emitter, objects)
+    handed_over, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
         emitter.replay(effect)
     last = ending.emit(emitter)
@@ -151,7 +151,7 @@ def render(
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
     body = _unseen(emitter, [*loads, *prepared])
     if tracer.graph.has_work:
-        call = f"{graph_key}({', '.join(inputs + given)})"
+        call = f"{graph_key}({', '.join(inputs + handed_over)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
@@ -311,10 +311,10 @@ class _Guards:
             return None
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
-        given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
+        read = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
         key = f"_table_{self._tracer.options.tag}".rstrip("_")
-        self._tracer.names.put(key, self._rows.finish(self._library, given.values()))
-        return Table(key, self._parameters, tuple(given))
+        self._tracer.names.put(key, self._rows.finish(self._library, read.values()))
+        return Table(key, self._parameters, tuple(read))
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

@@ -169,16 +169,16 @@ class GraphBuilder:
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
-        given = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+        arguments = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
         before = heard()
         try:
-            result = fakes.run(run, *given)
+            result = fakes.run(run, *arguments)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         as_captured = isinstance(result, AsCaptured)
         if as_captured:
             result = result.result
-        if heard() != before or kernel_warns(target, *given, result):
+        if heard() != before or kernel_warns(target, *arguments, result):
             kind, target = self._warning(kind, target)
         node = self.graph.create_node(
             kind,
@@ -228,23 +228,23 @@ class GraphBuilder:
         self._note_origin(node)
         return node
 
-    def counted(self, call: str, target: Any, args: Sequence[Value], made: Callable[[Any], Fake]) -> Value:
-        """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
+    def counted(self, call: str, target: Any, args: Sequence[Value], result_of: Callable[[Any], Fake]) -> Value:
+        """Record an operation whose result is as long as its data says; ``result_of`` gives the Fake of that length."""
         node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
         self._note_origin(node)
         note_of_node(node, as_captured=True)
         count = self.number(int, "call_method", "size", (node, 0), least=0)
         with self.tracer.symbols.assuming():
-            return self._result(node, made(count), {})
+            return self._result(node, result_of(count), {})
 
     def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...], least: float = -math.inf) -> Any:
         """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
         note_of_node(node, as_captured=True, is_number=True)
-        found = self.tracer.symbols.from_graph(node, kind, least)
-        self._sizes.give(next(iter(expression_of(found).symbols())), node)
-        return found
+        number = self.tracer.symbols.from_graph(node, kind, least)
+        self._sizes.give(next(iter(expression_of(number).symbols())), node)
+        return number
 
     def require(self, left: Any, symbol: str, right: Any) -> None:
         """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
@@ -347,12 +347,12 @@ class GraphBuilder:
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
-        found = set(self._sizes.symbols)
+        symbols = set(self._sizes.symbols)
         for value in self.inputs:
             if value.placeholder.users:
                 meta = value.placeholder.meta["example_value"]
-                found.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
-        return sorted(found, key=list(self.tracer.symbols.sources).index)
+                symbols.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
+        return sorted(symbols, key=list(self.tracer.symbols.sources).index)
 
     def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
@@ -382,12 +382,12 @@ class GraphBuilder:
 
     def nodes_after(self, node: torch.fx.Node | None) -> list[torch.fx.Node]:
         """The nodes, inputs aside, that were recorded after one of them."""
-        found: list[torch.fx.Node] = []
+        nodes: list[torch.fx.Node] = []
         for later in reversed(self.graph.nodes):
             if later is node or later.op == "placeholder":
                 break
-            found.append(later)
-        return found[::-1]
+            nodes.append(later)
+        return nodes[::-1]
 
     @staticmethod
     def is_untouched(tensor: TensorValue) -> bool:
@@ -421,7 +421,7 @@ class GraphBuilder:
         """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
         inputs = [value.placeholder for value in self.used_inputs()]
         return [
-            [index for index, node in enumerate(inputs) if node in found] for found in written_roots(self.graph.nodes)
+            [index for index, node in enumerate(inputs) if node in roots] for roots in written_roots(self.graph.nodes)
         ]
 
     def used_inputs(self) -> list[TensorValue]:

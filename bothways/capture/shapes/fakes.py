@@ -124,16 +124,16 @@ def with_data_of(fake: Fake, other: Fake) -> Fake:
     return Fake(_with_history(other.outline(), fake.meta), other.device)
 
 
-def _with_history(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
-        return made
-    return made.requires_grad_() if like.is_leaf else _computed(made)
+        return tensor
+    return tensor.requires_grad_() if like.is_leaf else _computed(tensor)
 
 
-def _computed(made: torch.Tensor) -> torch.Tensor:
-    """A tensor like ``made`` that autograd takes for the result of an operation."""
-    with made.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
-        result: torch.Tensor = _NonLeaf.apply(made.requires_grad_())
+def _computed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one that autograd takes for the result of an operation."""
+    with tensor.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
+        result: torch.Tensor = _NonLeaf.apply(tensor.requires_grad_())
     return result
 
 

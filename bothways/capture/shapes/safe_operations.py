@@ -100,8 +100,8 @@ def _takes_any_data(node: torch.fx.Node, name: str) -> bool:
 
 def _holds_numbers(node: torch.fx.Node) -> bool:
     """Whether the dtypes at hand hold the numbers that are given: ATen refuses to fill bytes with 300."""
-    given: list[Any] = [*node.args, *node.kwargs.values()]
-    numbers = [value for value in given if type(value) in (int, float)]
+    arguments: list[Any] = [*node.args, *node.kwargs.values()]
+    numbers = [value for value in arguments if type(value) in (int, float)]
     result = node.meta.get("example_value")
     tensors = [*_tensors(node), *([result] if isinstance(result, torch.Tensor) else [])]
     return all(holds(tensor.dtype, number) for number in numbers for tensor in tensors)

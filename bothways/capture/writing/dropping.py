@@ -82,6 +82,6 @@ def must_stay(value: object) -> bool:
     if isinstance(value, linked.GeneratorValue):
         return value.must_clean_up()
     if isinstance(value, LazyValue):
-        kind, found = type(value.obj), cast("Any", value.obj)
-        return kind in TAKERS or (kind is types.GeneratorType and found.gi_frame is not None)
+        kind, generator = type(value.obj), cast("Any", value.obj)
+        return kind in TAKERS or (kind is types.GeneratorType and generator.gi_frame is not None)
     return isinstance(value, Value) and is_iterator(value) and any(must_stay(part) for part in value.parts())

@@ -28,8 +28,8 @@ def _emptied(value: Any) -> Any:
     # On a CPU the choice depends on no size above one; elsewhere it may, and symbols become numbers here.
     number = hint if value.is_cpu else int
     shape, stride = [number(size) for size in value.shape], [number(step) for step in value.stride()]
-    made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-    return made.requires_grad_() if value.requires_grad else made
+    empty = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+    return empty.requires_grad_() if value.requires_grad else empty
 
 
 def _heads_inside(shape: Shape, dtype: torch.dtype) -> Spec:

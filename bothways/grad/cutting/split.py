@@ -67,21 +67,21 @@ def sections_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
     first = _beginnings(places, captured, grad, apart)
-    found: list[Section] = []
+    sections: list[Section] = []
     boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
-        as_captured = around or _is_taken_from(place.node, found)
-        if found and grad and place.grad and not cut and _is_come_around(place.node, found[-1]):
+        as_captured = around or _is_taken_from(place.node, sections)
+        if sections and grad and place.grad and not cut and _is_come_around(place.node, sections[-1]):
             cut = True
-        put_off = cut and bool(found) and _is_result(place.node, found[-1].nodes)
-        if (cut and not put_off) or index in first or found[-1].as_captured != as_captured:
-            found.append(Section(as_captured=as_captured))
+        put_off = cut and bool(sections) and _is_result(place.node, sections[-1].nodes)
+        if (cut and not put_off) or index in first or sections[-1].as_captured != as_captured:
+            sections.append(Section(as_captured=as_captured))
             boundaries.append(True)
-        found[-1].nodes.append(place.node)
+        sections[-1].nodes.append(place.node)
         boundaries[-1] = place.ends_plain
         cut = put_off or (grad and place.grad and _is_seen(place.node) and not as_captured)
-    return _whole_contexts(found, boundaries)
+    return _whole_contexts(sections, boundaries)
 
 
 class NodePlace(NamedTuple):
@@ -122,11 +122,11 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Nod
 
 def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart: bool) -> set[int]:
     """Where sections begin that are to stand alone: contexts that cannot join others, and what is done to data."""
-    found: set[int] = set()
+    beginnings: set[int] = set()
     start: int | None = None
     for index, place in enumerate(places):
         if place.of_data != (index > 0 and places[index - 1].of_data):
-            found.add(index)
+            beginnings.add(index)
         if not place.is_plain and start is None:
             start = index
         if start is not None and place.ends_plain:
@@ -134,9 +134,9 @@ def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart
             without_grad = grad and any(not places[at].grad and (apart or places[at].reads_data) for at in inside)
             watched = any(grad and places[at].grad and _is_seen(places[at].node) for at in inside[:-1])
             if without_grad or watched or any(captured[at] for at in inside):
-                found |= {start, index + 1}
+                beginnings |= {start, index + 1}
             start = None
-    return found
+    return beginnings
 
 
 class _Context:
@@ -164,11 +164,11 @@ class _Context:
         return self.grad == self._grad_before and not self._depth
 
 
-def _whole_contexts(found: list[Section], plain_after: list[bool]) -> list[Section]:
+def _whole_contexts(sections: list[Section], plain_after: list[bool]) -> list[Section]:
     """Join sections that a context spans: each part has to be a program of its own."""
     joined: list[Section] = []
     open_ = False
-    for section, plain in zip(found, plain_after, strict=True):
+    for section, plain in zip(sections, plain_after, strict=True):
         if open_:
             joined[-1].nodes += section.nodes
             joined[-1].as_captured = True
@@ -216,17 +216,17 @@ def _with_results(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
         if producer is not None and producer.op != "placeholder" and not _is_tensor(producer):
             taken.setdefault(producer, []).append(node)
     moved = {node for each in taken.values() for node in each}
-    found: list[torch.fx.Node] = []
+    ordered: list[torch.fx.Node] = []
 
     def add(node: torch.fx.Node) -> None:
-        found.append(node)
+        ordered.append(node)
         for result in taken.get(node, ()):
             add(result)
 
     for node in nodes:
         if node not in moved:
             add(node)
-    return found
+    return ordered
 
 
 def _first(node: torch.fx.Node) -> torch.fx.Node | None:

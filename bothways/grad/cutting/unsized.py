@@ -25,11 +25,11 @@ from bothways.symbols import Frozen, Undecided
 def mark_unsized(graph: torch.fx.GraphModule, sizes: Sizes, grad: bool) -> bool:
     """Mark the operations that are to run as captured; whether there are any."""
     symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
-    found = [section for section in _operations(graph.graph) if _refuses(section, symbols, sizes, grad)]
-    for section in found:
+    refusing = [section for section in _operations(graph.graph) if _refuses(section, symbols, sizes, grad)]
+    for section in refusing:
         for node in section.nodes:
             note_of_node(node, as_captured=True)
-    return bool(found)
+    return bool(refusing)
 
 
 def _operations(graph: torch.fx.Graph) -> Iterator[Section]:

@@ -62,27 +62,27 @@ def _kept(joint: Joint, needs_grad: tuple[bool, ...]) -> tuple[set[Node], set[No
     """What autograd has saved of the forward besides inputs and windows on them: with a history, and without."""
     owners = owners_of(joint)
     inputs = dict(zip(joint.primals, needs_grad, strict=True))
-    found: tuple[set[Node], set[Node]] = set(), set()
+    kept: tuple[set[Node], set[Node]] = set(), set()
     for node, variable in joint.variables.items():
         if node not in joint.forward_nodes or node.op != "call_function":
             continue
         owner = owners[node]
         if owner not in inputs:
-            found[not variable.requires_grad].add(node)
+            kept[not variable.requires_grad].add(node)
         elif inputs[owner] and _is_connected_window(node, owner) != variable.requires_grad:
             raise NotDifferentiable("a window on an input that autograd does not know as one")
-    return found
+    return kept
 
 
-def check_complete(joint: Joint, gradients: Sequence[Node | None], given: Sequence[Node]) -> None:
-    """Raise unless a backward from what is ``given`` is seen by autograd as a whole.
+def check_complete(joint: Joint, gradients: Sequence[Node | None], inputs: Sequence[Node]) -> None:
+    """Raise unless a backward from these inputs is seen by autograd as a whole.
 
     It may take windows on inputs again, but nothing else of the forward; and no custom function in it may hide what it
     does.
     """
     owners = owners_of(joint)
     wanted = [node for node in gradients if node is not None]
-    needed = reachable(wanted, stop=frozenset(given))
+    needed = reachable(wanted, stop=frozenset(inputs))
     again = needed & joint.forward_nodes
     if any(node.op == "call_function" and owners[node] not in joint.primals for node in again):
         raise NotDifferentiable("the backward reads what autograd has not saved")

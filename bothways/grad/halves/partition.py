@@ -199,15 +199,15 @@ def _size(node: Node) -> int:
 
 def reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
     """The nodes that the roots are computed from, up to and without those in ``stop``."""
-    found: set[Node] = set()
+    reached: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
-        if node in found or node in stop:
+        if node in reached or node in stop:
             continue
-        found.add(node)
+        reached.add(node)
         pending.extend(node.all_input_nodes)
-    return found
+    return reached
 
 
 def extract(

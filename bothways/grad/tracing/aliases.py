@@ -68,5 +68,5 @@ def _memory(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _first(node: torch.fx.Node) -> torch.fx.Node | None:
-    given = [*node.args[:1], node.kwargs.get("input")]
-    return next((value for value in given if isinstance(value, torch.fx.Node)), None)
+    candidates = [*node.args[:1], node.kwargs.get("input")]
+    return next((value for value in candidates if isinstance(value, torch.fx.Node)), None)

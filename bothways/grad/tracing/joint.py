@@ -227,14 +227,14 @@ def _output_groups(outputs: list[Output], results: list[set[int]]) -> list[list[
 
 
 def _computed_from(node: torch.fx.Node) -> set[torch.fx.Node]:
-    found: set[torch.fx.Node] = set()
+    computed: set[torch.fx.Node] = set()
     pending = [node]
     while pending:
         step = pending.pop()
-        if step.op == "call_function" and step not in found:
-            found.add(step)
+        if step.op == "call_function" and step not in computed:
+            computed.add(step)
             pending.extend(step.all_input_nodes)
-    return found
+    return computed
 
 
 def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
@@ -262,15 +262,15 @@ def _parts(behind: Sequence[set[Any]]) -> tuple[int | None, ...]:
 
     A second backward through nodes that keep a tensor is an error in eager.
     """
-    found: list[tuple[set[Any], set[int]]] = []
+    parts: list[tuple[set[Any], set[int]]] = []
     for index, nodes in enumerate(behind):
         own, members = set(filter(torch_compat.has_saved_tensors, nodes)), {index}
         if own:
-            for other in [part for part in found if not part[0].isdisjoint(own)]:
-                found.remove(other)
+            for other in [part for part in parts if not part[0].isdisjoint(own)]:
+                parts.remove(other)
                 own, members = own | other[0], members | other[1]
-            found.append((own, members))
-    places = {index: number for number, (_, members) in enumerate(found) for index in members}
+            parts.append((own, members))
+    places = {index: number for number, (_, members) in enumerate(parts) for index in members}
     return tuple(places.get(index) for index in range(len(behind)))
 
 
@@ -278,7 +278,7 @@ def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[f
     """Which inputs a backward through each result comes to, with a gradient or without one."""
     places = {id(value): index for index, value in enumerate(wrapped)}
     leaves = [[getattr(node, "variable", None) for node in nodes] for nodes in behind]
-    return tuple(frozenset(places[id(leaf)] for leaf in found if id(leaf) in places) for found in leaves)
+    return tuple(frozenset(places[id(leaf)] for leaf in variables if id(leaf) in places) for variables in leaves)
 
 
 def nodes_behind(result: torch.Tensor) -> set[Any]:
@@ -295,7 +295,7 @@ def nodes_behind(result: torch.Tensor) -> set[Any]:
 
 def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
     """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
-    found: Variables = {}
+    variables: Variables = {}
     for node in set().union(*map(nodes_behind, results)):
         try:
             saved = list(torch_compat.saved_tensors_of(node))
@@ -303,9 +303,9 @@ def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Vari
             raise NotDifferentiable(said(error)) from error
         for variable in saved:
             made_by = recorder.known(_unwrapped(variable))
-            if made_by is not None and not _same_history(found.setdefault(made_by, variable), variable):
+            if made_by is not None and not _same_history(variables.setdefault(made_by, variable), variable):
                 raise NotDifferentiable("one value is two tensors to autograd")
-    return found
+    return variables
 
 
 def _same_history(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -418,26 +418,27 @@ def _add_backward(
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
     before = [_unwrapped(value) for value in wrapped]
-    roots, tangents, given = [], [], []
+    roots, tangents, inners = [], [], []
     for index, (result, stride) in enumerate(zip(results, joint.tangent_strides, strict=True)):
         if stride is not None:
             inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner).requires_grad_(moment.again))
-            given.append(inner)
+            inners.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        found = iter(torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources))
+        all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources)
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error
         raise NotDifferentiable(said(error)) from error
-    changed = zip([*wrapped, *tangents], [*before, *given], strict=True)
+    gradients = iter(all_of_them)
+    changed = zip([*wrapped, *tangents], [*before, *inners], strict=True)
     if any(_unwrapped(value) is not inner for value, inner in changed):
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")
     for original in inputs:
-        gradient = next(found) if original.requires_grad else None
+        gradient = next(gradients) if original.requires_grad else None
         if gradient is not None and joint.recorder.layouts is not None:
             gradient = joint.recorder.layouts.restored_gradient(gradient, original)
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))

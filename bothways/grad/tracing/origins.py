@@ -115,10 +115,10 @@ class _Noting(torch.fx.Interpreter):
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
-        given = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
+        before = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
         try:
             result = super().run_node(node)
         except torch_compat.fake_tensor_errors() as error:
             raise ReadsData(node, said(error)) from error
-        self._overlaps.after(node, given, result)
+        self._overlaps.after(node, before, result)
         return result

@@ -119,10 +119,10 @@ def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes,
     outlines: list[torch.Tensor] = []
     environment: Environment | None = None
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for node, given in zip(placeholders, inputs, strict=True):
+    for node, argument in zip(placeholders, inputs, strict=True):
         example = node.meta.get("example_value")
-        if isinstance(given, torch.Tensor) and isinstance(example, torch.Tensor):
-            tensors.append(given)
+        if isinstance(argument, torch.Tensor) and isinstance(example, torch.Tensor):
+            tensors.append(argument)
             outlines.append(example)
         elif isinstance(example, SYMBOLIC) and not tensors:
             [atom] = example.node.origin.atoms()

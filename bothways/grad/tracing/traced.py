@@ -189,6 +189,6 @@ def _is_random(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name == "dropout_p":
-            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given != 0.0)
+            probability = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(probability != 0.0)
     return True

@@ -41,5 +41,5 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
 
 def why_captured(nodes: Sequence[torch.fx.Node]) -> str:
     """Why these nodes run as they were captured."""
-    found = (why for fits, why in WHYS if any(map(fits, nodes)))
-    return next(found, "a setting is changed for some of the operations only")
+    whys = (why for fits, why in WHYS if any(map(fits, nodes)))
+    return next(whys, "a setting is changed for some of the operations only")

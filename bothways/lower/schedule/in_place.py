@@ -40,7 +40,7 @@ def _is_whole(output: Buffer, target: Memory) -> bool:
 
 
 def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
-    found: dict[Memory, set[Unit]] = {}
+    readers: dict[Memory, set[Unit]] = {}
     for unit in fusion.units:
         nodes: Iterable[Node] = []
         if isinstance(unit, Group):
@@ -49,8 +49,8 @@ def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
             nodes = unit.extern.sources()
         for node in nodes:
             if isinstance(node, Buffer):
-                found.setdefault(node.memory, set()).add(unit)
-    return found
+                readers.setdefault(node.memory, set()).add(unit)
+    return readers
 
 
 def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusion: Fusion) -> bool:

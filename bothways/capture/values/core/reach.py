@@ -69,21 +69,21 @@ STORES: dict[str, str] = {
 
 @functools.lru_cache(512)
 def habits_of(code: types.CodeType) -> CodeUses:
-    found: dict[str, set[Any]] = {kind: set() for kind in ("names", "attributes", "globals", "cells", "items")}
-    found["names"].update(code.co_names)
+    kinds: dict[str, set[Any]] = {kind: set() for kind in ("names", "attributes", "globals", "cells", "items")}
+    kinds["names"].update(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname in STORES:
-            found[STORES[instruction.opname]].add(instruction.argval)
+            kinds[STORES[instruction.opname]].add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = habits_of(constant)
             for kind in ("names", "attributes", "globals", "cells"):
-                found[kind] |= getattr(inner, kind)
-            found["items"] |= {True} if inner.items else set()
+                kinds[kind] |= getattr(inner, kind)
+            kinds["items"] |= {True} if inner.items else set()
     names, attributes, globals_, cells = (
-        frozenset(found[kind]) for kind in ("names", "attributes", "globals", "cells")
+        frozenset(kinds[kind]) for kind in ("names", "attributes", "globals", "cells")
     )
-    return CodeUses(names, attributes, globals_, cells - set(code.co_cellvars), bool(found["items"]))
+    return CodeUses(names, attributes, globals_, cells - set(code.co_cellvars), bool(kinds["items"]))
 
 
 class ReachedObjects:

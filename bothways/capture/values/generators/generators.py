@@ -229,9 +229,9 @@ def _where_exit_passes(frame: Frame, handler: int) -> int | None:
 
 
 def _throw(owner: GeneratorValue, tracer: Tracer, kind: Value, *rest: Value) -> Value:
-    given = [value for value in rest[:1] if not is_none(value)]
+    arguments = [value for value in rest[:1] if not is_none(value)]
     complaint = "exceptions must be classes or instances deriving from BaseException, not {}"
-    return owner.throw(tracer, as_exception(tracer, kind, given, complaint))
+    return owner.throw(tracer, as_exception(tracer, kind, arguments, complaint))
 
 
 _METHODS: dict[str, Callable[..., Value]] = {
@@ -271,10 +271,10 @@ def check_abandoned(tracer: Tracer, kept: Iterable[Value]) -> None:
 def _reached(roots: Iterable[Value]) -> set[int]:
     """What the program builds, by id."""
     pending = [resolve(root) for root in roots]
-    found: set[int] = set()
+    reached: set[int] = set()
     while pending:
         value = pending.pop()
-        if id(value) not in found and (value.source is None or value.mutated):
-            found.add(id(value))
+        if id(value) not in reached and (value.source is None or value.mutated):
+            reached.add(id(value))
             pending += [resolve(part) for part in value.parts()]
-    return found
+    return reached

@@ -70,9 +70,9 @@ class GradFnValue(Value):
             return register(tracer, on_tensor(self.moment, HOOKS[name]), [*args, *kwargs.values()])
         real = self.moment.tensor.obj
         if name == "name" and self.source is not None and real is not None and real.grad_fn is not None:
-            found = real.grad_fn.name()
-            tracer.guard("{s0}.name() == {c0}", self.source, found)
-            return ConstantValue(found)
+            label = real.grad_fn.name()
+            tracer.guard("{s0}.name() == {c0}", self.source, label)
+            return ConstantValue(label)
         return super().call_method(tracer, name, args, kwargs)
 
     def parts(self) -> Iterable[Value]:

@@ -208,9 +208,9 @@ def _remove(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 def register(tracer: Tracer, place: RegistrationPlace, args: Args) -> Registration:
     """Register a hook; the Value of its handle."""
-    made = Registration(place, list(args))
-    happen(tracer, made)
-    return made
+    registration = Registration(place, list(args))
+    happen(tracer, registration)
+    return registration
 
 
 def register_on_tensor(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -> Value:
@@ -221,9 +221,9 @@ def register_on_tensor(tracer: Tracer, tensor: TensorValue, method: str, args: A
         tracer.throw(RuntimeError, REFUSALS[method])
     if method == "register_post_accumulate_grad_hook" and not tensor.fake.meta.is_leaf:
         tracer.throw(RuntimeError, "post accumulate grad hooks cannot be registered on non-leaf tensors")
-    made = register(tracer, on_tensor(TensorMoment.now(tracer, tensor), method), args)
+    registration = register(tracer, on_tensor(TensorMoment.now(tracer, tensor), method), args)
     tracer.graph.watch(tensor, Watched.GRADIENT)
-    return ConstantValue(None) if method == "retain_grad" else made
+    return ConstantValue(None) if method == "retain_grad" else registration
 
 
 def _unbound(method: str) -> None:
@@ -246,9 +246,9 @@ def _register_multi_grad_hook(tracer: Tracer, /, *args: Value, **kwargs: Value) 
 def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = None) -> Value:
     """``register_multi_grad_hook(tensors, fn, mode=…)``, on tensors that all need gradients."""
     kind = "all" if mode is None else protocols.as_constant(tracer, mode)
-    found = [tensor.realize() for tensor in protocols.unpack(tracer, tensors)]
+    values = [tensor.realize() for tensor in protocols.unpack(tracer, tensors)]
     moments = []
-    for tensor in found:
+    for tensor in values:
         if not isinstance(tensor, TensorValue) or not tensor.fake.requires_grad:
             tracer.stop("hook", "register_multi_grad_hook is given something that needs no gradient")
         moments.append(TensorMoment.now(tracer, tensor))

@@ -45,9 +45,9 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         tracer.throw(RuntimeError, state.hooks_disabled[-1])
     roots = list(_roots(tracer, pack))
     named = (("pack", pack), ("unpack", unpack))
-    given = tuple(tracer.graph.add_object(hook, name, checked=True).node for name, hook in named)
+    hooks = tuple(tracer.graph.add_object(hook, name, checked=True).node for name, hook in named)
     push = runtime.push_saved_tensors_hooks if _is_library(pack) else runtime.push_users_hooks
-    state.push_hooks(tracer.graph.statement(push, given))
+    state.push_hooks(tracer.graph.statement(push, hooks))
     where, *stack = tracer.stack() or (tracer.where(),)  # the line of the ``with``, not PyTorch's
 
     def check() -> None:
@@ -85,7 +85,7 @@ class Root:
 
 def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
     """Where a hook leads: the object itself, or for one that captured code has made, what it is made of."""
-    pending, seen, made, codes = [hook], set[int](), False, list[types.CodeType]()
+    pending, seen, holds_values, codes = [hook], set[int](), False, list[types.CodeType]()
     while pending:
         value = resolve(pending.pop())
         if id(value) in seen or isinstance(value, (ConstantValue, TensorValue)):
@@ -94,8 +94,8 @@ def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
         if value.source is not None:
             if value.mutated:
                 tracer.stop("hook", "the pack hook of saved tensors refers to an object that the function changes")
-            found = value.obj if isinstance(value, LazyValue) else tracer.object_of(value)
-            yield Root(found, value.source)
+            obj = value.obj if isinstance(value, LazyValue) else tracer.object_of(value)
+            yield Root(obj, value.source)
             continue
         if isinstance(value, FunctionValue):
             empty = tuple(types.CellType() for _ in value.code.co_freevars)
@@ -103,11 +103,11 @@ def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
             codes.append(value.code)
             pending += [*value.closure, *value.defaults, *value.keyword_defaults.values()]
             continue
-        made = made or not isinstance(value, CellValue)
+        holds_values = holds_values or not isinstance(value, CellValue)
         pending += value.parts()
     if any(habits_of(code).cells for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors changes a variable of the function")
-    if made and any(habits_of(code).changes_containers or habits_of(code).attributes for code in codes):
+    if holds_values and any(habits_of(code).changes_containers or habits_of(code).attributes for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors may change an object that the function has made")
 
 

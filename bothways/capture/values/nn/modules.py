@@ -166,13 +166,13 @@ class ModuleValue(ObjectValue):
             tracer.stop("lazy_module", f"{self.describe()} does not know its sizes yet")
 
     def _has_forward_hooks(self, tracer: Tracer) -> bool:
-        found = False
+        has_hooks = False
         for name in FORWARD_HOOKS:
             if self._hooks(name):
-                found = True
+                has_hooks = True
             elif self.source is not None:
                 tracer.guard("not {s0}", Attr(self.source, name))
-        return found
+        return has_hooks
 
     def _hooks(self, name: str) -> Any:
         if self.source is None:

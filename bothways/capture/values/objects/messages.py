@@ -46,9 +46,9 @@ class Message(Value):
         self.say, self.args, self.kwargs = call, args, kwargs
 
     def emit_effects(self, emitter: Emitter) -> None:
-        given = [emitter.literal(arg) for arg in self.args]
-        given += [f"{name}={emitter.literal(arg)}" for name, arg in self.kwargs.items()]
-        emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(given)})")
+        arguments = [emitter.literal(arg) for arg in self.args]
+        arguments += [f"{name}={emitter.literal(arg)}" for name, arg in self.kwargs.items()]
+        emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(arguments)})")
 
 
 _OF_LOGGERS: dict[str, Any] = {name: lookup(logging.Logger, name) for name in (*LEVELS, "log", "isEnabledFor")}
@@ -117,8 +117,8 @@ class LoggerMethod(Value):
         if not all(arg.is_constant for arg in [*args, *kwargs.values()]) or "exc_info" in kwargs:
             tracer.stop("call_unknown", "a message is logged whose parts are not constants")
         positional, keywords = constant_arguments(tracer, args, kwargs)
-        given = [number, *positional] if self.name == "log" else positional
-        tracer.effects.mutated(Message(self._method(), given, keywords))
+        arguments = [number, *positional] if self.name == "log" else positional
+        tracer.effects.mutated(Message(self._method(), arguments, keywords))
         return none()
 
 

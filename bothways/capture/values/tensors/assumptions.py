@@ -54,9 +54,9 @@ def _lazy_property_of_class(tracer: Tracer, /, *args: Value, **kwargs: Value) ->
 
 @handles(torch_compat.assert_)
 def _assert(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
-    if not takes_for_granted(tracer, given["condition"]) and not protocols.truth(tracer, given["condition"]):
-        tracer.throw(AssertionError, protocols.as_constant(tracer, given["message"]))
+    arguments = dict(zip(("condition", "message"), args, strict=False)) | kwargs
+    if not takes_for_granted(tracer, arguments["condition"]) and not protocols.truth(tracer, arguments["condition"]):
+        tracer.throw(AssertionError, protocols.as_constant(tracer, arguments["message"]))
     return ConstantValue(None)
 
 

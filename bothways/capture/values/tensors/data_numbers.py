@@ -92,10 +92,10 @@ def _made_of_data(function: Any) -> Handler:
         def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
             return torch.empty(model.shape, dtype=model.dtype if dtype is None else dtype, **kwargs)
 
-        made = call_in_graph(tracer, function, args, kwargs, sizes)
-        if isinstance(made, TensorValue):
-            note_of_node(made.node, as_captured=True)
-        return made
+        result = call_in_graph(tracer, function, args, kwargs, sizes)
+        if isinstance(result, TensorValue):
+            note_of_node(result.node, as_captured=True)
+        return result
 
     return handler
 

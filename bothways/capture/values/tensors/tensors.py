@@ -181,9 +181,9 @@ class TensorValue(Value):
         if name in ABOUT_HISTORY:
             check_history(tracer, self)
         if not tracer.overrides.leaves_tensors_alone:
-            found = get_tensor_attr(tracer, self, name)
-            if found is not PASSED:
-                return found
+            overridden = get_tensor_attr(tracer, self, name)
+            if overridden is not PASSED:
+                return overridden
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -295,9 +295,9 @@ class TensorValue(Value):
         if isinstance(key, (NumberValue, TupleValue)) and (at_places := selected(tracer, self, key)) is not None:
             return at_places
         if isinstance(key, TensorValue) and key.fake.dtype in INDICES:
-            found = INDICES[key.fake.dtype](tracer, self, key)
-            if found is not None:
-                return found
+            result = INDICES[key.fake.dtype](tracer, self, key)
+            if result is not None:
+                return result
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
     @slot("__setitem__")
@@ -393,7 +393,7 @@ def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwar
         return args, kwargs
     number = protocols.call_attr(tracer, factor, "detach")
     scaled = protocols.binary(tracer, "*", args[0], number)
-    return [scaled, *args[1:]], {name: given for name, given in kwargs.items() if name != keyword}
+    return [scaled, *args[1:]], {name: kwargs[name] for name in kwargs if name != keyword}
 
 
 def _guard_sizes(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:

@@ -92,17 +92,17 @@ def call_in_graph(
     out = kwargs.get("out")
     if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
         tracer.stop("call_unknown", "several out= tensors are given")
-    given = on_default_device(tracer, function, kwargs)
-    return tracer.graph.op("call_function", function, run or function, args, given)
+    keywords = on_default_device(tracer, function, kwargs)
+    return tracer.graph.op("call_function", function, run or function, args, keywords)
 
 
 def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
     """The keywords of a call, with the device that a surrounding ``with torch.device(…)`` says."""
-    given = kwargs.get("device")
+    device = kwargs.get("device")
     if not tracer.torch_state.default_devices or function not in torch_compat.device_constructors():
         return kwargs
     on_default = {**kwargs, "device": ConstantValue(tracer.torch_state.default_devices[-1])}
-    return kwargs if given is not None and not _is_none(given) else on_default
+    return kwargs if device is not None and not _is_none(device) else on_default
 
 
 def _is_none(value: Value) -> bool:
@@ -206,12 +206,12 @@ def _is_class(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(inspect.signature)
 def _signature(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = args[0].realize() if args else None
-    function = given.function.realize() if isinstance(given, MethodValue) else given
+    asked = args[0].realize() if args else None
+    function = asked.function.realize() if isinstance(asked, MethodValue) else asked
     if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
         tracer.stop("call_unknown", "inspect.signature is asked about something else than a function")
     function.hash_key(tracer)  # defaults and annotations belong to the very function
-    bound = function.function if given is function else types.MethodType(function.function, object())
+    bound = function.function if asked is function else types.MethodType(function.function, object())
     return linked.library_value(tracer, tracer.run_const(inspect.signature, bound))
 
 
@@ -332,7 +332,7 @@ def _size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) > 1 or kwargs:
         positional, keywords = constant_arguments(tracer, [*args], kwargs)
         return constant_value(tracer.run_const(torch.Size, *positional, **keywords))
-    sizes = [size for given in args for size in protocols.unpack(tracer, given)]
+    sizes = [size for arg in args for size in protocols.unpack(tracer, arg)]
     if any(isinstance(size.realize(), NumberValue) for size in sizes):
         return TupleValue(sizes, torch.Size)
     return constant_value(tracer.run_const(torch.Size, [protocols.as_constant(tracer, size) for size in sizes]))

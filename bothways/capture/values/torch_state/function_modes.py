@@ -131,22 +131,22 @@ def _has_torch_function_variadic(tracer: Tracer, /, *args: Value, **kwargs: Valu
 
 @handles(torch.overrides.handle_torch_function)
 def _handle_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    function, relevant, *given = args
+    function, relevant, *positional = args
     keywords = DictValue.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
     kinds = [value.realize().python_type() for value in protocols.unpack(tracer, relevant)]
-    return handle(tracer, OverrideRequest(function, _overloaded(kinds), [TupleValue(given), keywords]))
+    return handle(tracer, OverrideRequest(function, _overloaded(kinds), [TupleValue(positional), keywords]))
 
 
 def _overloaded(kinds: list[type]) -> tuple[type, ...]:
     """The classes that have a handler: each once, subclasses before the classes they extend, else as they come."""
-    found: list[type] = []
+    ordered: list[type] = []
     for kind in kinds:
         handler = getattr(kind, "__torch_function__", torch_compat.disabled_torch_function)
-        if kind in found or handler is torch_compat.disabled_torch_function:
+        if kind in ordered or handler is torch_compat.disabled_torch_function:
             continue
-        place = next((index for index, other in enumerate(found) if issubclass(kind, other)), len(found))
-        found.insert(place, kind)
-    return tuple(found)
+        place = next((index for index, other in enumerate(ordered) if issubclass(kind, other)), len(ordered))
+        ordered.insert(place, kind)
+    return tuple(ordered)
 
 
 @handles(torch.overrides.resolve_name)
