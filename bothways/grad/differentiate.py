@@ -61,37 +61,40 @@ def differentiate(
     inputs that a node of ours gave and the user never sees. Raises ``NotDifferentiable`` for what the differentiator
     does not express.
     """
-    how = GradPlan(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
-    return _differentiated(function, inputs, how, expected)
+    plan = GradPlan(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
+    return _differentiated(function, inputs, plan, expected)
 
 
 def _differentiated(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], how: GradPlan, expected: Sequence[torch.Tensor | None]
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    plan: GradPlan,
+    expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
-    memo, sizes = how.memo, how.sizes
+    memo, sizes = plan.memo, plan.sizes
     match recall_function(memo, len(inputs), len(expected) or None):
         case Groups(groups):
-            return _side_by_side(function, inputs, groups, how, expected)
+            return _side_by_side(function, inputs, groups, plan, expected)
         case Changing(places):
-            return _renewing(function, inputs, places, how, expected)
+            return _renewing(function, inputs, places, plan, expected)
         case Forward(facts, run):
-            return _joined(function, facts, inputs, run, how)
+            return _joined(function, facts, inputs, run, plan)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad, sizes=sizes, expected=how.expected)
+        joint = trace_joint(function, inputs, grad, sizes=sizes, expected=plan.expected)
     except IndependentResults as independent:
-        if how.renewed:
+        if plan.renewed:
             raise NotDifferentiable("independent results, one of which is an input that is changed") from independent
         if memo is not None:
             memo.note({"groups": independent.groups})
-        return _side_by_side(function, inputs, independent.groups, how, expected)
+        return _side_by_side(function, inputs, independent.groups, plan, expected)
     except ChangesGradient:
-        if not grad or how.renewed:
+        if not grad or plan.renewed:
             raise
         places = renewed_inputs(function, inputs, sizes)
         if memo is not None:
             memo.note({"renewed": places})
-        return _renewing(function, inputs, places, how, expected)
+        return _renewing(function, inputs, places, plan, expected)
     check_layouts(joint, expected)
     has_backward = grad and any(joint.differentiable)
     saved = saved_values(joint) if has_backward else ()
@@ -102,29 +105,29 @@ def _differentiated(
         updates = enumerate(joint.updates)
         note_writes(graph, {len(joint.results) + number: len(numbers) + index for number, index in updates})
     facts = facts_of(joint, graph, saved, has_backward)
-    if how.renewed:
-        prepare(joint, facts, graph.graph, how.renewed, [tensor.requires_grad for tensor in inputs])
-    compiled = how.fw_compiler(graph, [*numbers, *inputs])
+    if plan.renewed:
+        prepare(joint, facts, graph.graph, plan.renewed, [tensor.requires_grad for tensor in inputs])
+    compiled = plan.fw_compiler(graph, [*numbers, *inputs])
     if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
         return function  # what is changed in place, and by no kernel, is changed fastest as captured
     note(memo, facts.to_data(), compiled)
-    return _joined(function, facts, inputs, compiled, how, joint)
+    return _joined(function, facts, inputs, compiled, plan, joint)
 
 
 def _renewing(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     places: tuple[int, ...],
-    how: GradPlan,
+    plan: GradPlan,
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile a function that changes inputs where autograd looks."""
     layouts = [*expected, *(inputs[place].detach() for place in places)] if expected else ()
-    memo = None if how.memo is None else how.memo.part("renewed", repr(places))
-    images = None if how.expected is None else tuple(layouts)
-    skipped = len(how.sizes.symbols)
-    how = replace(how, memo=memo, expected=images, renewed=places, plain=function)
-    return _differentiated(Renewing(function, places, skipped), inputs, how, layouts)
+    memo = None if plan.memo is None else plan.memo.part("renewed", repr(places))
+    images = None if plan.expected is None else tuple(layouts)
+    skipped = len(plan.sizes.symbols)
+    plan = replace(plan, memo=memo, expected=images, renewed=places, plain=function)
+    return _differentiated(Renewing(function, places, skipped), inputs, plan, layouts)
 
 
 def _joined(
@@ -132,33 +135,33 @@ def _joined(
     facts: Facts,
     inputs: Sequence[torch.Tensor],
     compiled: Callable[..., Any],
-    how: GradPlan,
+    plan: GradPlan,
     joint: Joint | None = None,
 ) -> Callable[..., Any]:
     """A compiled forward as a function like the original; ``joint`` is its trace, where there was one."""
     compiled = as_traced(compiled)
     if not facts.has_backward:
-        return _inference(function, facts, inputs, compiled, how.sizes)
-    graph = DifferentiatedGraph(function, facts, inputs, compiled, how, joint)
-    return for_all_sizes(graph) if how.sizes else graph
+        return _inference(function, facts, inputs, compiled, plan.sizes)
+    graph = DifferentiatedGraph(function, facts, inputs, compiled, plan, joint)
+    return for_all_sizes(graph) if plan.sizes else graph
 
 
 def _side_by_side(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     groups: list[list[int]],
-    how: GradPlan,
+    plan: GradPlan,
     expected: Sequence[torch.Tensor | None],
 ) -> Callable[..., Any]:
     """Compile each group of outputs for itself."""
     parts = []
     for group in groups:
         layouts = [expected[position] for position in group] if expected else ()
-        memo = None if how.memo is None else how.memo.part("outputs", repr(group))
+        memo = None if plan.memo is None else plan.memo.part("outputs", repr(group))
         part = chosen(function, group)
         compiled = differentiate(
-            part, inputs, how.fw_compiler, how.bw_compiler, how.reads, layouts, memo, how.sizes,
-            how.expected is not None, how.ours,
+            part, inputs, plan.fw_compiler, plan.bw_compiler, plan.reads, layouts, memo, plan.sizes,
+            plan.expected is not None, plan.ours,
         )  # fmt: skip
         parts.append((group, compiled))
 

@@ -60,31 +60,31 @@ class DifferentiatedGraph:
         facts: Facts,
         inputs: Sequence[torch.Tensor],
         compiled: Callable[..., Any],
-        how: GradPlan,
+        plan: GradPlan,
         joint: Joint | None,
         connected: Connections | None = None,
     ) -> None:
-        self.sizes = how.sizes
+        self.sizes = plan.sizes
         self.numbers: tuple[int, ...] = ()  # of this call, in the place of the symbols
         self.holds: Callable[..., bool] = always  # of a twin: for which sizes it is right
         self._captured = function  # which takes the symbols first
         self.function = function
-        self.plain = how.plain or function  # of the symbols, too
+        self.plain = plan.plain or function  # of the symbols, too
         self.generated = generated.current()
-        self.how = how
-        self._forward_conditions = [read.forward for read in how.reads if read.forward is not None]
-        self._backward_conditions = [read.backward for read in how.reads if read.backward is not None]
+        self.plan = plan
+        self._forward_conditions = [read.forward for read in plan.reads if read.forward is not None]
+        self._backward_conditions = [read.backward for read in plan.reads if read.backward is not None]
         self.differentiable = facts.differentiable
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
         self.changed, self.uncounted = facts.changed, facts.uncounted
-        self.renewals = renewals(facts, how.renewed, self.needs_grad)
-        self.share = sharing((*facts.changed, *how.renewed), len(inputs))
+        self.renewals = renewals(facts, plan.renewed, self.needs_grad)
+        self.share = sharing((*facts.changed, *plan.renewed), len(inputs))
         self.unread = frozenset(renewal.place for renewal in self.renewals if not renewal.matters)
-        self.changes_inputs = bool(facts.changed or how.renewed)
+        self.changes_inputs = bool(facts.changed or plan.renewed)
         self.is_random = facts.is_random
-        self._expected = how.expected if facts.is_turned else None
+        self._expected = plan.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
         self.needed_inputs = facts.needed_inputs
@@ -92,7 +92,7 @@ class DifferentiatedGraph:
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self.pick_needed, self.pick_others = pick(self.needed_inputs), pick(self.other_inputs)
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
-        self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in how.ours)
+        self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in plan.ours)
         self._saved_positions = facts.saved_positions
         self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -102,7 +102,7 @@ class DifferentiatedGraph:
             for index in range(self.visible_count)
             if index >= self.result_count or not self.differentiable[index]
         )
-        self.seen_outputs = self.outputs[: len(self.outputs) - len(how.renewed)]
+        self.seen_outputs = self.outputs[: len(self.outputs) - len(plan.renewed)]
         # The numbers of the results that the outputs are, where nothing else is to be done; and whether that is all.
         only_results = not self.changes_inputs and not any(isinstance(output, ResultView) for output in self.outputs)
         self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
@@ -126,7 +126,7 @@ class DifferentiatedGraph:
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
-        self.is_asked = connected is not None or bool(how.ours) or any(map(_is_data, inputs))
+        self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
         self.statistics = facts.statistics_inputs
         self.again = self.base = Again(self.hidden is not None)
         self._takes_windows = takes_windows(facts.outputs)
@@ -179,7 +179,7 @@ class DifferentiatedGraph:
         is nothing, but hooks are called with it, custom functions make zeros of it, and what is behind is used up.
         """
         uneven = [inputs[index] for index in self._uneven_inputs]
-        if self.how.ours:  # the backward of a twin, whose node is come to in any case: behind it None stays None
+        if self.plan.ours:  # the backward of a twin, whose node is come to in any case: behind it None stays None
             return is_told_of_none(uneven)
         return any(not tensor.is_leaf or tensor._backward_hooks for tensor in uneven)
 
@@ -287,16 +287,16 @@ class DifferentiatedGraph:
         if known is not None:
             return as_traced(known), None, moment.strides
         graph, strides = self._backward_graph(moment, tangents, inputs(), wanted)
-        run = self.how.bw_compiler(graph, [*self.numbers, *values])  # type: ignore[list-item]
+        run = self.plan.bw_compiler(graph, [*self.numbers, *values])  # type: ignore[list-item]
         note(memo, {}, run)
         return as_traced(run), graph, strides
 
     def _memo_of_backward(self, moment: Moment, values: list[torch.Tensor], wanted: Wanted | None) -> FactMemo | None:
-        if self.how.memo is None:
+        if self.plan.memo is None:
             return None
         layouts = [(value.dtype, value.shape, value.stride(), value.device) for value in values]
         state = f"{torch_compat.operation_state()}"
-        return self.how.memo.part("backward", f"{moment}", f"{layouts}", state, f"{wanted}")
+        return self.plan.memo.part("backward", f"{moment}", f"{layouts}", state, f"{wanted}")
 
     def _backward_graph(
         self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], wanted: Wanted | None

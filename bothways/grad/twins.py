@@ -48,7 +48,7 @@ def twin_of(
     graph: DifferentiatedGraph, function: Callable[..., Any], examples: Sequence[torch.Tensor]
 ) -> DifferentiatedGraph:
     """A graph like another, of its function, whose node keeps what second derivatives go through."""
-    how, sizes = replace(graph.how, memo=None), graph.sizes
+    plan, sizes = replace(graph.plan, memo=None), graph.sizes
     trace = partial(trace_joint, function, examples, True, Moment(None, torch_compat.autocast_now(), True), sizes)
     connected = connections(trace(hidden=()), graph.needs_grad)
     joint = trace(hidden=connected.hidden)
@@ -59,8 +59,8 @@ def twin_of(
     inputs = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
     moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
     check_differentiable(joint, inputs, moving)
-    compiled = as_traced(how.fw_compiler(forward, [*sizes.now, *examples]))
-    twin = DifferentiatedGraph(function, facts, examples, compiled, how, joint, connected)
+    compiled = as_traced(plan.fw_compiler(forward, [*sizes.now, *examples]))
+    twin = DifferentiatedGraph(function, facts, examples, compiled, plan, joint, connected)
     twin.joints.clear()
     twin.base = graph.again
     return twin
@@ -97,14 +97,14 @@ def _compile_connected(
     twin: DifferentiatedGraph, graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor], sizes: Sizes
 ) -> Connected:
     """A backward graph of a twin, compiled and differentiated."""
-    how, count = twin.how, len(twin.needed_inputs)
+    plan, count = twin.plan, len(twin.needed_inputs)
     hidden = frozenset(range(count, count + len(twin.connected or ())))
     # The graph holds the casts already.
     with torch_compat.without_autocast(), generated.kept_in(twin.generated), listening():
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             compiled = differentiate(
-                noting_origins(graph), tensors, how.fw_compiler, how.bw_compiler, how.reads, sizes=sizes, ours=hidden
+                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes, ours=hidden
             )
         except refusals as error:
             raise NotRepeatable(str(error)) from error
@@ -139,8 +139,8 @@ def differentiable_backward(
     twin = None if is_told_of_none(inputs) else graph.again.use(partial(graph.twin, inputs))
     run: Any = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_inputs):
-        if graph.how.renewed:  # here it is a function of what they were
-            run = Renewing(run, graph.how.renewed, skipped=0)
+        if graph.plan.renewed:  # here it is a function of what they were
+            run = Renewing(run, graph.plan.renewed, skipped=0)
         return backward_function(graph, moves, wanted, run, own)(*inputs, *there)
     values = [*inputs, *there]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())
@@ -165,7 +165,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     try:
         with listening():
-            return differentiate(backward, values, graph.how.fw_compiler, graph.how.bw_compiler, graph.how.reads)
+            return differentiate(backward, values, graph.plan.fw_compiler, graph.plan.bw_compiler, graph.plan.reads)
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward

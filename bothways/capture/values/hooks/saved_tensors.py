@@ -23,7 +23,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import handles
-from bothways.capture.values.core.reach import habits_of, keeps_apart
+from bothways.capture.values.core.reach import keeps_apart, uses_of
 from bothways.capture.values.objects.builtins import BoundBuiltin
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.emit import resolve
@@ -105,9 +105,9 @@ def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
             continue
         holds_values = holds_values or not isinstance(value, CellValue)
         pending += value.parts()
-    if any(habits_of(code).cells for code in codes):
+    if any(uses_of(code).cells for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors changes a variable of the function")
-    if holds_values and any(habits_of(code).changes_containers or habits_of(code).attributes for code in codes):
+    if holds_values and any(uses_of(code).changes_containers or uses_of(code).attributes for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors may change an object that the function has made")
 
 
