@@ -17,9 +17,9 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.cutting.parts import CompilePart, Part, sized_part
+from bothways.grad.cutting.parts import CompilePart, Part
 from bothways.grad.tracing.overlaps import is_view_in_secret
-from bothways.grad.tracing.sizes import is_size
+from bothways.grad.tracing.sizes import is_size, symbols_of
 from bothways.grad.tracing.whys import why_captured
 from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.record import generated
@@ -296,8 +296,8 @@ def _chained(
         inputs, outputs = interface(section, numbers)
         name = f"{'captured' if section.as_captured else 'compiled'}_{index}"
         inputs = [*symbols, *inputs]
-        kind = sized_part(list(symbols)) if symbols else Part
-        part = kind(module_of(section, inputs, outputs), name, None if section.as_captured else compile_part)
+        module = module_of(section, inputs, outputs)
+        part = Part(module, name, None if section.as_captured else compile_part, symbols_of(symbols))
         if section.as_captured:
             generated.as_captured(part.module, why_captured(section.nodes), f"part {index + 1} of {len(sections)}")
         call = chain.call_function(part, tuple(copies[node] for node in inputs))

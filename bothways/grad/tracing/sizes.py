@@ -148,7 +148,7 @@ def is_size(node: torch.fx.Node) -> bool:
 def symbols_of(placeholders: Sequence[torch.fx.Node]) -> Sizes:
     """The symbols that placeholders of a captured graph stand for."""
     nodes = [placeholder.meta["example_value"].node for placeholder in placeholders]
-    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes), ())
+    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes)) if nodes else FIXED
 
 
 class SizeArguments:
