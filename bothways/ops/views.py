@@ -18,7 +18,8 @@ ROWS = (
     row("bfloat16 bool double float half int long type_as", fails=NEVER, gives=VIEW),
     row("byte char short type cpu cuda pin_memory resolve_conj resolve_neg", gives=VIEW),
     row("_autocast_to_full_precision _autocast_to_reduced_precision", gives=VIEW),
-    # Of tensors that are not dense.
+    # Of tensors that are not dense, or whose dimensions have names.
+    row("align_to refine_names rename", gives=VIEW),
     row("_indices _values ccol_indices coalesce col_indices crow_indices indices row_indices values", gives=VIEW),
     row("_nested_get_values _nested_view_from_buffer _nested_view_from_jagged _sparse_broadcast_to", gives=VIEW),
     row("getattr", fails=NEVER, gives=VIEW),

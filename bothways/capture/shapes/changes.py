@@ -10,23 +10,24 @@ import torch.fx
 import torch.nn.functional as F
 
 from bothways import ops
+from bothways.node_facts import facts_of_call, facts_of_node
 from bothways.ops import Gives
 
 
 def changes_something(node: torch.fx.Node) -> bool:
     return node.op not in ("placeholder", "output") and (
         ops.of_node(node).writes
-        or "in_place" in node.meta
+        or facts_of_node(node).is_in_place
         or "out" in node.kwargs
         or bool(node.kwargs.get("inplace"))
-        or getattr(node.target, "has_effects", False)
+        or facts_of_call(node.target).has_effects
         or bool(statistics_of(node))
     )
 
 
 def changes_only_its_own(node: torch.fx.Node) -> bool:
     """Whether what a node changes was made in the graph, from nothing that came into it."""
-    if getattr(node.target, "has_effects", False) or "out" in node.kwargs or statistics_of(node):
+    if facts_of_call(node.target).has_effects or "out" in node.kwargs or statistics_of(node):
         return False
     node = root_of(node)
     return not node.all_input_nodes and node.op == "call_function"
@@ -86,7 +87,7 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     memories = {_memory(path[-1]) for path in paths}
     return (
         any(_memory(root_of(other)) in memories and other not in targets for other in read)
-        or any(ops.of_node(step).takes_apart or step.meta.get("is_view") for path in paths for step in path)
+        or any(ops.of_node(step).takes_apart or facts_of_node(step).is_view for path in paths for step in path)
         or not all(map(_has_room_for_each_element, targets))
     )
 
@@ -100,7 +101,8 @@ def _has_room_for_each_element(node: torch.fx.Node) -> bool:
 
 def _memory(root: torch.fx.Node) -> object:
     """What two inputs have in common that share their memory."""
-    return root.meta.get("memory", root)
+    memory = facts_of_node(root).memory
+    return root if memory is None else memory
 
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
