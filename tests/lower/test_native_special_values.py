@@ -180,6 +180,45 @@ def test_all_of_them(what, dtype, backend, monkeypatch):
     both_ways((FUNCTIONS | OF_TWO)[what], padded(*tensors), backend, monkeypatch, what)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_what_overflows_has_no_infinite_operand(dtype, monkeypatch):
+    """A compiler that sees an infinite product may not conclude that one of its factors is infinite."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    tensors = padded(numbers(dtype))
+
+    def chosen(x):
+        results = []
+        for large in (x * 2, x + x, x / 0.25, x * x, x * 2 - 1):
+            results += [
+                torch.where(large == math.inf, 1.5, torch.fmod(x, 2.0)),
+                torch.where(x == math.inf, 2.5, torch.fmod(x, 3.0)),
+                torch.where(large.isinf(), torch.where(x.isinf(), 1.5, torch.atan2(x, x + 1)), torch.sin(x)),
+                torch.where(large.isfinite(), 1.0, x),
+                torch.where(x.isfinite(), 1.0, large),
+            ]
+        return results
+
+    compiled = bothways.compile(chosen, backend="native")
+    for _ in range(2):
+        for own, eager in zip(compiled(*tensors), chosen(*tensors), strict=True):
+            assert_same(own, eager, dtype)
+
+
+def test_remainders_beside_others_that_overflow(monkeypatch):
+    """Each in a kernel of its own, and several in one: what is known of one quotient says nothing about the next."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    (x,) = padded(numbers(torch.float32))
+    divisors = (0.5, 1.5, 0.1, 2.5, -3.7, 1e-40)
+
+    def remainders(x, *divisors):
+        return [function(x, number) for number in divisors for function in (torch.fmod, torch.remainder)]
+
+    for some in (divisors, divisors[::-1], *((number,) for number in divisors)):
+        compiled = bothways.compile(remainders, backend="native")
+        for own, eager in zip(compiled(x, *some), remainders(x, *some), strict=True):
+            assert_same(own, eager, some)
+
+
 def test_zeros_of_both_signs_are_two_numbers(monkeypatch):
     """One graph with both, and a program that is called with the one and then the other."""
     monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
