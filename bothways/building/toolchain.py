@@ -95,9 +95,9 @@ static double residue(double x, double y) { return x * y - 1; }
 static int differs(double x) { return x != x; }
 static int infinities(float x) {
     volatile int found = 0;
-    if (x * 2 == __builtin_inff()) found += 1;
-    if (x == __builtin_inff()) found += 2;
-    if (x * 4 == __builtin_inff()) { if (x == __builtin_inff()) found += 4; }
+    if (x * 2 == INFINITY) found += 1;
+    if (x == INFINITY) found += 2;
+    if (x * 4 == INFINITY) { if (x == INFINITY) found += 4; }
     return found;
 }
 int probe(void) {

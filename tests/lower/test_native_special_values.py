@@ -195,6 +195,8 @@ def test_what_overflows_has_no_infinite_operand(dtype, monkeypatch):
                 torch.where(large.isinf(), torch.where(x.isinf(), 1.5, torch.atan2(x, x + 1)), torch.sin(x)),
                 torch.where(large.isfinite(), 1.0, x),
                 torch.where(x.isfinite(), 1.0, large),
+                torch.where(large > torch.finfo(dtype).max, 1.5, torch.fmod(x, 2.0)),
+                torch.where(x > torch.finfo(dtype).max, 2.5, torch.fmod(x, 3.0)),
             ]
         return results
 
