@@ -104,6 +104,7 @@ def agree(program, backend):
             assert difference(outcome(program), outcome(compiled)) is None
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])
@@ -124,6 +125,7 @@ def test_a_change_in_the_function_is_refused_or_done(name, change, backend):
     agree(program, backend)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kept", [True, False], ids=["base kept", "base forgotten"])
 @pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])

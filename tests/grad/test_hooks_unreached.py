@@ -349,6 +349,7 @@ WAYS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wanted", [[0], [1], [0, 1]], ids=["beside", "the hooked", "both"])
 def test_a_hook_beside_what_a_backward_comes_to_is_not_called(way, wanted, backend):
