@@ -163,25 +163,6 @@ def release_saved_tensors(context: Any) -> None:
     context.maybe_clear_saved_tensors()
 
 
-def view_again(
-    view: torch.Tensor, base: torch.Tensor, size: Callable[[Any], int] | None = None
-) -> torch.Tensor:
-    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``.
-
-    ``size`` gives the numbers that symbolic sizes stand for now.
-    """
-    return view._view_func_unsafe(base) if size is None else view._view_func_unsafe(base, size)
-
-
-def refuses_changes(view: torch.Tensor) -> bool:
-    """Whether autograd lets nobody change a view: it is one of several, or was taken without gradients."""
-    return bool(_C._autograd._get_creation_meta(view) != _C._autograd.CreationMeta.DEFAULT)
-
-
-def was_taken_without_grad(view: torch.Tensor) -> bool:
-    return bool(_C._autograd._get_creation_meta(view) == _C._autograd.CreationMeta.NO_GRAD_MODE)
-
-
 def has_saved_tensors(node: Any) -> bool:
     """Whether an autograd node keeps a tensor for its backward."""
     kind: Any = type(node)

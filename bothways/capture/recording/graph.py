@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
@@ -82,6 +83,7 @@ class GraphBuilder:
         self.objects: list[ObjectInput] = []
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
+        self.written = WrittenInputs(tracer)
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)
@@ -153,6 +155,7 @@ class GraphBuilder:
         if self.tracer.definitions.names_another(target):
             target = Pinned(target)
         self._refuse_shared(kind, target, args)
+        self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
@@ -180,7 +183,7 @@ class GraphBuilder:
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        name = _name_of(target)
         is_method = name.endswith("_") and not name.endswith("__")
         writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
         if not writes or name in NOT_WRITTEN or not args:
@@ -450,3 +453,8 @@ class GraphBuilder:
 
 def _changes_inputs(node: torch.fx.Node) -> bool:
     return changes_something(node) and not changes_only_its_own(node)
+
+
+def _name_of(target: Any) -> str:
+    """What an operation is called."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")

@@ -158,6 +158,7 @@ class TensorValue(Value):
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
         tracer.graph.inputs.append(value)
+        tracer.graph.written.check_input(value)
         tracer.remember(tensor, value)
         return value
 
