@@ -269,6 +269,7 @@ WRITES = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("late", [False, True], ids=["read before", "read after"])
 @pytest.mark.parametrize("write", WRITES)

@@ -6,9 +6,23 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from special_values import DTYPES, NOT_TRIED, calls_of, differences, inputs_of, kernels_run, name_of, numbers, tried
+from special_values import (
+    DIVIDE,
+    DTYPES,
+    NOT_TRIED,
+    calls_of,
+    compared,
+    differences,
+    inputs_of,
+    kernels_run,
+    name_of,
+    numbers,
+    tried,
+)
 
 import bothways
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.dialects.reference.dialect import Reference
 from bothways.lower.ir.lowerings import LOWERINGS
 
 QUICK = [target for target in LOWERINGS if not name_of(target).startswith("_foreach")]
@@ -46,6 +60,47 @@ def test_special_values_of_single_precision():
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 def test_special_values(dtype):
     assert differences(dtype)[0] == []
+
+
+# The oracle --------------------------------------------------------------------------------------------------------
+
+ORACLE = [torch.float32, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES[1:])]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", ORACLE, ids=name)
+def test_special_values_of_the_reference_dialect(dtype):
+    """What other dialects are compared with gives eager's special values itself."""
+    found, count = differences(dtype, QUICK if dtype == torch.float32 else LOWERINGS, Reference(), most=1)
+    assert found == []
+    assert count > 300
+
+
+def disagreements(dtype, targets=LOWERINGS):
+    """What the dialects make otherwise of the same loops, on few numbers, where eager is not with the one in C."""
+    found = []
+    for tensors, calls in tried(dtype, targets, most=1).values():
+        called = [call for call, _ in calls]
+        plain, compiled = (iter(kernels_run(called, tensors, dialect)) for dialect in (Reference(), C()))
+        for call, expected in calls:
+            for index in range(len(expected)):
+                found += compared(call, tensors, index, next(compiled), next(plain))
+    return found
+
+
+OF_DIVISION = [target for target in QUICK if name_of(target) in (*DIVIDE, "sinc", "addcmul", "lerp")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8], ids=name)
+def test_dialects_make_the_same_of_special_values(dtype):
+    assert disagreements(dtype, OF_DIVISION) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_dialects_make_the_same_of_all_special_values(dtype):
+    assert disagreements(dtype) == []
 
 
 def refused(dtype, targets):
