@@ -38,6 +38,7 @@ def pytest_collection_modifyitems(items):
             known = places.setdefault((item.nodeid.partition("[")[0], names), {})
             value = tuple(id(item.callspec.params[name]) for name in names)
             turns[names] = known.setdefault(value, len(known)), len(parametrized.args[1])
+        assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
         turn, count = turns.pop(marker.args)
         if sum(place + place // count for place, _ in turns.values()) % count != turn:
             item.add_marker(pytest.mark.slow)

@@ -151,7 +151,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize(("scene", "backend"), CASES)
 def test_no_product_runs_more_often_than_in_eager(scene, backend):
     plain, step, compiled = agree(scene, backend)

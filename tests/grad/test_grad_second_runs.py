@@ -168,7 +168,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.in_turn("backend")
 @everywhere_in_time
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs(program, backend):
