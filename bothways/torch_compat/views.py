@@ -20,7 +20,7 @@ def view_again(
 
 
 def refuses_changes(view: torch.Tensor) -> bool:
-    """Whether autograd lets nobody change a view: it is one of several, or was taken without gradients."""
+    """Whether autograd refuses every change of a view: it is one of several, or was taken without gradients."""
     return bool(_C._autograd._get_creation_meta(view) != _C._autograd.CreationMeta.DEFAULT)
 
 

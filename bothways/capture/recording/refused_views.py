@@ -14,6 +14,7 @@ from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, OPERATORS, root_
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import facts_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -34,16 +35,16 @@ class WrittenInputs:
     ) -> None:
         """Stop before an operation that writes where a view lies that autograd then refuses."""
         for tensor in written_by(name, args, kwargs):
-            memory = root_of(tensor.node).meta.get("memory")
+            memory = facts_of_node(root_of(tensor.node)).memory
             if memory is not None and memory not in self._memories:
                 for value in inputs:
-                    if value.placeholder.meta.get("memory") == memory:
+                    if facts_of_node(value.placeholder).memory == memory:
                         self._check(value)
                 self._memories.add(memory)
 
     def check_input(self, value: TensorValue) -> None:
         """Stop at an input that comes in when its memory was written to."""
-        if self._memories and value.placeholder.meta.get("memory") in self._memories:
+        if self._memories and facts_of_node(value.placeholder).memory in self._memories:
             self._check(value)
 
     def _check(self, value: TensorValue) -> None:
