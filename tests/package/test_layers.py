@@ -5,6 +5,7 @@ count like any other. Each rule is a function from one file to its violations, a
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,7 @@ class File:
         return self.path == "api/install.py" or self.path.startswith("api/dropin")
 
 
+@functools.cache
 def read(path: Path) -> File:
     return File(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path)))
 
