@@ -10,6 +10,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.guards.guards import Guard, GuardSet
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
     from bothways.capture.values.hooks.hooks import Event
     from bothways.capture.values.objects.exceptions import ExceptionValue
     from bothways.capture.values.tensors.random_numbers import Draw
+
+
+@dataclass
+class Root:
+    """The captured function. The program is for others of the same code, too, unless it is ``bound`` to this one."""
+
+    source: Injected
+    is_bound: bool = False
 
 
 class Tracer:
@@ -78,6 +87,7 @@ class Tracer:
         self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         # What can be judged only when everything was looked at; runs before the guards are complete.
         self.final_checks: list[Callable[[], None]] = []
+        self.root: Root | None = None
         self._injected: dict[int, Injected] = {}
         self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.
@@ -89,7 +99,7 @@ class Tracer:
         other.fullgraph, other.assumes, other.handled_outside = self.fullgraph, self.assumes, self.handled_outside
         other.disbelieved = self.disbelieved
         other.frames, other.default_devices = list(self.frames), list(self.default_devices)
-        other.namespace, other._injected = self.namespace, self._injected
+        other.namespace, other._injected, other.root = self.namespace, self._injected, self.root
         other.definitions = self.definitions
         other.symbols = self.symbols.without_new_ones(other)
         return other

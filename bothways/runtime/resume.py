@@ -71,6 +71,15 @@ class Origin:
         """The variables that continuations are given."""
         return slots_of(self.code) + (self.code.co_freevars if self.closure_is_given else ())
 
+    def without_closure(self) -> Origin:
+        """The same for every function of this code, where continuations can be given the closure."""
+        code = self.code
+        # ``super()`` looks for its class in the closure; and no two parameters can have one name.
+        is_named_twice = not set(code.co_freevars).isdisjoint(slots_of(code))
+        if self.closure is None or "__class__" in code.co_freevars or is_named_twice:
+            return self
+        return replace(self, closure=None, closure_is_given=True)
+
 
 @dataclass(frozen=True)
 class Continuation:

@@ -70,6 +70,8 @@ class Stop:
 
     def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
         self._tracer, self._frame, self._origin = tracer, frame, origin
+        names = frame.code.co_freevars if origin.closure_is_given else ()
+        self._closure = dict(zip(names, frame.function.closure, strict=False))
         self._is_continuation = origin.shift > 0
         self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
         self._live = live_variables(origin.code, origin.globals)
@@ -103,7 +105,7 @@ class Stop:
     def _variables(self, outcome: StepOutcome) -> dict[str, Value | None]:
         """The variables that may be read where a frame goes on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
-        found: dict[str, Value | None] = dict(self._frame.locals)
+        found: dict[str, Value | None] = {**self._closure, **self._frame.locals}
         found.update([outcome.sets] if outcome.sets is not None else [])
         return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
 

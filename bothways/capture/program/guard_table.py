@@ -12,7 +12,8 @@ import ctypes
 import re
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,10 +121,10 @@ class TableWriter:
         """Whether the table reads this source; the arguments are given to it."""
         return source in self._slots and not isinstance(source, Local)
 
-    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> Callable[..., Any]:
-        """The function that checks the table and hands over what ``sources`` lead to."""
+    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> FinishedRows:
+        """The table, which hands over what ``sources`` lead to."""
         rows = [*self._classes.values(), *self._rows]
-        return library.check(rows, self._count, self._arguments, [self._slots[source] for source in sources])
+        return FinishedRows(library, rows, self._count, self._arguments, [self._slots[source] for source in sources])
 
     # Asking.
 
@@ -246,6 +247,32 @@ class TableWriter:
         found = lookup(cls, name)
         expected = 0 if found is MISSING else Address(found)
         self._classes.setdefault((cls, name), Row("PLAIN_CLASS", object=cls, other=name, data=expected))
+
+
+@dataclass(frozen=True)
+class FinishedRows:
+    """A table that is complete."""
+
+    library: CallLibrary
+    rows: Sequence[Row]
+    slots: int
+    arguments: int
+    results: Sequence[int]
+
+    def check(self) -> Callable[..., Any]:
+        """The function that checks it."""
+        return self.library.check(self.rows, self.slots, self.arguments, self.results)
+
+    def rebound(self, others: Mapping[int, Any]) -> FinishedRows:
+        """The same about other objects: a function, and stamps that it is in."""
+        return replace(self, rows=[_rebound(row, others) for row in self.rows])
+
+
+def _rebound(row: Row, others: Mapping[int, Any]) -> Row:
+    other = others.get(id(row.object))
+    if other is None:
+        return row
+    return replace(row, object=other) if isinstance(other, types.FunctionType) else _stamped(other)
 
 
 def _stamped(stamp: Any) -> Row:
