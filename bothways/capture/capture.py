@@ -28,7 +28,7 @@ from bothways.capture.guards.sources import Attr, Local, Source
 from bothways.capture.overrides.overrides import without_class
 from bothways.capture.program.render import kept_by, render, render_guards, render_late
 from bothways.capture.recording.graph import Unrepeatable
-from bothways.capture.tracer import Root, Tracer
+from bothways.capture.tracer import CapturedFunction, Tracer
 from bothways.capture.values.code.functions import FunctionValue, external_cell
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
@@ -253,7 +253,7 @@ def _interpret(
     tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object], stop: Interrupted | None
 ) -> Ending:
     source = tracer.inject(function, function.__qualname__)
-    tracer.root = Root(source)
+    tracer.root = CapturedFunction(source)
     value = FunctionValue.external(tracer, function, source, guarded=False, is_root=True)
     frame = Frame(tracer, value, _bind(tracer, function, arguments))
     if stop is not None:

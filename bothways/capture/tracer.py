@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Root:
+class CapturedFunction:
     """The captured function. The program is for others of the same code, too, unless it is ``bound`` to this one."""
 
     source: Injected
@@ -87,7 +87,7 @@ class Tracer:
         self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         # What can be judged only when everything was looked at; runs before the guards are complete.
         self.final_checks: list[Callable[[], None]] = []
-        self.root: Root | None = None
+        self.root: CapturedFunction | None = None
         self._injected: dict[int, Injected] = {}
         self._expected: dict[Source, Guard] = {}
         # Every external object that was looked at, by id: one object is one Value, however it was reached.

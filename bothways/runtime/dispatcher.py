@@ -122,24 +122,30 @@ class Dispatcher:
         with self._lock:
             return list(self._programs.values())
 
+    def has(self, program: Program) -> bool:
+        """Whether calls may take a program."""
+        with self._lock:
+            return any(known is program for known in self._programs.values())
+
     @property
     def by_recency(self) -> list[Program]:
         """The programs in the order they are tried."""
         with self._lock:
             return [self._programs[number] for number in self._order(self._first)]
 
-    def add(self, program: Program, generation: int | None = None) -> None:
+    def add(self, program: Program, generation: int | None = None) -> bool:
         """Put a program first; not if it was begun in a generation that is over."""
         with self._lock:
             function = self._function()
             if function is None or generation not in (None, self.generation):
-                return
+                return False
             number = next(self._numbers)
             self._names[number] = Names(function, program.namespace)
             function.__globals__.update(program.namespace)
             self._programs[number] = program
             self._first = number
             self._renew()
+            return True
 
     def drop(self, program: Program) -> None:
         """Forget one program."""
@@ -189,6 +195,15 @@ class Dispatcher:
                 self._forget(number)
             _forget_files(self._files)
             self._renew()
+
+    def call(self, values: tuple[Any, ...]) -> Any:
+        """Call the generated function with the values its parameters are bound to."""
+        function = self._function()
+        assert function is not None, "whoever calls it has it"
+        try:
+            return call_bound(function, self._original.__code__, values)
+        finally:
+            del values
 
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
         """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold.
@@ -245,7 +260,8 @@ class Dispatcher:
                 text = self._text([f"return {call}"], "*args, **kwargs")
                 self._codes[first] = self._generate(text, self._names.values(), ("args", "kwargs"))
             else:
-                self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
+                known = next(iter(self._programs.values())).codes if len(self._programs) == 1 else None
+                self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values(), known=known)
         return self._codes[first]
 
     @property
@@ -330,18 +346,28 @@ class Dispatcher:
         return f"{name}({', '.join(parts)})"
 
     def _generate(
-        self, text: str, names: Iterable[Names] = (), parameters: tuple[str, ...] | None = None
+        self,
+        text: str,
+        names: Iterable[Names] = (),
+        parameters: tuple[str, ...] | None = None,
+        known: dict[str, types.CodeType] | None = None,
     ) -> types.CodeType:
+        """The code of a text, which may be among those that are ``known``: compiling it takes a while."""
         filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         self._files.append(filename)
-        module = compile(text, filename, "exec", dont_inherit=True)
-        code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+        code = None if known is None else known.get(text)
+        if code is None:
+            module = compile(text, filename, "exec", dont_inherit=True)
+            code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+            if known is not None:
+                known[text] = code
         # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
         # keyword, under the names they know.
         # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
         parameters = self.parameters if parameters is None else parameters
         code = code.replace(
+            co_filename=filename,
             co_flags=code.co_flags | (self._original.__code__.co_flags & SUSPENDS),
             co_varnames=(*parameters, *code.co_varnames[len(parameters) :]),
             co_name=self._original.__name__,

@@ -40,13 +40,13 @@ class Check:
         return self if stamp is None else replace(self, text=str(stamp), changed=stamp.changed)
 
 
-class Rows(Protocol):
+class TableRows(Protocol):
     """What a table was made from."""
 
     def check(self) -> Callable[..., Any]:
         """The function that checks them."""
 
-    def rebound(self, others: Mapping[int, Any]) -> Rows:
+    def rebound(self, others: Mapping[int, Any]) -> TableRows:
         """The same rows about other objects, by the ``id`` of those they are about."""
 
 
@@ -60,7 +60,7 @@ class Table:
     key: str
     parameters: tuple[str, ...]
     names: tuple[str, ...]
-    rows: Rows | None = None
+    rows: TableRows | None = None
 
     def lines(self) -> list[str]:
         call = f"hit = {self.key}({', '.join(self.parameters)})"
@@ -107,8 +107,8 @@ class Program:
         table = self.table
         if table is not None:
             assert table.rows is not None, "the table knows the function"
-            table = replace(table, rows=table.rows.rebound(others))
-            namespace[table.key] = table.rows.check()
+            rows = table.rows.rebound(others)
+            table, namespace[table.key] = replace(table, rows=rows), rows.check()
         checks = tuple(check.rebound(others) for check in self.checks)
         return replace(self, checks=checks, namespace=namespace, table=table)
 

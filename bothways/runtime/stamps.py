@@ -178,7 +178,7 @@ def rebound_stamp(value: Any, before: types.FunctionType, after: types.FunctionT
     if isinstance(value, BodiesStamp) and any(body.function is before for body in value.bodies):
         return BodiesStamp(tuple(Body.of(after) if body.function is before else body for body in value.bodies))
     if isinstance(value, NamesStamp) and value.names is before.__kwdefaults__:
-        now: dict[str, Any] = after.__kwdefaults__
+        now = after.__kwdefaults__ or {}
         return NamesStamp(f"{after.__qualname__}.__kwdefaults__", now, dict(now), is_whole=True)
     return value
 
