@@ -312,7 +312,8 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
     if isinstance(target, MethodValue):
         target = target.function.realize()
     if isinstance(target, FunctionValue):
-        return target.source is not None and policy.is_users(target.globals)
+        is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
+        return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)
 
 

@@ -21,8 +21,9 @@ import torch
 from bothways import torch_compat
 from bothways.calls.call_library import CallLibrary
 from bothways.calls.guard_rows import Address, Row, TensorFacts
-from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity, distinct_template
+from bothways.capture.guards.guards import MEMBERS, STAMPED, Guard, WeakIdentity, distinct_template
 from bothways.capture.guards.sources import (
+    VALUES,
     Attr,
     BaseItem,
     Cell,
@@ -105,6 +106,10 @@ class TableWriter:
             one, other = map(self._slot, sources)
             self._rows.append(Row("SAME", one, flag=PAIRS[template], data=other))
             return True
+        if template == MEMBERS:
+            one, other = map(self._slot, sources)
+            self._rows.append(Row("MEMBERS", one, object=guard.constants[0], data=other))
+            return True
         if template == distinct_template(len(sources)):
             self._rows.append(Row("DISTINCT", data=[len(sources), *map(self._slot, sources)]))
             return True
@@ -182,6 +187,7 @@ class TableWriter:
             step |= isinstance(source, InjectedItem) and not isinstance(source.key, WeakInjected)
             step |= isinstance(source, BaseItem) and isinstance(vars(builtins).get(source.builtin), type)
             step |= isinstance(source, Reading) and source.template == "{}()" and type(source.origin) is Injected
+            step |= isinstance(source, Reading) and source.template == VALUES
             self._readable[source] = step and (source.base is None or self._is_readable(source.base))
         return self._readable[source]
 
@@ -193,8 +199,10 @@ class TableWriter:
 
     def _read(self, source: Source) -> int:
         match source:
-            case WeakInjected(key) | Reading(Injected(key)):
+            case WeakInjected(key) | Reading(Injected(key), "{}()"):
                 return self._new(Row("CALL", object=self._namespace[key]))
+            case Reading(base, template) if template == VALUES:
+                return self._new(Row("VALUES", self._slot(base), object="values"))
             case Injected(key):
                 return self._new(Row("OBJECT", object=self._namespace[key]))
             case Attr(base, "__dict__"):
