@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,17 +90,16 @@ class Compilation:
     @property
     def program(self) -> Program | None:
         """The program, while calls may take it."""
-        return next((program for program, _ in self._in_use()), None)
-
-    def _in_use(self) -> Iterator[tuple[Program, Dispatcher]]:
         for of_program, of_dispatcher in list(self._holders):
             program, dispatcher = of_program(), of_dispatcher()
             if program is not None and dispatcher is not None and dispatcher.has(program):
-                yield program, dispatcher
+                return program
+        return None
 
     def is_held_by(self, dispatcher: Dispatcher) -> bool:
         """Whether calls of one function may take the program."""
-        return any(holder is dispatcher for _, holder in self._in_use())
+        held = [of_program() for of_program, of_dispatcher in list(self._holders) if of_dispatcher() is dispatcher]
+        return any(program is not None and dispatcher.has(program) for program in held)
 
     def gave(self, program: Program, dispatcher: Dispatcher) -> None:
         """A program came of it, which calls may take as long as the dispatcher has it."""

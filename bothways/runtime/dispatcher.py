@@ -23,7 +23,7 @@ from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import later
-from bothways.runtime.program import DISAGREE, Program
+from bothways.runtime.program import DISAGREE, CompiledText, Program
 from bothways.source_text import is_plain_name, printable
 
 _serial = itertools.count()
@@ -260,9 +260,24 @@ class Dispatcher:
                 text = self._text([f"return {call}"], "*args, **kwargs")
                 self._codes[first] = self._generate(text, self._names.values(), ("args", "kwargs"))
             else:
-                known = next(iter(self._programs.values())).codes if len(self._programs) == 1 else None
-                self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values(), known=known)
+                self._codes[first] = self._chosen(first)
         return self._codes[first]
+
+    def _chosen(self, first: int | None) -> types.CodeType:
+        """The code that tries the programs. That of one alone is the same for all who share it."""
+        names = self._names.values()
+        if first is None or len(self._programs) > 1:
+            return self._generate(self._text(self._lines(first)), names)
+        program = self._programs[first]
+        around = (self._original.__name__, self._signature(), self._passing, self.is_plain, self._has_defaults)
+        key = (first, program.table is not None, *around)
+        if key not in program.codes:
+            program.codes[key] = _compiled(self._text(self._lines(first)))
+        return self._own(program.codes[key], names)
+
+    @property
+    def _has_defaults(self) -> bool:
+        return bool(self._original.__defaults__ or self._original.__kwdefaults__)
 
     @property
     def _passes_on(self) -> bool:
@@ -280,8 +295,8 @@ class Dispatcher:
             lines.append(f"# program {number}")
             lines += program.lines(self._call(PLAIN), promote, by_table=True, escape=escape)
         # Whether defaults are still those that the arguments were bound with is asked after a miss.
-        has_defaults = bool(self._original.__defaults__ or self._original.__kwdefaults__)
-        return [*lines, *([f"return {self._plain_call()}"] if self.is_plain and not has_defaults else self._missed())]
+        is_sure = self.is_plain and not self._has_defaults
+        return [*lines, *([f"return {self._plain_call()}"] if is_sure else self._missed())]
 
     def _missed(self) -> list[str]:
         call = f"{MISS}({', '.join(self.inner)})"
@@ -346,22 +361,18 @@ class Dispatcher:
         return f"{name}({', '.join(parts)})"
 
     def _generate(
-        self,
-        text: str,
-        names: Iterable[Names] = (),
-        parameters: tuple[str, ...] | None = None,
-        known: dict[str, types.CodeType] | None = None,
+        self, text: str, names: Iterable[Names] = (), parameters: tuple[str, ...] | None = None
     ) -> types.CodeType:
-        """The code of a text, which may be among those that are ``known``: compiling it takes a while."""
+        return self._own(_compiled(text), names, parameters)
+
+    def _own(
+        self, compiled: CompiledText, names: Iterable[Names], parameters: tuple[str, ...] | None = None
+    ) -> types.CodeType:
+        """The code of a text as this function's own, in a file of its own."""
         filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        linecache.cache[filename] = (compiled.size, None, compiled.lines, filename)
         self._files.append(filename)
-        code = None if known is None else known.get(text)
-        if code is None:
-            module = compile(text, filename, "exec", dont_inherit=True)
-            code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
-            if known is not None:
-                known[text] = code
+        code = compiled.code
         # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
         # keyword, under the names they know.
         # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
@@ -382,6 +393,12 @@ def is_compiled(function: Any) -> bool:
     """Whether a function is one that a dispatcher made; ``functools.wraps`` copies the attributes of one to others."""
     state = getattr(function, "__dict__", {}).get("__bothways__")
     return state is not None and state.dispatcher.function is function
+
+
+def _compiled(text: str) -> CompiledText:
+    module = compile(text, "<bothways>", "exec", dont_inherit=True)
+    code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+    return CompiledText(len(text), text.splitlines(keepends=True), code)
 
 
 def _forget_files(files: list[str]) -> None:

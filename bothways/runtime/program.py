@@ -67,6 +67,15 @@ class Table:
         return [call, "if hit:", f"    {', '.join(self.names)}, = hit"] if self.names else [call]
 
 
+@dataclass(frozen=True)
+class CompiledText:
+    """The text of a generated function as lines, how long it is, and its code."""
+
+    size: int
+    lines: list[str]
+    code: types.CodeType
+
+
 @dataclass
 class Program:
     """One way to run a compiled function, and when it applies; without a body it runs as plain Python.
@@ -88,8 +97,8 @@ class Program:
     table: Table | None = None
     root: str | None = None
     is_bound: bool = False
-    # The code of a function that has this program alone, by its text: the same for everyone with the program.
-    codes: dict[str, types.CodeType] = field(default_factory=dict, repr=False, compare=False)
+    # What functions that have this program alone are made from, by what else that depends on.
+    codes: dict[Any, CompiledText] = field(default_factory=dict, repr=False, compare=False)
 
     def rebound(self, function: types.FunctionType) -> Program | None:
         """The same program for another function of the same code; None where it is for one function alone."""
