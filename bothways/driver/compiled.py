@@ -470,6 +470,7 @@ class CompiledFunction:
     def _begin_in(self, pool: Pool) -> None:
         """Takes no lock that a capture holds: what another thread captures now is not kept."""
         self.dispatcher.start_again()
+        pool.serial = max(pool.serial, self._pool.serial)  # a call that still runs has the names of before
         self._take_part(pool)
         self._successor, self._redefinitions = None, 0
         if self._succeeded is not None:

@@ -505,6 +505,89 @@ def test_closures_share(backend):
     assert captures(pairs[4][0]) == 1
 
 
+class Caller:
+    def __init__(self, block):
+        self.block = block
+
+    def __call__(self, x):
+        return self.block(x) * 2
+
+    def method(self, x):
+        return self.block(x) * 2
+
+
+def calling(block):
+    def call(x):
+        return block(x) * 2
+
+    return call
+
+
+WAYS = {
+    "a closure": calling,
+    "a default": lambda block: lambda x, block=block: block(x) * 2,
+    "a partial": lambda block: functools.partial(lambda inner, x: inner(x) * 2, block),
+    "a partial of a method": lambda block: functools.partial(Caller(block).method),
+    "an object": Caller,
+    "a method": lambda block: Caller(block).method,
+    "a partial of a partial": lambda block: functools.partial(functools.partial(lambda a, b, x: a(b(x)), block), block),
+    "a function in a closure": lambda block: calling(calling(block)),
+}
+
+
+@everywhere
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_a_layer(way, backend):
+    blocks = [Block() for _ in range(4)]
+    functions = [WAYS[way](block) for block in blocks]
+    compiled = [bothways.compile(function, backend=backend) for function in functions]
+    for _ in range(2):
+        x = torch.randn(4, 8)
+        assert same(trained(blocks, functions, x), trained(blocks, compiled, x), tol=1e-3)
+    assert captures(compiled[0]) == 1
+    with torch.no_grad():
+        blocks[2].scale = 9.0
+        blocks[3].linear.weight.mul_(-1)
+    assert same(trained(blocks, functions, x), trained(blocks, compiled, x), tol=1e-3)
+
+
+def test_a_reset_while_a_call_runs():
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        started.set()
+        go_on.wait(60)
+
+    class Waiting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.waits = False
+
+        def forward(self, x):
+            y = torch.sin(self.linear(x))
+            if self.waits:
+                wait()
+            return torch.cos(self.linear(y))
+
+    blocks = [Waiting() for _ in range(2)]
+    compiled = [bothways.compile(block, backend="eager") for block in blocks]
+    x = torch.randn(4, 8)
+    expected = [block(x) for block in blocks]
+    assert same([block(x) for block in compiled], expected)
+    blocks[0].waits = True
+    found = []
+    thread = threading.Thread(target=lambda: found.append(compiled[0](x)))
+    thread.start()
+    started.wait(60)
+    bothways.reset()
+    blocks[0].waits = False
+    assert same([block(x) for block in compiled], expected)
+    go_on.set()
+    thread.join(60)
+    assert same([block(x) for block in compiled], expected) and same(found[0], expected[0])
+
+
 def test_closures_with_different_numbers():
     def make(number):
         @bothways.compile(backend="eager")
