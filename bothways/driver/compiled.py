@@ -44,7 +44,7 @@ from bothways.record.standing import (
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
 from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
-from bothways.runtime.resume import Continuation, resumed
+from bothways.runtime.resume import Continuation, resumed, resumption_of
 from bothways.runtime.stamps import Body
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
@@ -339,16 +339,14 @@ class CompiledFunction:
         """What goes on after a break: the rest of the frame, compiled like the function itself."""
         if not continued.is_compiled:
             return resumed(continued.origin, continued.point)
-        known_root: weakref.ref[Pool] | None = getattr(self.original, "__bothways_root__", None)
-        root = (known_root and known_root()) or self._pool
+        record = resumption_of(self.original)
+        root: Pool = (record and record.root and record.root()) or self._pool
         origin = continued.origin
         # By the closure where it is that of this very function: what goes on there keeps it.
         key = origin.code, continued.point, None if origin.closure is None else id(origin.closure)
         known = root.continuations.get(key)
         if known is None:
-            function = resumed(origin, continued.point)
-            function.__bothways_root__ = weakref.ref(root)  # type: ignore[attr-defined]
-            known = root.continuations[key] = root.part(function)
+            known = root.continuations[key] = root.part(resumed(origin, continued.point, weakref.ref(root)))
         return known
 
     def _give_up(self, unsupported: Unsupported, record: Compilation) -> None:

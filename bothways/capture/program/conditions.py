@@ -27,15 +27,14 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     listed = list(dict.fromkeys(guards))
     if not listed:
         return None
-    root = tracer.root
-    if root is not None and any(source.root == root.source for guard in listed for source in guard.sources):
-        root.is_bound = True  # what is made here looks at the closure of this very function
+    if any(source.root == tracer.names.root for guard in listed for source in guard.sources):
+        tracer.names.bind()  # what is made here looks at the closure of this very function
     names, stamped = _in_table(listed)
     writer = GuardWriter(tracer, FreeNames(RESERVED), listed)
     texts = [f"({writer.check(guard).code})" for guard in listed if guard not in stamped]
     if names is not None:
         texts.append(f"{tracer.inject(names, 'definitions').key}()")
-    holds: Callable[[], bool] = eval(f"lambda: {' and '.join(texts)}", tracer.namespace)
+    holds: Callable[[], bool] = eval(f"lambda: {' and '.join(texts)}", tracer.names.namespace)
 
     def check() -> bool:
         try:
