@@ -268,10 +268,7 @@ def _interpret(
         return ending
     except Stopped:
         assert stop is not None
-        origin = origin_of(function).without_closure()
-        if origin.closure is not None:
-            tracer.names.bind()
-        ending = Stop(tracer, frame, origin, is_watched=stop.break_.code == "debugger")
+        ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
         check_abandoned(tracer, kept_by(tracer, ending))
         return ending
     except Raised as observed:

@@ -151,7 +151,7 @@ def resumed_code(
     closure = () if closure_is_given else code.co_freevars
     slots = slots_of(code) + free
     names = stack_names(code, point.stack)
-    beginning = b"".join(_beginning(slots, closure, point))
+    beginning = b"".join(_beginning(slots, closure, free, point))
     shift = len(beginning)
     resumed = code.replace(
         co_argcount=len(slots) + len(names),
@@ -183,12 +183,17 @@ def stack_names(code: types.CodeType, stack: tuple[Entry, ...]) -> list[str]:
     return [f"{prefix}_{index}" for index in range(count)]
 
 
-def _beginning(slots: tuple[str, ...], closure: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:
+def _beginning(
+    slots: tuple[str, ...], closure: tuple[str, ...], free: tuple[str, ...], point: ResumePoint
+) -> Iterator[bytes]:
     if closure:
         yield instruction("COPY_FREE_VARS", len(closure))
     yield instruction("RESUME")
     yield from put_back(slots, point)
-    yield instruction("JUMP_FORWARD", point.offset // 2)
+    # Never run: whoever looks at the frame's variables takes those for cells that such an instruction is for.
+    cells = b"".join(instruction("MAKE_CELL", slots.index(name)) for name in free)
+    yield instruction("JUMP_FORWARD", (point.offset + len(cells)) // 2)
+    yield cells
 
 
 def put_back(slots: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:

@@ -69,11 +69,14 @@ class Stop:
     runs_python: ClassVar = True
 
     def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
+        self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
+        origin = origin if self._is_watched else origin.without_closure()
+        if origin.closure is not None:
+            tracer.names.bind()
         self._tracer, self._frame, self._origin = tracer, frame, origin
         names = frame.code.co_freevars if origin.closure_is_given else ()
         self._closure = dict(zip(names, frame.function.closure, strict=False))
         self._is_continuation = origin.shift > 0
-        self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
         self._live = live_variables(origin.code, origin.globals)
         self._numbers = itertools.count()
         self.continuations: list[Continuation] = []

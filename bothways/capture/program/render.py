@@ -283,21 +283,20 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
 
 def _root(tracer: Tracer, lines: list[str]) -> str | None:
     """The name of the captured function, where the program has anything to do with it; else it lets go of it."""
-    names = tracer.names
-    source = names.root
+    source = tracer.names.root
     if source is None:
         return None
-    function = names.namespace[source.key]
+    function = tracer.names.namespace[source.key]
     assert isinstance(function, types.FunctionType)
     later = (other.root for other in tracer.symbols.sources.values())
     if (
-        names.is_bound
+        tracer.names.is_bound
         or source.key in words_in("\n".join(lines))
         or tracer.definitions.knows(function)
         or source in later
     ):
         return source.key
-    names.let_go_of_root()
+    tracer.names.let_go_of_root()
     return None
 
 
