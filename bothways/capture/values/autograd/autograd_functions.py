@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import STAMPED, Guard
 from bothways.capture.program.conditions import can_be_checked_later, condition
@@ -55,12 +55,6 @@ if TYPE_CHECKING:
 
 # Up to so many results every combination of gradients that are and are not there is looked at.
 COMBINED_RESULTS = 3
-
-# Operations that draw random numbers, beside those whose name says it.
-RANDOM = frozenset(
-    "bernoulli multinomial normal poisson binomial uniform exponential geometric cauchy log_normal rrelu "
-    "gumbel_softmax scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d".split()
-)
 
 # Questions whose answer in forward differs between a tensor and the leaf that stands for it in a trace.
 ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
@@ -321,8 +315,7 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether the operation draws random numbers: a backward that is differentiated again may not be run again."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.strip("_") in RANDOM or any(part in name for part in ("rand", "dropout"))
+    return ops.of_node(node).draws
 
 
 def _is_settled(guard: Guard) -> bool:
