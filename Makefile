@@ -25,7 +25,7 @@ help:
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
-	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
+	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
 
@@ -87,6 +87,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/regional.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

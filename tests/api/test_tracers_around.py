@@ -69,6 +69,7 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
     other = X * 3
     with bothways.config.patch(guards_in_c=in_c):
         for is_warm in (False, True):
+            bothways.reset()
             compiled = bothways.compile(function, backend=backend)
             if is_warm:
                 compiled(X)

@@ -94,6 +94,7 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
         torch.nn.functional.triplet_margin_with_distance_loss,
         torch_compat.none_or_dtype,
         torch_compat.assert_,
+        torch_compat.call_distributed,
         inspect.Signature.bind,
         inspect.Signature.bind_partial,
         *(function for function in vars(inspect.BoundArguments).values() if inspect.isfunction(function)),
