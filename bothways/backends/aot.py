@@ -36,6 +36,7 @@ from bothways.grad.tracing.sizes import Sizes, sizes_of
 from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
 from bothways.record import generated
+from bothways.runtime.function_spelling import folded
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
@@ -107,6 +108,7 @@ def aot(
 def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Lowering) -> Callable[..., Any]:
     """A captured graph with a forward and backwards of its own, which ``lowering`` compiles: the forward now, each
     backward when it first runs. What cannot be differentiated ahead of time stays as captured."""
+    graph = folded(graph)
     if lowering.leaves_alone(graph, inputs):
         return as_captured(graph, TOO_SMALL)
     if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):

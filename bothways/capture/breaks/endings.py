@@ -310,6 +310,8 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
     if isinstance(target, MethodValue):
         target = target.function.realize()
     if isinstance(target, FunctionValue):
+        if target.code is torch_compat.APPLY_FUNCTION.__code__:  # which leads to the forward of a custom function
+            return True
         return target.source is not None and policy.is_users(target.globals)
     return isinstance(target, ObjectValue)
 

@@ -116,7 +116,14 @@ def read_local(frame: Frame, name: str) -> Any:
 @opcode
 def STORE_FAST(frame: Frame, inst: Instruction) -> None:
     check_forgotten(frame, inst.argval)
-    frame.locals[inst.argval] = frame.pop()
+    frame.locals[inst.argval] = named(frame.pop(), inst.argval)
+
+
+def named(value: Any, variable: str) -> Any:
+    """A value that is bound to a variable; the node of a tensor remembers the first one, for people."""
+    if isinstance(value, linked.TensorValue):
+        value.node.meta.setdefault("variable", variable)
+    return value
 
 
 @opcode
