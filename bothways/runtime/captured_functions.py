@@ -54,7 +54,7 @@ class FunctionFacts:
         """What autograd sees: a class with the name of the user's."""
         if self._applied is None:
             names = {"facts": self, "__module__": self.cls.__module__, "__qualname__": self.cls.__qualname__}
-            self._applied = type(self.cls.__name__, (Applied,), names)
+            self._applied = type(self.cls.__name__, (GraphFunction,), names)
         return self._applied
 
     def apply(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, values: Sequence[Any]) -> Any:
@@ -63,7 +63,7 @@ class FunctionFacts:
         return torch_compat.APPLY_FUNCTION(self.applied, *values[:count], values[count:], forward, backward)
 
 
-class Applied(torch.autograd.Function):
+class GraphFunction(torch.autograd.Function):
     """A custom function made of two graphs."""
 
     facts: FunctionFacts

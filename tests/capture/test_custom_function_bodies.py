@@ -201,6 +201,57 @@ def test_nothing_of_the_users_python_runs_in_a_hit():
     assert difference(x.grad, x.sin().detach()) is None
 
 
+class Sorted(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        largest = x.exp()
+        places = y * 2
+        ctx.mark_non_differentiable(places)
+        return largest, places
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first.cos(), second * 0.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_several_results_and_those_without_gradients(backend):
+    compiled = agree(lambda x, y: Sorted.apply(x, y), backend, lambda: inputs((3,), (3,)))
+    text = text_of(compiled)
+    assert "args_tensor_mask = [True, True], non_differentiable_idx = [1])" in text
+    assert "return ((largest, places), [])" in text
+
+
+class Bounded(Function):
+    """Saves a tensor that it makes itself."""
+
+    @staticmethod
+    def forward(ctx, x, bound):
+        ctx.save_for_backward(x, x.new_ones(1) * bound)
+        return x.clamp(min=bound)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, bound = ctx.saved_tensors
+        return (x >= bound) * grad, None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tensor_made_in_forward_is_saved(backend):
+    parameter = torch.nn.Parameter(torch.rand(4, 3))
+    agree(lambda x: x + Bounded.apply(parameter, 1) + Bounded.apply(x, 0.75), backend, lambda: inputs((4, 3)))
+
+
+def test_a_tuple_says_how_many_numbers_are_drawn():
+    recorded = RecordGraphs()
+    compiled = bothways.compile(lambda x, shape: Draws.apply(x, shape), backend=recorded, fullgraph=True)
+    x = torch.randn(10, 10, requires_grad=True)
+    result = compiled(x, (10, 10))
+    result.sum().backward()
+    assert torch.equal(result, x + 1) and x.grad.shape == (10, 10)
+    assert recorded.only.ops == ["FunctionCtx", "autograd_function_apply"]
+
+
 class Changed(Function):
     """Backward asks for all that was saved, and uses one of them."""
 
