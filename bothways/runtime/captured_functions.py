@@ -8,7 +8,7 @@ the user's Python runs; all that the context was told is kept here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from bothways.runtime.nodes import ApplyFunction, Given, Reads
 FACTS = "custom_function"
 # A body that turns gradients off and on again, as torch.compile's do, and the nodes in it that do that.
 SPELLED = "custom_function_spelled"
-_PLAIN = "custom_function_plain"
+_PLAIN, _BOUND = "custom_function_plain", "custom_function_bound"
 
 
 @dataclass(eq=False)
@@ -31,8 +31,8 @@ class FunctionFacts:
 
     ``mask`` says which of the arguments are tensors; other tensors that the bodies read are no arguments, and have no
     gradients. ``saved`` are the places, among the values that the backward needs, of those that the context saved: they
-    are checked for changes and freed after a backward, unless the backward never asks for them (``unpacks``). The
-    others are held as they are. ``fixed`` are results without gradients. ``opaque`` and ``reads`` are the node's.
+    are checked for changes, and freed after a backward. The others are held as they are. ``fixed`` are results without
+    gradients. ``opaque`` and ``reads`` are the node's.
     """
 
     cls: Any
@@ -40,41 +40,64 @@ class FunctionFacts:
     fixed: tuple[int, ...]
     saved: tuple[int, ...]
     held: tuple[int, ...]
-    unpacks: bool
     opaque: bool = False
     reads: Reads = field(default_factory=Reads)
-    _applied: type[torch.autograd.Function] | None = field(default=None, repr=False)
 
     @property
     def tensor_count(self) -> int:
         return sum(self.mask)
 
-    @property
-    def applied(self) -> type[torch.autograd.Function]:
-        """What autograd sees: a class with the name of the user's."""
-        if self._applied is None:
-            names = {"facts": self, "__module__": self.cls.__module__, "__qualname__": self.cls.__qualname__}
-            self._applied = type(self.cls.__name__, (GraphFunction,), names)
-        return self._applied
 
-    def apply(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, values: Sequence[Any]) -> Any:
-        """Run the forward on tensor arguments and what else it reads."""
-        count = self.tensor_count
-        return torch_compat.APPLY_FUNCTION(self.applied, *values[:count], values[count:], forward, backward)
+Run = Callable[..., Any]
 
 
-class GraphFunction(torch.autograd.Function):
-    """A custom function made of two graphs."""
+def bound(facts: FunctionFacts, count: int, forward: Run, backward: Run) -> Run:
+    """The function of ``count`` tensors, arguments first, that autograd goes back through: a node as the user's is.
 
-    facts: FunctionFacts
+    It is called in every hit, so what a function does not need is not there.
+    """
+    arguments = facts.tensor_count
+    is_plain = not facts.held and not facts.fixed and count == arguments
+    bodies = (_plain if is_plain else _full)(facts, forward, backward)
+    names = {"__module__": facts.cls.__module__, "__qualname__": facts.cls.__qualname__}
+    made = type(facts.cls.__name__, (torch.autograd.Function,), {**names, **bodies})
+    apply: Run = torch_compat.unchecked_apply(made)
+    if is_plain:
+        return apply
 
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
-        *tensors, others, forward, ctx.body = args
-        facts = ctx._forward_cls.facts
-        results, kept = forward.forward(None, *tensors, *others)
+    def run(*values: Any) -> Any:
+        return apply(*values[:arguments], values[arguments:])  # the others are no arguments to autograd
+
+    return run
+
+
+def _plain(facts: FunctionFacts, run_forward: Run, run_backward: Run) -> dict[str, Any]:
+    """Bodies for a function that at most saves tensors."""
+
+    def forward(ctx: Any, *tensors: Any) -> Any:
+        results, kept = run_forward(None, *tensors)
+        if kept:
+            ctx.save_for_backward(*kept)
+        return results
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return run_backward(None, *gradients, *ctx.saved_tensors)
+
+    def backward_alone(ctx: Any, *gradients: Any) -> Any:
+        return run_backward(None, *gradients)
+
+    return {"forward": staticmethod(forward), "backward": staticmethod(backward if facts.saved else backward_alone)}
+
+
+def _full(facts: FunctionFacts, run_forward: Run, run_backward: Run) -> dict[str, Any]:
+    """Bodies for a function that holds tensors without saving them, reads others, or has results without gradients."""
+    places = (*facts.saved, *facts.held)
+
+    def forward(ctx: Any, *given: Any) -> Any:
+        *tensors, others = given
+        results, kept = run_forward(None, *tensors, *others)
         if facts.saved:
-            ctx.save_for_backward(*(kept if not facts.held else [kept[place] for place in facts.saved]))
+            ctx.save_for_backward(*(kept[place] for place in facts.saved))
         if facts.held:
             ctx.held = [kept[place] for place in facts.held]
         if facts.fixed:
@@ -82,20 +105,14 @@ class GraphFunction(torch.autograd.Function):
             ctx.mark_non_differentiable(*(every[place] for place in facts.fixed))
         return results
 
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        facts, body = ctx._forward_cls.facts, ctx.body
-        kept: tuple[Any, ...] = ()
-        if facts.unpacks:
-            kept = ctx.saved_tensors
-        if facts.held:
-            values = dict(zip((*facts.saved, *facts.held), (*kept, *ctx.held), strict=facts.unpacks))
-            kept = tuple(values.get(place) for place in range(len(facts.saved) + len(facts.held)))
-        elif not facts.unpacks:
-            kept = (None,) * len(facts.saved)
-        if SPELLED in body.meta:  # whether this backward is differentiated is not for the body to say
-            body = without_spelling(body)
-        return *body.forward(None, *gradients, *kept), None, None, None
+        kept: list[Any] = [None] * len(places)
+        values = (*(ctx.saved_tensors if facts.saved else ()), *(ctx.held if facts.held else ()))
+        for place, value in zip(places, values, strict=True):
+            kept[place] = value
+        return *run_backward(None, *gradients, *kept), None
+
+    return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
 
 
 class CapturedFunction(ApplyFunction):
@@ -110,9 +127,12 @@ class CapturedFunction(ApplyFunction):
     ) -> None:
         super().__init__(facts.cls, tuple(map(Given, range(count))), opaque=facts.opaque, reads=facts.reads)
         self.facts, self.forward, self.backward = facts, forward, backward
+        self._run: Run | None = None
 
     def __call__(self, *values: Any) -> Any:
-        return self.facts.apply(self.forward, self.backward, values)
+        if self._run is None:
+            self._run = bound(self.facts, len(values), self.forward.forward, self.backward.forward)
+        return self._run(*values)
 
 
 def autograd_function_apply(
@@ -123,8 +143,23 @@ def autograd_function_apply(
     non_differentiable_idx: Sequence[int],
 ) -> Any:
     """The same, for graphs in which the bodies are modules: ``self.fwd_body_0`` and ``self.bwd_body_0``."""
-    facts: FunctionFacts = fwd.meta[FACTS]
-    return facts.apply(fwd, bwd, values)
+    known: Any = fwd.meta.get(_BOUND)
+    if known is None or known[0]() is not fwd or known[1]() is not bwd:  # they may be copies
+
+        def forward(*given: Any) -> Any:
+            return fwd.forward(*given)
+
+        def backward(*given: Any) -> Any:
+            if torch.is_grad_enabled():  # whether it is differentiated is not for the body to say
+                return without_spelling(bwd).forward(*given)
+            try:
+                return bwd.forward(*given)
+            finally:
+                torch_compat.set_grad_enabled(False)
+
+        known = weakref.ref(fwd), weakref.ref(bwd), bound(fwd.meta[FACTS], len(values), forward, backward)
+        fwd.meta[_BOUND] = known
+    return known[2](*values)
 
 
 def without_spelling(body: torch.fx.GraphModule) -> torch.fx.GraphModule:

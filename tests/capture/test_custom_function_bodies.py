@@ -177,6 +177,17 @@ def test_a_function_is_differentiated_twice(how):
     assert difference(sides[0], sides[1]) is None and difference(sides[0], sides[2]) is None
 
 
+def test_a_backward_leaves_the_grad_mode_as_it_finds_it():
+    modes = []
+    compiled = bothways.compile(lambda x: Sine.apply(x), backend=CompileCounter(), fullgraph=True)
+    for create_graph in (False, True):
+        (x,) = inputs()
+        result = compiled(x)
+        result.grad_fn.register_hook(lambda *grads: modes.append(torch.is_grad_enabled()))
+        torch.autograd.grad(result.sum(), x, create_graph=create_graph)
+    assert modes == [False, True] and torch.is_grad_enabled()
+
+
 def test_a_function_nobody_differentiates_is_part_of_the_graph():
     program = lambda x: Sine.apply(x) + 1
     record = spelled_by(program, torch.ones(3))

@@ -136,7 +136,6 @@ def captured_function(
         tuple(place for place, value in enumerate(tensors) if id(value) in fixed),
         tuple(sorted(of_context)),
         tuple(place for place in range(len(kept)) if place not in of_context),
-        context.is_unpacked,
         opaque,
         reads,
     )
