@@ -16,13 +16,8 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.node_facts import body_of, facts_of_node, note_body
 from bothways.runtime.nodes import ApplyFunction, Given, Reads
-
-# Where the modules of the bodies keep what else is known of their function.
-FACTS = "custom_function"
-# A body that turns gradients off and on again, as torch.compile's do, and the nodes in it that do that.
-SPELLED = "custom_function_spelled"
-_PLAIN, _BOUND = "custom_function_plain", "custom_function_bound"
 
 
 @dataclass(eq=False)
@@ -49,6 +44,20 @@ class FunctionFacts:
 
 
 Run = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class FunctionBody:
+    """What is known of the module of a body: its function, and whether it turns gradients off and on again itself.
+
+    ``plain`` is the same without that, ``bound`` what applies the function; each with the modules it was made of, as
+    copies of a module share this record.
+    """
+
+    facts: FunctionFacts
+    is_spelled: bool = False
+    plain: tuple[weakref.ref[Any], torch.fx.GraphModule] | None = None
+    bound: tuple[weakref.ref[Any], weakref.ref[Any], Run] | None = None
 
 
 def bound(facts: FunctionFacts, count: int, forward: Run, backward: Run) -> Run:
@@ -143,8 +152,9 @@ def autograd_function_apply(
     non_differentiable_idx: Sequence[int],
 ) -> Any:
     """The same, for graphs in which the bodies are modules: ``self.fwd_body_0`` and ``self.bwd_body_0``."""
-    known: Any = fwd.meta.get(_BOUND)
-    if known is None or known[0]() is not fwd or known[1]() is not bwd:  # they may be copies
+    body: FunctionBody = body_of(fwd)
+    known = body.bound
+    if known is None or known[0]() is not fwd or known[1]() is not bwd:
 
         def forward(*given: Any) -> Any:
             return fwd.forward(*given)
@@ -157,23 +167,22 @@ def autograd_function_apply(
             finally:
                 torch_compat.set_grad_enabled(False)
 
-        known = weakref.ref(fwd), weakref.ref(bwd), bound(fwd.meta[FACTS], len(values), forward, backward)
-        fwd.meta[_BOUND] = known
+        known = weakref.ref(fwd), weakref.ref(bwd), bound(body.facts, len(values), forward, backward)
+        body.bound = known
     return known[2](*values)
 
 
-def without_spelling(body: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def without_spelling(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A body that leaves it to its caller whether gradients are on."""
-    if SPELLED not in body.meta:
-        return body
-    of, made = body.meta.get(_PLAIN, (None, None))
-    if of is None or of() is not body:  # it may be a copy
+    body: FunctionBody = body_of(module)
+    if not body.is_spelled:
+        return module
+    if body.plain is None or body.plain[0]() is not module:
         graph = torch.fx.Graph()
-        graph.output(graph.graph_copy(body.graph, {}))
-        for node in [node for node in graph.nodes if SPELLED in node.meta]:
+        graph.output(graph.graph_copy(module.graph, {}))
+        for node in [node for node in graph.nodes if facts_of_node(node).is_spelling]:
             graph.erase_node(node)
-        made = torch.fx.GraphModule(body, graph)
-        made.meta = {FACTS: body.meta[FACTS]}
-        body.meta[_PLAIN] = weakref.ref(body), made
-    assert made is not None
-    return made
+        plain = torch.fx.GraphModule(module, graph)
+        note_body(plain, FunctionBody(body.facts))
+        body.plain = weakref.ref(module), plain
+    return body.plain[1]

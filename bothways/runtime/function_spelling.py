@@ -12,10 +12,10 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.node_facts import body_of, facts_of_node, note_body, note_of_node
 from bothways.runtime.captured_functions import (
-    FACTS,
-    SPELLED,
     CapturedFunction,
+    FunctionBody,
     autograd_function_apply,
     without_spelling,
 )
@@ -58,16 +58,17 @@ def _spelled(body: torch.fx.GraphModule, name: str) -> torch.fx.GraphModule:
     is_open = False
     for node in body.graph.nodes:
         if node.op != "placeholder" and not is_open:
-            graph.call_function(torch_compat.set_grad_enabled, (False,)).meta[SPELLED] = True
+            note_of_node(graph.call_function(torch_compat.set_grad_enabled, (False,)), is_spelling=True)
             is_open = True
         if node.op == "output":
-            graph.call_function(torch_compat.set_grad_enabled, (True,)).meta[SPELLED] = True
+            note_of_node(graph.call_function(torch_compat.set_grad_enabled, (True,)), is_spelling=True)
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        if "variable" in node.meta and node.op.startswith("call"):
-            copies[node]._rename(node.meta["variable"])
-    made = torch.fx.GraphModule(torch.nn.Module(), graph, name)
-    made.meta = {**body.meta, SPELLED: True}
-    return made
+        variable = facts_of_node(node).variable
+        if variable is not None and node.op.startswith("call"):
+            copies[node]._rename(variable)
+    spelled = torch.fx.GraphModule(torch.nn.Module(), graph, name)
+    note_body(spelled, FunctionBody(body_of(body).facts, is_spelled=True))
+    return spelled
 
 
 def folded(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -80,7 +81,7 @@ def folded(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node.target is autograd_function_apply:
             forward, backward = (without_spelling(getattr(module, str(body.target))) for body in node.args[:2])
             values = tuple(copies[value] for value in node.args[2:])
-            target = CapturedFunction(forward.meta[FACTS], forward, backward, len(values))
+            target = CapturedFunction(body_of(forward).facts, forward, backward, len(values))
             copies[node] = graph.create_node("call_function", target, values, name=node.name)
             copies[node].meta = dict(node.meta)
         elif not _is_spelling(node):

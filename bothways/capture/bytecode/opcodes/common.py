@@ -16,6 +16,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.writing.dropping import check_dropped, check_forgotten
+from bothways.node_facts import facts_of_node, note_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Handler, Instruction
@@ -121,8 +122,8 @@ def STORE_FAST(frame: Frame, inst: Instruction) -> None:
 
 def named(value: Any, variable: str) -> Any:
     """A value that is bound to a variable; the node of a tensor remembers the first one, for people."""
-    if isinstance(value, linked.TensorValue):
-        value.node.meta.setdefault("variable", variable)
+    if isinstance(value, linked.TensorValue) and facts_of_node(value.node).variable is None:
+        note_of_node(value.node, variable=variable)
     return value
 
 
@@ -165,7 +166,7 @@ def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
             f"cannot access local variable {inst.argval!r} where it is not associated with a value",
         )
     if cell.content.source is not None:
-        frame.tracer.looked_up.append(cell.content.source)
+        frame.tracer.assumptions.look_up(cell.content.source)
     frame.push(cell.content)
 
 

@@ -33,9 +33,9 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import lookup
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.writing.definitions import Definitions
 from bothways.capture.writing.object_inputs import outline_of
 from bothways.errors import Unsupported
+from bothways.node_facts import facts_of_call
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -54,12 +54,12 @@ def backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
     """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
     places = [isinstance(value, TensorValue) for value in looked.outputs]
     if looked.context.materializes:
-        return _reads_the_world(call, looked, places, call.tracer.fullgraph)
+        return _reads_the_world(call, looked, places, call.tracer.options.fullgraph)
     if sum(places) > COMBINED_RESULTS:
         return True
     choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
     return any(
-        _reads_the_world(call, looked, list(given), call.tracer.fullgraph and list(given) == places)
+        _reads_the_world(call, looked, list(given), call.tracer.options.fullgraph and list(given) == places)
         for given in choices
     )
 
@@ -69,13 +69,13 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
     findings = look_at_backward(call, looked, given, must_capture)
     if findings is None:
         return True
-    side, read = findings.side, findings.reads
+    side, read, of_forward = findings.side, findings.reads, looked.side.assumptions.guards
     opaque = (
         not all(map(can_be_checked_later, read))
-        or (bool(read) and not all(is_settled(guard) or _is_about_code(guard) for guard in looked.side.guards))
+        or (bool(read) and not all(is_settled(guard) or _is_about_code(guard) for guard in of_forward))
         or is_stateful(side)
-        or bool(side.asked)
-        or any(getattr(node.target, "opaque", False) or is_random(node) for node in side.graph.graph.nodes)
+        or bool(side.assumptions.asked)
+        or any(facts_of_call(node.target).opaque or is_random(node) for node in side.graph.graph.nodes)
         or findings.changes_context
         or looked.stand_ins.tensors_changed
         or not findings.fits
@@ -90,14 +90,14 @@ def look_at_backward(
 ) -> BackwardFindings | None:
     """What the backward does; None where it cannot be captured."""
     side = fork(call.tracer)
-    side.definitions = Definitions()
+    side.meet_definitions_apart()
     gradients: Args = [
         _gradient(side, value) if there else ConstantValue(None)
         for value, there in zip(looked.outputs, given, strict=True)
     ]
     own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
     backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
-    count, outline = len(side.guards), outline_of(looked.context)
+    count, outline = len(side.assumptions.guards), outline_of(looked.context)
     try:
         with undone(side, call.tracer):
             result = protocols.call(side, backward, [looked.context, *gradients]).realize()
@@ -107,7 +107,7 @@ def look_at_backward(
         return None
     except Raised:
         return None
-    read = [guard for guard in itertools.islice(side.guards, count, None) if not is_settled(guard)]
+    read = [guard for guard in itertools.islice(side.assumptions.guards, count, None) if not is_settled(guard)]
     changes = outline_of(looked.context) != outline
     found = BackwardFindings(side, gradients, result, read, _fits(call.inputs, result), changes)
     if given == [isinstance(value, TensorValue) for value in looked.outputs]:
@@ -120,8 +120,7 @@ def rely_on(call: FunctionCall, findings: BackwardFindings) -> None:
     call.backward_reads += findings.reads
     call.backward_definitions.append(findings.side.definitions)
     call.tracer.definitions.absorb(findings.side.definitions)
-    for guard in findings.side.guards:
-        call.tracer.guards.add(guard)
+    call.tracer.assumptions.take_over(findings.side.assumptions.guards)
 
 
 def is_random(node: torch.fx.Node) -> bool:

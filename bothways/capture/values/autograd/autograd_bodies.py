@@ -24,9 +24,10 @@ from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Value
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.runtime.captured_functions import FACTS, CapturedFunction, FunctionFacts
+from bothways.node_facts import NO_CALL_FACTS, facts_of_call, facts_of_node, note_body
+from bothways.runtime.captured_functions import CapturedFunction, FunctionBody, FunctionFacts
 from bothways.runtime.graph_module import graph_module
-from bothways.runtime.nodes import Reads
+from bothways.runtime.nodes import ApplyFunction, Reads
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -45,13 +46,13 @@ def computes_only(side: Tracer) -> bool:
     nodes = list(side.graph.graph.nodes)
     return not (
         side.effects
-        or side.registrations
-        or side.draws
-        or linked.COMPILED in side.asked
+        or side.effects.registrations
+        or side.effects.draws
+        or linked.COMPILED in side.assumptions.asked
         or side.graph.objects
         or side.graph.left_behind
         or side.graph.symbols()
-        or any(_is_python(node) or "number" in node.meta or "size" in node.meta for node in nodes)
+        or any(map(_is_python, nodes))
     )
 
 
@@ -59,7 +60,8 @@ def _is_python(node: torch.fx.Node) -> bool:
     """Whether a node runs the user's Python, or something that is no operation."""
     if isinstance(node.target, CapturedFunction):
         return False
-    return any(getattr(node.target, name, False) for name in ("opaque", "stateful", "has_effects", "region", "warns"))
+    facts, call = facts_of_node(node), facts_of_call(node.target)
+    return facts.is_number or facts.is_size or call != NO_CALL_FACTS or isinstance(node.target, ApplyFunction)
 
 
 def forward_has_graph(looked: ForwardFindings, changes: bool) -> bool:
@@ -85,7 +87,7 @@ def backward_has_graph(findings: BackwardFindings) -> bool:
         findings.fits
         and not findings.reads
         and not findings.changes_context
-        and not side.asked
+        and not side.assumptions.asked
         and not side.graph.inputs
         and computes_only(side)
         and not side.graph.statements & {torch_compat.set_grad_enabled}
@@ -144,11 +146,11 @@ def captured_function(
     given = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
     body = _body(looked.side.graph.graph.nodes, given, (outputs[0] if single else tuple(outputs), kept))
     known = dict(reversed(given))
-    gradient_names = [*backward.names, *(known.get(node, node.meta.get("variable", node.name)) for node in kept)]
+    gradient_names = [*backward.names, *(known.get(node) or facts_of_node(node).variable or node.name for node in kept)]
     taken = list(zip([*backward.gradients, *kept], gradient_names, strict=True))
     bodies = [body, _body(findings.side.graph.graph.nodes, taken, tuple(backward.results))]
     for each in bodies:
-        each.meta[FACTS] = facts
+        note_body(each, FunctionBody(facts))
     values = dict(zip(extra.nodes, extra.values, strict=True))
     real = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
     real += [values[node] for node in used]

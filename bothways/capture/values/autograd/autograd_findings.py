@@ -81,7 +81,7 @@ class BackwardFindings:
 
 def fork(tracer: Tracer) -> Tracer:
     side = tracer.fork()
-    side.left_to_python = list(tracer.left_to_python)
+    side.effects.follow(tracer.effects)
     return side
 
 
@@ -91,10 +91,10 @@ def undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        for context in reversed(side.open_contexts):
-            if context not in tracer.open_contexts:
+        for context in reversed(side.torch_state.open_contexts):
+            if context not in tracer.torch_state.open_contexts:
                 context.leave()
-        for setting in reversed(side.changed_settings):
+        for setting in reversed(side.torch_state.changed_settings):
             setting.leave()
         torch_compat.set_grad_enabled(False)
 
@@ -104,6 +104,6 @@ def is_stateful(side: Tracer) -> bool:
     return (
         bool(side.graph.inputs)
         or bool(side.effects)
-        or linked.COMPILED in side.asked
+        or linked.COMPILED in side.assumptions.asked
         or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
     )

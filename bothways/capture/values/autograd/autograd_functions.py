@@ -51,6 +51,7 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import lookup
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
+from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Reads
 
@@ -88,7 +89,8 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _has_bodies(call: FunctionCall, looked: ForwardFindings) -> bool:
     """Whether both bodies are graphs; the forward alone where nobody wants a gradient."""
-    if call.has_jvp or looked.side.asked & ABOUT_HISTORY or any(_keeps(looked, value) for value in looked.held):
+    asks = looked.side.assumptions.asked & ABOUT_HISTORY
+    if call.has_jvp or asks or any(_keeps(looked, value) for value in looked.held):
         return False
     if not forward_has_graph(looked, _changes_free_tensors(looked.side)):
         return False
@@ -134,24 +136,23 @@ def _taken_whole(call: FunctionCall) -> Value:
 
 def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     side = fork(call.tracer)
-    side.open_contexts = list(call.tracer.open_contexts)
+    side.torch_state.follow(call.tracer.torch_state)
     stand_ins = StandIns(call.tracer, side)
     try:
         with undone(side, call.tracer):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
     except Raised:
-        if side.effects or side.left_to_python != call.tracer.left_to_python or stand_ins.tensors_changed:
+        before = call.tracer.effects.left_to_python
+        if side.effects or side.effects.left_to_python != before or stand_ins.tensors_changed:
             call.tracer.stop("autograd_function", f"{call.name}.forward changes something and raises")
         raise
     finally:
-        side.guard_expected()
-        for guard in side.guards:
-            call.tracer.guards.add(guard)
+        side.assumptions.complete()
+        call.tracer.assumptions.take_over(side.assumptions.guards)
     looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context), [], [])
     looked.result_nodes = [value.node if isinstance(value, TensorValue) else None for value in looked.outputs]
     looked.saved_nodes = [value.node for value in context.saved if isinstance(value, TensorValue)]
-    for guard in side.guards:
-        call.tracer.guards.add(guard)
+    call.tracer.assumptions.take_over(side.assumptions.guards)
     check_marks(side, context)
     stand_ins.check_kept(f"{call.name}.forward")
     check_order(call.tracer, side, f"{call.name}.forward")
@@ -194,7 +195,7 @@ def _runs_as_python(looked: ForwardFindings) -> bool:
         is_stateful(side)
         or stand_ins.tensors_changed
         or bool(context.dirty)
-        or bool(side.asked & ABOUT_HISTORY)
+        or bool(side.assumptions.asked & ABOUT_HISTORY)
         or any(map(_can_change, looked.held))
         or _shares_memory(looked)
     )
@@ -244,7 +245,7 @@ def _record_bodies(call: FunctionCall, looked: ForwardFindings) -> Value:
     """The same where both bodies are graphs."""
     assert call.backward is not None
     nodes = call.backward.side.graph.graph.nodes
-    opaque = _shares_memory(looked) or any(getattr(node.target, "opaque", False) or is_random(node) for node in nodes)
+    opaque = _shares_memory(looked) or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
     if not call.backward_definitions:
         rely_on(call, call.backward)
     reads = Reads() if opaque else _reads(call, looked)
@@ -267,7 +268,8 @@ def _assembled(call: FunctionCall, looked: ForwardFindings, results: Args) -> Va
 
 
 def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
-    of_forward = [guard for guard in looked.side.guards if not is_settled(guard) and can_be_checked_later(guard)]
+    assumed = looked.side.assumptions.guards
+    of_forward = [guard for guard in assumed if not is_settled(guard) and can_be_checked_later(guard)]
     stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
     return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
 
@@ -275,7 +277,7 @@ def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
 def _changes_free_tensors(side: Tracer) -> bool:
     metas = [value.fake.meta for value in side.graph.inputs]
     return any(meta.is_inference() or meta._version for meta in metas) or any(
-        getattr(node.target, "has_effects", False) for node in side.graph.graph.nodes
+        facts_of_call(node.target).has_effects for node in side.graph.graph.nodes
     )
 
 
