@@ -8,8 +8,8 @@ the user's Python runs; all that the context was told is kept here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,33 +17,8 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.node_facts import body_of, facts_of_node, note_body
-from bothways.runtime.nodes import ApplyFunction, Given, Reads
-
-
-@dataclass(eq=False)
-class FunctionFacts:
-    """What the context of a custom function was told, and what its arguments were.
-
-    ``mask`` says which of the arguments are tensors; other tensors that the bodies read are no arguments, and have no
-    gradients. ``saved`` are the places, among the values that the backward needs, of those that the context saved: they
-    are checked for changes, and freed after a backward. The others are held as they are. ``fixed`` are results without
-    gradients. ``opaque`` and ``reads`` are the node's.
-    """
-
-    cls: Any
-    mask: tuple[bool, ...]
-    fixed: tuple[int, ...]
-    saved: tuple[int, ...]
-    held: tuple[int, ...]
-    opaque: bool = False
-    reads: Reads = field(default_factory=Reads)
-
-    @property
-    def tensor_count(self) -> int:
-        return sum(self.mask)
-
-
-Run = Callable[..., Any]
+from bothways.runtime.function_bodies import FunctionFacts, Run, full_bodies, plain_bodies, spelled_runs
+from bothways.runtime.nodes import ApplyFunction, Given
 
 
 @dataclass(eq=False)
@@ -67,7 +42,7 @@ def bound(facts: FunctionFacts, count: int, forward: Run, backward: Run) -> Run:
     """
     arguments = facts.tensor_count
     is_plain = not facts.held and not facts.fixed and count == arguments
-    bodies = (_plain if is_plain else _full)(facts, forward, backward)
+    bodies = (plain_bodies if is_plain else full_bodies)(facts, forward, backward)
     names = {"__module__": facts.cls.__module__, "__qualname__": facts.cls.__qualname__}
     made = type(facts.cls.__name__, (torch.autograd.Function,), {**names, **bodies})
     apply: Run = torch_compat.unchecked_apply(made)
@@ -78,50 +53,6 @@ def bound(facts: FunctionFacts, count: int, forward: Run, backward: Run) -> Run:
         return apply(*values[:arguments], values[arguments:])  # the others are no arguments to autograd
 
     return run
-
-
-def _plain(facts: FunctionFacts, run_forward: Run, run_backward: Run) -> dict[str, Any]:
-    """Bodies for a function that at most saves tensors."""
-
-    def forward(ctx: Any, *tensors: Any) -> Any:
-        results, kept = run_forward(None, *tensors)
-        if kept:
-            ctx.save_for_backward(*kept)
-        return results
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return run_backward(None, *gradients, *ctx.saved_tensors)
-
-    def backward_alone(ctx: Any, *gradients: Any) -> Any:
-        return run_backward(None, *gradients)
-
-    return {"forward": staticmethod(forward), "backward": staticmethod(backward if facts.saved else backward_alone)}
-
-
-def _full(facts: FunctionFacts, run_forward: Run, run_backward: Run) -> dict[str, Any]:
-    """Bodies for a function that holds tensors without saving them, reads others, or has results without gradients."""
-    places = (*facts.saved, *facts.held)
-
-    def forward(ctx: Any, *given: Any) -> Any:
-        *tensors, others = given
-        results, kept = run_forward(None, *tensors, *others)
-        if facts.saved:
-            ctx.save_for_backward(*(kept[place] for place in facts.saved))
-        if facts.held:
-            ctx.held = [kept[place] for place in facts.held]
-        if facts.fixed:
-            every = results if isinstance(results, tuple) else (results,)
-            ctx.mark_non_differentiable(*(every[place] for place in facts.fixed))
-        return results
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        kept: list[Any] = [None] * len(places)
-        values = (*(ctx.saved_tensors if facts.saved else ()), *(ctx.held if facts.held else ()))
-        for place, value in zip(places, values, strict=True):
-            kept[place] = value
-        return *run_backward(None, *gradients, *kept), None
-
-    return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
 
 
 class CapturedFunction(ApplyFunction):
@@ -155,18 +86,7 @@ def autograd_function_apply(
     body: FunctionBody = body_of(fwd)
     known = body.bound
     if known is None or known[0]() is not fwd or known[1]() is not bwd:
-
-        def forward(*given: Any) -> Any:
-            return fwd.forward(*given)
-
-        def backward(*given: Any) -> Any:
-            if torch.is_grad_enabled():  # whether it is differentiated is not for the body to say
-                return without_spelling(bwd).forward(*given)
-            try:
-                return bwd.forward(*given)
-            finally:
-                torch_compat.set_grad_enabled(False)
-
+        forward, backward = spelled_runs(fwd, bwd, without_spelling)
         known = weakref.ref(fwd), weakref.ref(bwd), bound(body.facts, len(values), forward, backward)
         body.bound = known
     return known[2](*values)

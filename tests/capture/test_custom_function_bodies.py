@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import sys
 import weakref
 from dataclasses import dataclass
@@ -402,6 +403,27 @@ def test_a_body_that_changes_the_world_stays_the_users_own():
 
     compiled = agree(lambda x: Says.apply(x), "eager", seen=seen)
     assert "autograd_function_apply" not in text_of(compiled)
+
+
+class Context:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+@pytest.mark.parametrize("backend", ["eager", CompileCounter()], ids=["eager", "spelled"])
+@pytest.mark.parametrize("function", [Sine, Holding])
+def test_capture_looks_into_the_backward_of_a_captured_function(function, backend):
+    arguments = inputs((3,), (3,))[: len(inspect.signature(function.forward).parameters) - 1]
+    result = bothways.compile(lambda *args: function.apply(*args), backend=backend, fullgraph=True)(*arguments)
+    backward = result.grad_fn._forward_cls.backward
+    other = arguments[-1].detach()
+    recorded = RecordGraphs()
+    compiled = bothways.compile(lambda ctx, grad: backward(ctx, grad)[0], backend=recorded, fullgraph=True)
+    with torch.no_grad():
+        found = compiled(Context(saved_tensors=(other,), held=[other]), torch.ones(3))
+    expected = other.sin() if function is Sine else other
+    assert difference(found, expected) is None
+    assert "mul" in recorded.only.ops
 
 
 def test_hooks_of_saved_tensors_see_what_is_saved():

@@ -25,7 +25,8 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Value
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import NO_CALL_FACTS, facts_of_call, facts_of_node, note_body
-from bothways.runtime.captured_functions import CapturedFunction, FunctionBody, FunctionFacts
+from bothways.runtime.captured_functions import CapturedFunction, FunctionBody
+from bothways.runtime.function_bodies import FunctionFacts
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Reads
 
