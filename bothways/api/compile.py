@@ -72,8 +72,22 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object or ``nn.Module``; usable as a decorator with or without arguments.
 
-    ``fullgraph=True`` raises ``errors.Unsupported`` where capture would break; ``disable=True`` returns the
-    target as it is. Wrong names and values raise here, not at the first call.
+    What comes back behaves like the original; the first call compiles. Wrong names and values raise here, not at the
+    first call.
+
+    - ``fn``: what to compile. Without it, a decorator comes back.
+    - ``backend``: a name of ``list_backends()``, or any ``f(graph_module, example_inputs) -> callable``.
+    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break.
+    - ``dynamic``: True makes sizes and numbers symbols at once, False never, None those that have changed.
+    - ``mode``: one of PyTorch's names (``"reduce-overhead"``, …); checked, and so far without effect.
+    - ``options``: a mapping of options of the backend; there are none so far.
+    - ``disable``: give the target back as it is.
+
+    >>> @bothways.compile(fullgraph=True)
+    ... def scaled(x, factor=2.0):
+    ...     return torch.tanh(x * factor)
+    >>> scaled(torch.zeros(3))
+    tensor([0., 0., 0.])
     """
     settings = _checked_options(backend, fullgraph, dynamic, mode, options, disable)
 
@@ -159,5 +173,12 @@ def compile_function(function: types.FunctionType, settings: Options) -> Any:
 
 
 def reset() -> None:
-    """Forget every program of every compiled function, as if nothing had been called yet."""
+    """Forget every program of every compiled function, as if nothing had been called yet.
+
+    >>> double = bothways.compile(lambda x: x * 2)
+    >>> _ = double(torch.ones(3))
+    >>> bothways.reset()
+    >>> bothways.history(double)
+    []
+    """
     reset_all()

@@ -57,6 +57,17 @@ def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Cal
 
     Works as ``register_backend(fn)``, ``register_backend(fn, name="mine")``, ``@register_backend`` and
     ``@register_backend(name="mine")``. Registering a name again replaces it; the built-in names are taken.
+
+    - ``fn``: any ``f(graph_module, example_inputs) -> callable``. Without it, a decorator comes back.
+    - ``name``: the name.
+
+    >>> @bothways.register_backend
+    ... def counting(graph, inputs):
+    ...     print(len(graph.graph.nodes), "nodes")
+    ...     return graph.forward
+    >>> bothways.compile(lambda x: x * 2, backend="counting")(torch.ones(2))
+    3 nodes
+    tensor([2., 2.])
     """
     if fn is None:
         return lambda decorated: register_backend(decorated, name=name)
@@ -73,7 +84,11 @@ def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Cal
 
 
 def list_backends() -> list[str]:
-    """Every name ``compile(backend=...)`` accepts, sorted."""
+    """Every name ``compile(backend=...)`` accepts, sorted.
+
+    >>> {"aot_eager", "eager", "native"} <= set(bothways.list_backends())
+    True
+    """
     return sorted({*BUILT_IN, *ALIASES, *_registered, *_entry_points()})
 
 

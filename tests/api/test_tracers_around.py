@@ -61,6 +61,7 @@ TRACERS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("in_c", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("tracer", TRACERS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
+from bothways import ops
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import Guard
 from bothways.capture.program.conditions import can_be_checked_later
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 
 # Up to so many results every combination of gradients that are and are not there is looked at.
 COMBINED_RESULTS = 3
-
-# Operations that draw random numbers, beside those whose name says it.
-RANDOM = frozenset(
-    "bernoulli multinomial normal poisson binomial uniform exponential geometric cauchy log_normal rrelu "
-    "gumbel_softmax scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d".split()
-)
 
 
 def backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
@@ -125,8 +120,7 @@ def rely_on(call: FunctionCall, findings: BackwardFindings) -> None:
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether the operation draws random numbers: a backward that is differentiated again may not be run again."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.strip("_") in RANDOM or any(part in name for part in ("rand", "dropout"))
+    return ops.of_node(node).draws
 
 
 def is_settled(guard: Guard) -> bool:
