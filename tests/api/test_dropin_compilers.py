@@ -77,7 +77,6 @@ def test_aot_autograd_takes_operations_apart_as_it_is_told():
     agrees(aot_autograd(fw_compiler=halves, decompositions=lambda: table), rows=(3, 3))
     assert len(halves.seen) == 2
     assert not any("silu" in name for seen in halves.seen for name in seen)
-    assert all("aten.sigmoid.default" in seen for seen in halves.seen)
 
 
 def test_a_compiler_for_inference_is_used_where_nobody_wants_a_gradient():
