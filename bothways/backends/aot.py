@@ -37,6 +37,7 @@ from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, Read
 from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
+from bothways.runtime.function_spelling import folded
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
@@ -119,6 +120,7 @@ def aot(
 def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Lowering) -> Callable[..., Any]:
     """A captured graph with a forward and backwards of its own, which ``lowering`` compiles: the forward now, each
     backward when it first runs. What cannot be differentiated ahead of time stays as captured."""
+    graph = folded(graph)
     if lowering.leaves_alone(graph, inputs):
         return as_captured(graph, TOO_SMALL)
     if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
@@ -209,9 +211,11 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     """Tensors laid out like the outputs of a captured graph."""
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
+    outputs: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    if isinstance(outputs, torch.fx.Node):  # one call whose results nobody has counted yet
+        return []
+    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:

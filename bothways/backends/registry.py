@@ -24,6 +24,7 @@ from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
 from bothways.record import generated
 from bothways.runtime.compiled_graph import described, known_of
+from bothways.runtime.function_spelling import spell
 from bothways.runtime.listening import listening
 
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -126,6 +127,8 @@ def failures_of(backend: Backend) -> Iterator[None]:
 def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
     is_ours = any(backend is known for known in BUILT_IN.values())
+    if not is_ours:
+        spell(gm)
     with failures_of(backend), listening() if is_ours else nullcontext():  # what a user's backend says is for the user
         compiled = backend(gm, list(example_inputs))
     if not callable(compiled):

@@ -316,6 +316,8 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
     if isinstance(target, MethodValue):
         target = target.function.realize()
     if isinstance(target, FunctionValue):
+        if target.code is torch_compat.APPLY_FUNCTION.__code__:  # which leads to the forward of a custom function
+            return True
         is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
         return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)

@@ -80,7 +80,7 @@ class GraphBuilder:
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
-        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") + "_")
+        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).lstrip("_"))
         with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node

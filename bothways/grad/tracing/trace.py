@@ -228,12 +228,18 @@ def _keeping_wrapped_calls(recorder: Recorder) -> Iterator[None]:
 
 
 class WrappedCall:
-    """A call that stands in a traced graph as one node."""
+    """A call that stands in a traced graph as one node.
+
+    ``spelling`` is the module and the name that the text of the graph calls it by; its node is ``trace_wrapped``.
+    """
+
+    spelling = __name__, "trace_wrapped"
+    _opname = "trace_wrapped"
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self.__name__ = self.__qualname__ = "trace_wrapped"
-        self.__module__ = __name__
+        self.__module__, self.__name__ = self.spelling
+        self.__qualname__ = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
