@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
-    "api", "report", "driver", "pipeline", "capture", "backends", "grad", "lower", "calls", "building", "cache",
+    "api", "report", "driver", "pipeline", "capture", "backward", "backends", "grad", "lower", "calls", "building", "cache",
     "record", "runtime",
 ]  # fmt: skip
 

@@ -85,6 +85,7 @@ TREATMENTS: dict[str, Treatment] = {
     "weakref": Treatment.BREAK,
     "bothways": Treatment.BREAK,
     "bothways.capture.standins": Treatment.INLINE,
+    "bothways.backward.steps": Treatment.INLINE,
 }
 
 # Functions that are looked into although the others of their module are not: they call what they are given, or only
