@@ -15,6 +15,7 @@ import torch
 from bothways import torch_compat
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, lookup_backend
+from bothways.backward.capturing import reset as reset_backwards
 from bothways.driver.compiled import compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.pipeline import Options
@@ -161,3 +162,4 @@ def compile_function(function: types.FunctionType, settings: Options) -> Any:
 def reset() -> None:
     """Forget every program of every compiled function, as if nothing had been called yet."""
     reset_all()
+    reset_backwards()

@@ -59,7 +59,7 @@ class Run:
         module = Writer(recorder).write(order, outputs)
         backwards.captured(self.where, module)
         counters["compiled_autograd"]["captures"] += 1
-        return run_program, BackwardProgram(module, self.where)
+        return run_program, BackwardProgram(module, self.where, recorder.custom_nodes)
 
 
 class State(threading.local):
@@ -182,9 +182,11 @@ def run_program(
     """What the engine calls in its own place: it has let go of what its nodes saved."""
     gate.close()
     run = state.run
+    if run is not None:
+        run.is_started = True
+    hooks = program.opened(hooks)
     if run is None:  # the engine took this thread for the one that captures: nobody says what compiles here
         return program.module(inputs, sizes, scalars, hooks, packed)
-    run.is_started = True
     return program.compiled_by(run.compiler)(inputs, sizes, scalars, hooks, packed)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from bothways.runtime.marks import Mark, mark
 from bothways.torch_compat import backward_engine
 
+
 @functools.cache
 def formula(name: str) -> Callable[..., Any]:
     """The formula of a kind of node, as a function that capture takes for one operation."""
@@ -33,3 +34,11 @@ def convert(grads: Any, wanted: Any) -> Any:
 
 
 mark(convert, Mark.IN_GRAPH)
+
+
+def cpp_hook(hook: int, grad: Any) -> Any:
+    """A hook that lives in C++, ``retain_grad`` for one; it is known by its number while the engine waits."""
+    return None if grad is None else backward_engine.run_cpp_hook(hook, grad)
+
+
+cpp_hook.opaque = cpp_hook.has_effects = True  # type: ignore[attr-defined]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
 
+from bothways.backward.custom import opened
 from bothways.errors import InvalidBackend, Position
 
 Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
@@ -17,12 +18,21 @@ Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 class BackwardProgram:
     """One structure of the autograd graph, as a module that is compiled once for each compiler that meets it."""
 
-    def __init__(self, module: torch.fx.GraphModule, where: Position) -> None:
-        self.module, self.where = module, where
+    def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Sequence[int]) -> None:
+        self.module, self.where, self.custom_nodes = module, where, tuple(custom_nodes)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:  # the engine keeps nothing that could not be called
         return self.module(*arguments)
+
+    def opened(self, hooks: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The hooks as the module takes them, with what can be looked into for nodes of custom functions."""
+        if not self.custom_nodes:
+            return hooks
+        found = list(hooks)
+        for place in self.custom_nodes:
+            found[place] = opened(found[place])
+        return tuple(found)
 
     def compiled_by(self, compiler: Compiler) -> Callable[..., Any]:
         key = key_of(compiler)

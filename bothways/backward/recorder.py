@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.backward import formulas, steps
+from bothways.backward import custom, formulas, steps
 from bothways.symbols import SYMBOLIC, Environment, Expression, SizeNodes, Symbol, size
 from bothways.torch_compat.backward_engine import FORMULAS, Tensors, Wanted
 
@@ -70,6 +70,7 @@ class BackwardRecorder:
         self._finish = finish
         self.refusal: str | None = None  # why no program can do this; said in the end, as nodes are in the air till then
         self.groups: list[Group] = []
+        self.custom_nodes: list[int] = []  # where among the hooks are nodes of custom functions
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
         self._scalar_symbols: list[Symbol] = []
@@ -108,8 +109,13 @@ class BackwardRecorder:
         return self._stand_in(Sum(parts))
 
     def custom(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int, node: Any) -> Tensors:
-        self.refusal = "custom functions"
-        return [None if one is None else self._stand_in(Taken("inputs", 0)) for one in wanted]
+        # Gradients that did not arrive come as zeros that C++ has made; the program makes its own.
+        arrived = [grad if self.meaning_of(grad) is not None else None for grad in grads]
+        self.custom_nodes.append(place)
+        needs, takes = tuple(node.needs_input_grad), [one is not None for one in wanted]
+        materializes = all(grad is not None for grad in grads)
+        args = (Taken("hooks", place), list(saved), arrived, needs, takes, materializes)
+        return self._call(custom.custom, args, takes)
 
     def accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         return self._stand_in(Result(self._instruction(steps.accumulate, (leaf, grad)), None))
@@ -118,8 +124,10 @@ class BackwardRecorder:
         return self._call(steps.tensor_hook, (Taken("hooks", hook), list(grads), place), given(grads))
 
     def cpp_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
-        self.refusal = "hooks in C++"
-        return grads
+        made = self._instruction(formulas.cpp_hook, (hook, grads[place]))
+        found = list(grads)
+        found[place] = self._stand_in(Result(made, None))
+        return found
 
     def pre_hook(self, grads: Tensors, hook: int) -> Tensors:
         return self._call(steps.pre_hook, (Taken("hooks", hook), list(grads)), given(grads))
@@ -172,7 +180,7 @@ class BackwardRecorder:
         meaning = self._meaning.get(id(stand_in))
         return meaning.parts if isinstance(meaning, Sum) else (stand_in,)
 
-    def meaning_of(self, stand_in: torch.Tensor) -> Taken | Result | Sum | None:
+    def meaning_of(self, stand_in: torch.Tensor | None) -> Taken | Result | Sum | None:
         return self._meaning.get(id(stand_in))
 
 

@@ -148,3 +148,13 @@ def node_of(root: Any) -> Any:
 def sequence_number(node: Any) -> int:
     """When a node was made, among those of its thread."""
     return int(node._sequence_nr())
+
+
+def function_of(node: Any) -> type[torch.autograd.Function]:
+    """The custom function that a node is of."""
+    return node._forward_cls  # type: ignore[no-any-return]
+
+
+def results_of(node: Any) -> Sequence[Any]:
+    """Sizes, dtypes and devices of what a node computed in the forward."""
+    return node._input_metadata  # type: ignore[no-any-return]

@@ -85,6 +85,7 @@ TREATMENTS: dict[str, Treatment] = {
     "weakref": Treatment.BREAK,
     "bothways": Treatment.BREAK,
     "bothways.capture.standins": Treatment.INLINE,
+    "bothways.backward.custom": Treatment.INLINE,
     "bothways.backward.steps": Treatment.INLINE,
 }
 
