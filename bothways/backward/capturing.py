@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from bothways.backward.engine import CapturingEngine, state
 from bothways.backward.programs import Compiler
-from bothways.config import config
+from bothways.config import config, listen
 from bothways.errors import InvalidOption
 from bothways.locks import Lock
 from bothways.record.backwards import backwards
@@ -34,6 +34,18 @@ def end(user: object) -> None:
         engine = backward_engine.engine()
         if not _users and isinstance(engine, CapturingEngine):
             backward_engine.set_engine(engine.real)
+
+
+def use_always(is_wanted: bool) -> None:
+    """Have every thread's backwards come here, or no longer."""
+    with _lock:
+        if is_wanted and config not in _users:
+            begin(config)
+        elif not is_wanted and config in _users:
+            end(config)
+
+
+listen("capture_backward", use_always)
 
 
 class capture:  # noqa: N801  # used as a function is

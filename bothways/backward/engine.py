@@ -192,7 +192,13 @@ def run_program(
 
 def choice() -> tuple[Compiler, bool] | None:
     """The compiler that this thread's backwards are for, and whether it wants all sizes to be inputs."""
-    return state.compilers[-1] if state.compilers else None
+    if state.compilers:
+        return state.compilers[-1]
+    return (default_compiler[0], False) if config.capture_backward and default_compiler else None
+
+
+# What compiles where nobody says it; filled by the layer that knows.
+default_compiler: list[Compiler] = []
 
 
 def why_plain(create_graph: bool) -> str | None:

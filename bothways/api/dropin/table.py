@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import facades, tracing, translate
+from bothways.api.dropin import backward, facades, tracing, translate
 from bothways.api.dropin.changes import Change
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
@@ -73,6 +73,11 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
     DropInRow("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
     DropInRow("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
+    # Whole backwards. The first name is that of older versions.
+    DropInRow("torch._dynamo.compiled_autograd", "enable", backward.enable),
+    DropInRow("torch._dynamo.compiled_autograd", "_enable", backward.enable),
+    DropInRow("torch._dynamo.compiled_autograd", "_disable", backward.disable),
+    DropInRow("torch._dynamo.compiled_autograd", "reset", backward.reset),
     # Tests written for the compiler call these by the names their modules imported.
     DropInRow("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
     DropInRow("torch._dynamo.testing", "reset", facades.reset),
