@@ -11,6 +11,7 @@ import torch.fx
 
 from bothways.backward.custom import opened
 from bothways.errors import InvalidBackend, Position
+from bothways.runtime.hooks import hook_behind
 
 Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 
@@ -26,10 +27,8 @@ class BackwardProgram:
         return self.module(*arguments)
 
     def opened(self, hooks: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The hooks as the module takes them, with what can be looked into for nodes of custom functions."""
-        if not self.custom_nodes:
-            return hooks
-        found = list(hooks)
+        """The hooks as the module takes them: the user's own, and what can be looked into for custom functions."""
+        found = [hook_behind(hook) for hook in hooks]
         for place in self.custom_nodes:
             found[place] = opened(found[place])
         return tuple(found)
