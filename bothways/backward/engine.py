@@ -123,15 +123,17 @@ class CapturingEngine:
     def run_backward(
         self, roots: Any, grads: Any, keep_graph: Any, create_graph: Any, inputs: Any = (), *args: Any, **kwargs: Any
     ) -> Any:
-        chosen = choice()
         given = (roots, grads, keep_graph, create_graph, inputs, *args)
-        reason = None if chosen is None else why_plain(create_graph)
-        if chosen is not None and reason is None and state.run is None:
+        chosen = choice()
+        # Inside a captured backward another one is plain; and so is what somebody traces.
+        if chosen is None or state.run is not None or torch_compat.dispatch_mode_depth():
+            return self._run_plain(given, kwargs)
+        reason = why_plain(create_graph)
+        if reason is None:
             if gate.begin_captured():
                 return self._run_captured(Run(*chosen, roots, inputs, user_position()), given, kwargs)
             reason = "another thread runs a backward"
-        if reason is not None:
-            backwards.plain(user_position(), reason)
+        backwards.plain(user_position(), reason)
         return self._run_plain(given, kwargs)
 
     def _run_plain(self, given: Any, kwargs: Any) -> Any:
@@ -184,7 +186,7 @@ def run_program(
     run = state.run
     if run is not None:
         run.is_started = True
-    hooks = program.opened(hooks)
+    hooks = program.opened(hooks, inputs)
     if run is None:  # the engine took this thread for the one that captures: nobody says what compiles here
         return program.module(inputs, sizes, scalars, hooks, packed)
     return program.compiled_by(run.compiler)(inputs, sizes, scalars, hooks, packed)
@@ -207,8 +209,6 @@ def why_plain(create_graph: bool) -> str | None:
         return "its gradients are to be differentiated again (create_graph=True)"
     if torch.is_anomaly_enabled():
         return "anomaly mode looks at each of autograd's nodes"
-    if torch_compat.dispatch_mode_depth():
-        return "a dispatch mode is active"
     return None
 
 

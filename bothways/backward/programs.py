@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.fx
 
+from bothways.backward.compiled_nodes import OpenedGraph
 from bothways.backward.custom import opened
 from bothways.errors import InvalidBackend, Position
 from bothways.runtime.hooks import hook_behind
@@ -19,18 +20,19 @@ Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 class BackwardProgram:
     """One structure of the autograd graph, as a module that is compiled once for each compiler that meets it."""
 
-    def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Sequence[int]) -> None:
-        self.module, self.where, self.custom_nodes = module, where, tuple(custom_nodes)
+    def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Mapping[int, Any]) -> None:
+        self.module, self.where, self.custom_nodes = module, where, custom_nodes
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:  # the engine keeps nothing that could not be called
         return self.module(*arguments)
 
-    def opened(self, hooks: tuple[Any, ...]) -> tuple[Any, ...]:
+    def opened(self, hooks: tuple[Any, ...], inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The hooks as the module takes them: the user's own, and what can be looked into for custom functions."""
         found = [hook_behind(hook) for hook in hooks]
-        for place in self.custom_nodes:
-            found[place] = opened(found[place])
+        for place, saved in self.custom_nodes.items():
+            node = found[place]
+            found[place] = opened(node) if saved is None else OpenedGraph(node, [inputs[index] for index in saved])
         return tuple(found)
 
     def compiled_by(self, compiler: Compiler) -> Callable[..., Any]:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways.backward import custom, formulas, steps
+from bothways.backward import compiled_nodes, custom, formulas, steps
+from bothways.grad.nodes.node import CompiledNode
 from bothways.symbols import SYMBOLIC, Environment, Expression, SizeNodes, Symbol, size
-from bothways.torch_compat.backward_engine import FORMULAS, Tensors, Wanted
+from bothways.torch_compat.backward_engine import FORMULAS, Tensors, Wanted, function_of
 
 # What a captured backward takes.
 PARAMETERS = ("inputs", "sizes", "scalars", "hooks", "packed")
@@ -70,7 +71,8 @@ class BackwardRecorder:
         self._finish = finish
         self.refusal: str | None = None  # why no program can do this; said in the end, as nodes are in the air till then
         self.groups: list[Group] = []
-        self.custom_nodes: list[int] = []  # where among the hooks are nodes of custom functions
+        # Where among the hooks are nodes of custom functions, and where among the inputs is what compiled ones saved.
+        self.custom_nodes: dict[int, list[int] | None] = {}
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
         self._scalar_symbols: list[Symbol] = []
@@ -109,13 +111,22 @@ class BackwardRecorder:
         return self._stand_in(Sum(parts))
 
     def custom(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int, node: Any) -> Tensors:
+        if isinstance(function_of(node), type) and issubclass(function_of(node), CompiledNode):
+            return self._compiled(grads, wanted, saved, place)
         # Gradients that did not arrive come as zeros that C++ has made; the program makes its own.
         arrived = [grad if self.meaning_of(grad) is not None else None for grad in grads]
-        self.custom_nodes.append(place)
+        self.custom_nodes[place] = None
         needs, takes = tuple(node.needs_input_grad), [one is not None for one in wanted]
         materializes = all(grad is not None for grad in grads)
         args = (Taken("hooks", place), list(saved), arrived, needs, takes, materializes)
         return self._call(custom.custom, args, takes)
+
+    def _compiled(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int) -> Tensors:
+        meanings = [self.meaning_of(one) for one in saved]
+        self.custom_nodes[place] = [one.place for one in meanings if isinstance(one, Taken)]
+        outlines = [None if one is None else (list(one[3]), one[2], one[1]) for one in wanted]
+        args = (Taken("hooks", place), list(saved), list(grads), outlines)
+        return self._call(compiled_nodes.compiled_node, args, [one is not None for one in wanted])
 
     def accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         return self._stand_in(Result(self._instruction(steps.accumulate, (leaf, grad)), None))

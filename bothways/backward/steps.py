@@ -109,8 +109,6 @@ def accumulate(leaf: torch.Tensor, grad: Gradient) -> Gradient:
 
 def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """A gradient that shares its memory with nobody, laid out as the leaf is."""
-    if not torch.is_grad_enabled():
-        grad = grad.detach()
     if grad.layout != torch.strided or grad.stride() == leaf.stride():
         return grad.clone()
     made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)

@@ -362,7 +362,7 @@ class DifferentiatedGraph:
                 raise NotRepeatable("the gradients are laid out in another way each time")
             run = self._backwards[key] = self._compile_backward(Moment(*moment), values, inputs(), wanted)
         if not plain:
-            run = as_traced(self._backward_graph(Moment(*moment), inputs(), wanted).forward)
+            run = as_traced(self.backward_graph(Moment(*moment), inputs(), wanted).forward)
         elif takes_list(run) and self._may_be_usual:
             if key not in self._usuals:
                 all_tangents = (*tangents, *[None] * len(self.changed))
@@ -415,7 +415,7 @@ class DifferentiatedGraph:
         with generated.kept_in(self.generated), listening():
             run = recall_backward(memo, len(values), len(inputs))
             if run is None:
-                run = self.how.bw_compiler(self._backward_graph(moment, inputs, wanted), list(values))
+                run = self.how.bw_compiler(self.backward_graph(moment, inputs, wanted), list(values))
                 _note(memo, {}, run)
         return as_traced(run)
 
@@ -426,13 +426,18 @@ class DifferentiatedGraph:
         state = f"{torch_compat.operation_state()}"
         return self.how.memo.part("backward", f"{moment}", f"{layouts}", state, f"{wanted}")
 
-    def _backward_graph(
+    def backward_graph(
         self, moment: Moment, inputs: Sequence[torch.Tensor], wanted: Wanted | None
     ) -> torch.fx.GraphModule:
         if (moment, wanted) not in self._graphs:
             joint = self.joint(moment, inputs)
             self._graphs[moment, wanted] = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted))
         return self._graphs[moment, wanted]
+
+    @property
+    def may_be_copied(self) -> bool:
+        """Whether the graph of a backward is all that the node's backward does."""
+        return self.parts is None and self.connected is None and not self._backward_conditions
 
     def backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
         """What a backward takes: inputs, what was saved, gradients."""
