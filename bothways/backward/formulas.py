@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bothways.runtime.marks import Mark, mark
 from bothways.torch_compat import backward_engine
 
@@ -42,3 +44,28 @@ def cpp_hook(hook: int, grad: Any) -> Any:
 
 
 cpp_hook.opaque = cpp_hook.has_effects = True  # type: ignore[attr-defined]
+
+
+def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """A gradient that shares its memory with nobody, laid out as the leaf is where that has neither gaps nor overlaps.
+
+    One operation of a graph: how a gradient lies is not for captured code to ask.
+    """
+    if grad.layout != torch.strided or grad.stride() == leaf.stride() or not is_dense(leaf):
+        return grad.clone()
+    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
+    return made.copy_(grad)
+
+
+mark(own_copy, Mark.IN_GRAPH)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory, in some order of the dimensions."""
+    expected = 1
+    for step, count in sorted((step, count) for step, count in zip(tensor.stride(), tensor.shape, strict=True)):
+        if count != 1:
+            if step != expected:
+                return False
+            expected *= count
+    return True

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bothways.backward.formulas import convert
+from bothways.backward.formulas import convert, own_copy
 
 # C++ counts dtypes; others than these are for the check in C++ to judge.
 DTYPES: dict[int, torch.dtype] = dict(
@@ -105,15 +105,6 @@ def accumulate(leaf: torch.Tensor, grad: Gradient) -> Gradient:
     else:
         old.add_(grad)
     return leaf.grad
-
-
-def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """A gradient that shares its memory with nobody, laid out as the leaf is."""
-    if grad.layout != torch.strided or grad.stride() == leaf.stride():
-        return grad.clone()
-    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
-    made.copy_(grad)
-    return made
 
 
 def begin_slices(grads: Sequence[Gradient], base: Any, view: Any) -> list[Gradient]:
