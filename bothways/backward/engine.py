@@ -153,6 +153,8 @@ class CapturingEngine:
                 result = self.real.run_backward(*given, **kwargs)
             finally:
                 gate.close()
+                if run.recorder is not None:
+                    run.recorder.leave()
             for callback in run.callbacks:
                 callback()
             return result

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways import torch_compat
 from bothways.backward import compiled_nodes, custom, formulas, steps
 from bothways.grad.nodes.node import CompiledNode
 from bothways.symbols import SYMBOLIC, Environment, Expression, SizeNodes, Symbol, size
@@ -21,6 +22,18 @@ from bothways.torch_compat.backward_engine import FORMULAS, Tensors, Wanted, fun
 
 # What a captured backward takes.
 PARAMETERS = ("inputs", "sizes", "scalars", "hooks", "packed")
+
+
+class NoZeros(torch_compat.DispatchMode):
+    """C++ makes zeros for gradients that a custom backward does not get, and cannot where sizes are symbols.
+
+    Programs make their own; any tensor will do.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.zeros.default:
+            return torch.empty(0)
+        return function(*args, **(kwargs or {}))
 
 
 @dataclass(eq=False)
@@ -78,12 +91,16 @@ class BackwardRecorder:
         self._scalar_symbols: list[Symbol] = []
         self._meaning: dict[int, Taken | Result | Sum] = {}
         self._kept: list[torch.Tensor] = []
+        self._zeros, self._has_zeros = NoZeros(), False
 
     # What the engine tells.
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> Any:
         stand_ins = [self._stand_in(Taken("inputs", place)) for place, _ in enumerate(inputs)]
         numbers = [self._number(value, self.size_symbols) for value in sizes]
+        if numbers:
+            self._zeros.__enter__()
+            self._has_zeros = True
         return stand_ins, numbers, [self._number(value, self._scalar_symbols) for value in scalars]
 
     def node(self, name: str) -> None:
@@ -103,8 +120,9 @@ class BackwardRecorder:
         if not grads:
             return []
         self._formula("validate_outputs")
-        given = zip(grads, wanted, strict=True)
-        return self._call(steps.check, (list(grads), list(wanted)), [grad is not None and one is not None for grad, one in given])
+        pairs = zip(grads, wanted, strict=True)
+        defined = [grad is not None and one is not None for grad, one in pairs]
+        return self._call(steps.check, (list(grads), list(wanted)), defined)
 
     def add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         parts = tuple(part for one in (left, right) for part in self._parts(one))
@@ -162,7 +180,14 @@ class BackwardRecorder:
         return self._call(steps.end_slices, (list(wanted), whole, list(results), part), known)
 
     def end(self, outputs: Tensors) -> tuple[Callable[..., Any], Any]:
+        self.leave()
         return self._finish(self, outputs)
+
+    def leave(self) -> None:
+        """Let the thread make its own zeros again."""
+        if self._has_zeros:
+            self._has_zeros = False
+            self._zeros.__exit__(None, None, None)
 
     # What the stand-ins mean.
 
@@ -227,8 +252,7 @@ class Writer:
                 args = tuple(self._argument(arg) for arg in instruction.args)
                 instruction.fx_node = self.graph.call_function(instruction.target, args)
         self.graph.output([self._argument(output) for output in outputs])
-        module = torch.fx.GraphModule(self.root, self.graph, "CapturedBackward")
-        return module
+        return torch.fx.GraphModule(self.root, self.graph, "CapturedBackward")
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
