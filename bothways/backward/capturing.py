@@ -48,7 +48,7 @@ def use_always(is_wanted: bool) -> None:
 listen("capture_backward", use_always)
 
 
-class capture:  # noqa: N801  # used as a function is
+class capture:
     """Capture each backward of this thread as one program, which ``compiler`` turns into a callable.
 
     ``compiler(module)`` is called once for each structure of the autograd graph. ``dynamic=True`` makes all sizes

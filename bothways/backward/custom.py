@@ -68,11 +68,11 @@ class Context:
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
-        return self.saved_tensors  # type: ignore[no-any-return]
+        return self.saved_tensors
 
     @property
     def _forward_cls(self) -> type[torch.autograd.Function]:
-        return self._node.forward_class  # type: ignore[no-any-return]
+        return self._node.forward_class
 
     def maybe_clear_saved_tensors(self) -> None:
         """The engine has let go of them already."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.backward import steps
 from bothways.backward.order import order_of
 from bothways.backward.programs import BackwardProgram, Compiler
 from bothways.backward.recorder import BackwardRecorder, Writer
@@ -40,7 +41,10 @@ class Run:
         self.recorder: BackwardRecorder | None = None
         self.is_handed_over = False  # the nodes are as they were, or done with
         self.is_started = False  # the program runs, and with it the user's hooks
-        self.callbacks: list[Callable[[], None]] = []
+
+    def forget(self) -> None:
+        """Let go of the user's tensors at once: hooks and nodes that lead to each other are hard enough to free."""
+        self.roots, self.inputs, self.recorder = (), (), None
 
     def make_recorder(self) -> BackwardRecorder:
         if config.error_on_recompile and backwards.captures_at(self.where):
@@ -155,8 +159,8 @@ class CapturingEngine:
                 gate.close()
                 if run.recorder is not None:
                     run.recorder.leave()
-            for callback in run.callbacks:
-                callback()
+            while steps.callbacks:  # each may add others
+                steps.callbacks.pop(0)()
             return result
         except Exception as error:
             if run.is_started or isinstance(error, RecompileError):
@@ -167,6 +171,8 @@ class CapturingEngine:
             return self.real.run_backward(*given, **kwargs)
         finally:
             state.run = None
+            steps.callbacks.clear()
+            run.forget()
             gate.end()
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
@@ -174,7 +180,7 @@ class CapturingEngine:
         if state.run is None:
             self.real.queue_callback(callback)
         else:
-            state.run.callbacks.append(callback)
+            steps.call_later(callback)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

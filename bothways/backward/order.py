@@ -98,7 +98,8 @@ def _leading_to(targets: set[Any], following: dict[Any, list[Any]]) -> set[Any]:
 
 
 def _handed_over(following: dict[Any, list[Any]], waiting: dict[Any, int], runs: set[Any] | None) -> list[Any]:
-    left, found = [None], []
+    left: list[Any] = [None]
+    found: list[Any] = []
     while left:
         node = left.pop()
         found.append(node)

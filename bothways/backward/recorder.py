@@ -82,7 +82,8 @@ class BackwardRecorder:
 
     def __init__(self, finish: Callable[[BackwardRecorder, Tensors], tuple[Callable[..., Any], Any]]) -> None:
         self._finish = finish
-        self.refusal: str | None = None  # why no program can do this; said in the end, as nodes are in the air till then
+        # Why no program can do this. It is said in the end: till then C++ has put stand-ins into the nodes.
+        self.refusal: str | None = None
         self.groups: list[Group] = []
         # Where among the hooks are nodes of custom functions, and where among the inputs is what compiled ones saved.
         self.custom_nodes: dict[int, list[int] | None] = {}
@@ -292,7 +293,8 @@ class Writer:
         if isinstance(meaning, Taken):
             return self._taken(meaning)
         if meaning.place is None:
-            return meaning.instruction.fx_node  # type: ignore[no-any-return]
+            whole: torch.fx.Node = meaning.instruction.fx_node
+            return whole
         if meaning not in self._items:
             self._items[meaning] = self.graph.call_function(
                 operator.getitem, (meaning.instruction.fx_node, meaning.place)

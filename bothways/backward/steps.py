@@ -23,6 +23,13 @@ DTYPES: dict[int, torch.dtype] = dict(
 
 Gradient = torch.Tensor | None
 
+# What is to be called when the captured backward that runs is over; there is one at a time.
+callbacks: list[Callable[[], None]] = []
+
+
+def call_later(callback: Callable[[], None]) -> None:
+    callbacks.append(callback)
+
 
 def add(left: Gradient, right: Gradient) -> Gradient:
     """The sum of two gradients that reach one tensor."""
@@ -167,5 +174,6 @@ def check(grads: Sequence[Gradient], wanted: Sequence[Any]) -> list[Any]:
     found = list(grads)
     for grad, one in zip(found, wanted):  # noqa: B905
         if not fits(grad, one):
-            return convert(found, wanted)  # type: ignore[no-any-return]
+            converted: list[Any] = convert(found, wanted)
+            return converted
     return [grad if one is not None else None for grad, one in zip(found, wanted)]  # noqa: B905

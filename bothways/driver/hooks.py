@@ -35,6 +35,8 @@ def compiled_hook(compile: Callable[[types.FunctionType], types.FunctionType], s
 class CompiledHook(StandsForHook):
     """A hook of the user's that runs compiled."""
 
+    hook: Callable[..., Any]
+
     def __init__(self, run: types.FunctionType, hook: Any) -> None:
         self.run, self.hook = run, hook
         if hasattr(hook, "__name__"):  # autograd's errors name the hook

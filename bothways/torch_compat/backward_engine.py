@@ -152,9 +152,11 @@ def sequence_number(node: Any) -> int:
 
 def function_of(node: Any) -> type[torch.autograd.Function]:
     """The custom function that a node is of."""
-    return node._forward_cls  # type: ignore[no-any-return]
+    found: type[torch.autograd.Function] = node._forward_cls
+    return found
 
 
 def results_of(node: Any) -> Sequence[Any]:
     """Sizes, dtypes and devices of what a node computed in the forward."""
-    return node._input_metadata  # type: ignore[no-any-return]
+    found: Sequence[Any] = node._input_metadata
+    return found

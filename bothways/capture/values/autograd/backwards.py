@@ -11,7 +11,9 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.backward.compiled_nodes import OpenedGraph, compiled_node, compiled_node_as_told
+from bothways.backward.engine import CapturingEngine
 from bothways.backward.formulas import cpp_hook
+from bothways.backward.steps import call_later
 from bothways.capture.guards.sources import Attr
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core import linked, protocols
@@ -39,6 +41,11 @@ def _cpp_hook(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _like(grad: torch.Tensor) -> torch.Tensor:
     """A hook may give another gradient, of the same kind."""
     return grad.detach()
+
+
+@handles(CapturingEngine.queue_callback)
+def _queue_callback(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return tracer.inline(call_later, [*args[1:]], kwargs)
 
 
 @handles(compiled_node)
@@ -96,7 +103,7 @@ def _copied(tracer: Tracer, module: torch.fx.GraphModule, values: Sequence[Value
         elif node.op == "output":
             return [value_of(result) for result in node.args[0]]
         elif node.target is operator.getitem:
-            known[node] = protocols.get_item(tracer, value_of(node.args[0]), value_of(node.args[1]))
+            known[node] = value_of(node.args[0]).realize().get_item(tracer, value_of(node.args[1]))
         else:
             args = [value_of(arg) for arg in node.args]
             kwargs = {name: value_of(arg) for name, arg in node.kwargs.items()}
