@@ -66,7 +66,7 @@ class Run:
         return run_program, BackwardProgram(module, self.where, recorder.custom_nodes)
 
 
-class State(threading.local):
+class ThreadState(threading.local):
     """What a thread is doing."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class State(threading.local):
         self.run: Run | None = None
 
 
-state = State()
+state = ThreadState()
 
 
 class Gate:

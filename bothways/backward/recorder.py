@@ -37,8 +37,8 @@ class NoZeros(torch_compat.DispatchMode):
 
 
 @dataclass(eq=False)
-class Instruction:
-    """A call that the program makes; its arguments hold stand-ins and ``Taken``."""
+class ProgramCall:
+    """A call that the program makes; its arguments hold stand-ins and ``GivenItem``."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Taken:
+class GivenItem:
     """Something the program is given: which of its parameters, and the place in it."""
 
     parameter: str
@@ -55,26 +55,26 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Result:
+class CallResult:
     """One of the results of an instruction, or all that it returns."""
 
-    instruction: Instruction
+    instruction: ProgramCall
     place: int | None
 
 
 @dataclass(frozen=True)
-class Sum:
+class GradientSum:
     """Gradients that reach one tensor from several sides, in the order in which the engine met them."""
 
     parts: tuple[torch.Tensor, ...]
 
 
 @dataclass
-class Group:
+class NodeCalls:
     """What one node of the autograd graph comes to."""
 
     name: str
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[ProgramCall] = field(default_factory=list)
 
 
 class BackwardRecorder:
@@ -84,20 +84,20 @@ class BackwardRecorder:
         self._finish = finish
         # Why no program can do this. It is said in the end: till then C++ has put stand-ins into the nodes.
         self.refusal: str | None = None
-        self.groups: list[Group] = []
+        self.groups: list[NodeCalls] = []
         # Where among the hooks are nodes of custom functions, and where among the inputs is what compiled ones saved.
         self.custom_nodes: dict[int, list[int] | None] = {}
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
         self._scalar_symbols: list[Symbol] = []
-        self._meaning: dict[int, Taken | Result | Sum] = {}
+        self._meaning: dict[int, GivenItem | CallResult | GradientSum] = {}
         self._kept: list[torch.Tensor] = []
         self._zeros, self._has_zeros = NoZeros(), False
 
     # What the engine tells.
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> Any:
-        stand_ins = [self._stand_in(Taken("inputs", place)) for place, _ in enumerate(inputs)]
+        stand_ins = [self._stand_in(GivenItem("inputs", place)) for place, _ in enumerate(inputs)]
         numbers = [self._number(value, self.size_symbols) for value in sizes]
         if numbers:
             self._zeros.__enter__()
@@ -105,7 +105,7 @@ class BackwardRecorder:
         return stand_ins, numbers, [self._number(value, self._scalar_symbols) for value in scalars]
 
     def node(self, name: str) -> None:
-        self.groups.append(Group(name))
+        self.groups.append(NodeCalls(name))
 
     def formula(self, name: str, grads: Tensors, args: Sequence[Any], wanted: Wanted) -> Tensors:
         return self._call(self._formula(name), (list(grads), *args), [one is not None for one in wanted])
@@ -127,7 +127,7 @@ class BackwardRecorder:
 
     def add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         parts = tuple(part for one in (left, right) for part in self._parts(one))
-        return self._stand_in(Sum(parts))
+        return self._stand_in(GradientSum(parts))
 
     def custom(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int, node: Any) -> Tensors:
         if isinstance(function_of(node), type) and issubclass(function_of(node), CompiledNode):
@@ -137,41 +137,41 @@ class BackwardRecorder:
         self.custom_nodes[place] = None
         needs, takes = tuple(node.needs_input_grad), [one is not None for one in wanted]
         materializes = all(grad is not None for grad in grads)
-        args = (Taken("hooks", place), list(saved), arrived, needs, takes, materializes)
+        args = (GivenItem("hooks", place), list(saved), arrived, needs, takes, materializes)
         return self._call(custom.custom, args, takes)
 
     def _compiled(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int) -> Tensors:
         meanings = [self.meaning_of(one) for one in saved]
-        self.custom_nodes[place] = [one.place for one in meanings if isinstance(one, Taken)]
+        self.custom_nodes[place] = [one.place for one in meanings if isinstance(one, GivenItem)]
         outlines = [None if one is None else (list(one[3]), one[2], one[1]) for one in wanted]
-        args = (Taken("hooks", place), list(saved), list(grads), outlines)
+        args = (GivenItem("hooks", place), list(saved), list(grads), outlines)
         return self._call(compiled_nodes.compiled_node, args, [one is not None for one in wanted])
 
     def accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        return self._stand_in(Result(self._instruction(steps.accumulate, (leaf, grad)), None))
+        return self._stand_in(CallResult(self._instruction(steps.accumulate, (leaf, grad)), None))
 
     def tensor_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
-        return self._call(steps.tensor_hook, (Taken("hooks", hook), list(grads), place), given(grads))
+        return self._call(steps.tensor_hook, (GivenItem("hooks", hook), list(grads), place), given(grads))
 
     def cpp_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
         made = self._instruction(formulas.cpp_hook, (hook, grads[place]))
         found = list(grads)
-        found[place] = self._stand_in(Result(made, None))
+        found[place] = self._stand_in(CallResult(made, None))
         return found
 
     def pre_hook(self, grads: Tensors, hook: int) -> Tensors:
-        return self._call(steps.pre_hook, (Taken("hooks", hook), list(grads)), given(grads))
+        return self._call(steps.pre_hook, (GivenItem("hooks", hook), list(grads)), given(grads))
 
     def post_hook(self, results: Tensors, grads: Tensors, hook: int) -> Tensors:
-        return self._call(steps.post_hook, (Taken("hooks", hook), list(results), list(grads)), given(results))
+        return self._call(steps.post_hook, (GivenItem("hooks", hook), list(results), list(grads)), given(results))
 
     def leaf_hook(self, leaf: torch.Tensor, hook: int) -> None:
-        self._instruction(steps.leaf_hook, (Taken("hooks", hook), leaf))
+        self._instruction(steps.leaf_hook, (GivenItem("hooks", hook), leaf))
 
     def unpack(self, hook: int | None, packed: int) -> torch.Tensor:
         assert hook is not None
-        made = self._instruction(steps.unpack, (Taken("hooks", hook), Taken("packed", packed)))
-        return self._stand_in(Result(made, None))
+        made = self._instruction(steps.unpack, (GivenItem("hooks", hook), GivenItem("packed", packed)))
+        return self._stand_in(CallResult(made, None))
 
     def begin_slices(self, grads: Tensors, base: Any, view: Any) -> Tensors:
         return self._call(steps.begin_slices, (list(grads), plain(base), plain(view)), [True, True, True])
@@ -192,7 +192,7 @@ class BackwardRecorder:
 
     # What the stand-ins mean.
 
-    def _stand_in(self, meaning: Taken | Result | Sum) -> torch.Tensor:
+    def _stand_in(self, meaning: GivenItem | CallResult | GradientSum) -> torch.Tensor:
         made = torch.empty(0)
         self._kept.append(made)  # as long as it is here, no other tensor has its id
         self._meaning[id(made)] = meaning
@@ -203,21 +203,21 @@ class BackwardRecorder:
         symbols.append(symbol)
         return size(self.environment, Expression.atom(symbol))
 
-    def _instruction(self, target: Callable[..., Any], args: tuple[Any, ...]) -> Instruction:
-        made = Instruction(target, args, len(self.groups) - 1)
+    def _instruction(self, target: Callable[..., Any], args: tuple[Any, ...]) -> ProgramCall:
+        made = ProgramCall(target, args, len(self.groups) - 1)
         self.groups[-1].instructions.append(made)
         return made
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], defined: Sequence[bool]) -> Tensors:
         """An instruction that gives a list, with tensors where there can be some."""
         made = self._instruction(target, args)
-        return [self._stand_in(Result(made, place)) if is_there else None for place, is_there in enumerate(defined)]
+        return [self._stand_in(CallResult(made, place)) if is_there else None for place, is_there in enumerate(defined)]
 
     def _parts(self, stand_in: torch.Tensor) -> tuple[torch.Tensor, ...]:
         meaning = self._meaning.get(id(stand_in))
-        return meaning.parts if isinstance(meaning, Sum) else (stand_in,)
+        return meaning.parts if isinstance(meaning, GradientSum) else (stand_in,)
 
-    def meaning_of(self, stand_in: torch.Tensor | None) -> Taken | Result | Sum | None:
+    def meaning_of(self, stand_in: torch.Tensor | None) -> GivenItem | CallResult | GradientSum | None:
         return self._meaning.get(id(stand_in))
 
 
@@ -242,7 +242,7 @@ class Writer:
         self._sizes = SizeNodes(self.graph)
         self._constants = 0
         for place, symbol in enumerate(recorder.size_symbols):
-            self._sizes.give(symbol, self._taken(Taken("sizes", place)))
+            self._sizes.give(symbol, self._taken(GivenItem("sizes", place)))
 
     def write(self, order: Sequence[int], outputs: Tensors) -> torch.fx.GraphModule:
         """The module that makes the calls of each group, the groups in the given order."""
@@ -258,7 +258,7 @@ class Writer:
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, Taken):
+        if isinstance(value, GivenItem):
             return self._taken(value)
         if isinstance(value, SYMBOLIC):
             return self._sizes.node(value)
@@ -269,11 +269,11 @@ class Writer:
 
     def _tensor(self, stand_in: torch.Tensor) -> torch.fx.Node:
         meaning = self.recorder.meaning_of(stand_in)
-        if isinstance(meaning, Taken):
+        if isinstance(meaning, GivenItem):
             return self._taken(meaning)
-        if isinstance(meaning, Result):
+        if isinstance(meaning, CallResult):
             return self._result(meaning)
-        if isinstance(meaning, Sum):
+        if isinstance(meaning, GradientSum):
             if id(stand_in) not in self._sums:
                 first, *others = sorted(map(self.recorder.meaning_of, meaning.parts), key=self._when)
                 total = self._result(first)
@@ -287,10 +287,10 @@ class Writer:
         return self.graph.get_attr(name)
 
     def _when(self, meaning: Any) -> int:
-        return self._rank[meaning.instruction.group] if isinstance(meaning, Result) else -1
+        return self._rank[meaning.instruction.group] if isinstance(meaning, CallResult) else -1
 
     def _result(self, meaning: Any) -> torch.fx.Node:
-        if isinstance(meaning, Taken):
+        if isinstance(meaning, GivenItem):
             return self._taken(meaning)
         if meaning.place is None:
             whole: torch.fx.Node = meaning.instruction.fx_node
@@ -301,7 +301,7 @@ class Writer:
             )
         return self._items[meaning]
 
-    def _taken(self, taken: Taken) -> torch.fx.Node:
+    def _taken(self, taken: GivenItem) -> torch.fx.Node:
         if taken not in self._items:
             parameter = self._given[taken.parameter]
             self._items[taken] = self.graph.call_function(operator.getitem, (parameter, taken.place))

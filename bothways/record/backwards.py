@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ class BackwardRecord:
     plain: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        lines = [f"the backward at {self.where}: captured {len(self.modules)} times"]
-        lines += [f"  on PyTorch's engine {count} times: {reason}" for reason, count in self.plain.items()]
+        lines = [f"the backward at {self.where}: captured {times(len(self.modules))}"]
+        lines += [f"  on PyTorch's engine {times(count)}: {reason}" for reason, count in self.plain.items()]
         return "\n".join(lines)
 
 
@@ -53,6 +54,11 @@ class Backwards:
         """How often the backward of this line was captured."""
         return len(self._records[where].modules) if where in self._records else 0
 
+    def in_code(self, code: types.CodeType) -> list[BackwardRecord]:
+        """Those that lines of one function call for, or of functions inside it."""
+        lines = _lines_of(code)
+        return [record for record in self if record.where.filename == code.co_filename and record.where.line in lines]
+
     def __iter__(self) -> Iterator[BackwardRecord]:
         return iter(list(self._records.values()))
 
@@ -60,4 +66,13 @@ class Backwards:
         self._records.clear()
 
 
+def _lines_of(code: types.CodeType) -> set[int]:
+    inner = [_lines_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return {line for _, _, line in code.co_lines() if line is not None}.union(*inner)
+
+
 backwards = Backwards()
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

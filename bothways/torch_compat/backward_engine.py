@@ -26,7 +26,7 @@ Tensors = list[torch.Tensor | None]
 Wanted = Sequence[Any]
 
 
-class Recorder(Protocol):
+class RecordsBackward(Protocol):
     """Who writes a backward down. Tensors it is given are those it gave, or stands for real ones by them."""
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> Any: ...
@@ -50,7 +50,7 @@ class Recorder(Protocol):
 class EngineCalls:
     """What the engine calls while it hands over a backward: its names and arguments, turned into ours."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RecordsBackward) -> None:
         self.recorder = recorder
 
     def begin_capture(self, inputs: Any, sizes: Any, scalars: Any, *origins_and_modes: Any) -> Any:
@@ -121,7 +121,7 @@ class EngineCalls:
         """The engine is done, or has failed."""
 
 
-def set_recorder(make: Callable[[], Recorder] | None, dynamic: bool = False) -> None:
+def set_recorder(make: Callable[[], RecordsBackward] | None, dynamic: bool = False) -> None:
     """Have the engine hand over what it would run, to a recorder that is made when it meets a new structure."""
     _door.set_autograd_compiler(None if make is None else lambda: EngineCalls(make()), dynamic)
 

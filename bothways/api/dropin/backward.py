@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from bothways.api.dropin.changes import Addition, Change
 from bothways.backward import capturing
 
 
 def enable(compiler_fn: Callable[..., Any], dynamic: bool = True, ignore_active_disable_ctx: bool = True) -> Any:
     """``torch._dynamo.compiled_autograd._enable``, and ``enable`` in older versions."""
     return capturing.capture(compiler_fn, dynamic=bool(dynamic))
+
+
+def add_older_name(module: ModuleType) -> Iterator[Change]:
+    """``enable`` is what programs called it before it got an underscore."""
+    yield Addition(module, "enable", enable)
 
 
 def disable() -> Any:

@@ -73,8 +73,7 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
     DropInRow("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
     DropInRow("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
-    # Whole backwards. The first name is that of older versions.
-    DropInRow("torch._dynamo.compiled_autograd", "enable", backward.enable),
+    # Whole backwards.
     DropInRow("torch._dynamo.compiled_autograd", "_enable", backward.enable),
     DropInRow("torch._dynamo.compiled_autograd", "_disable", backward.disable),
     DropInRow("torch._dynamo.compiled_autograd", "reset", backward.reset),
@@ -86,6 +85,7 @@ ROWS: tuple[DropInRow, ...] = (
 
 # Modules whose objects are shared: the function takes the module and gives the changes that link it to ours.
 LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
+    "torch._dynamo.compiled_autograd": backward.add_older_name,
     "torch._dynamo.config": translate.mirror_config,
     "torch._dynamo.exc": translate.adopt_errors,
     "torch._dynamo.utils": translate.share_counters,

@@ -32,6 +32,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch": Treatment.BREAK,
     "torch._functorch.functional_call": Treatment.INLINE,
     "torch._jit_internal": Treatment.INLINE,
+    "torch._library.autograd": Treatment.INLINE,
     "torch._tensor": Treatment.GRAPH,
     "torch._VF": Treatment.GRAPH,
     "torch.amp": Treatment.INLINE,
