@@ -66,8 +66,8 @@ class Break:
     @property
     def places(self) -> tuple[Position, ...]:
         """Where it happened, and from where that was called; without what stands in bothways for code in C."""
-        found = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
-        return found or (self.where,)
+        places = tuple(at for at in (self.where, *self.stack) if not at.filename.startswith(OWN_CODE))
+        return places or (self.where,)
 
     def __str__(self) -> str:
         where, *stack = self.places
@@ -95,7 +95,7 @@ class Unsupported(BothwaysError):
 
 
 class InvalidBackend(BothwaysError, ValueError):
-    """A backend name nobody registered, or a backend that is no callable."""
+    """A backend name that is not registered, or a backend that is no callable."""
 
     def __init__(self, name: object, valid: Sequence[str]) -> None:
         super().__init__(f"no backend {name!r}; the valid names are {', '.join(valid)} (or pass a callable)")
@@ -144,7 +144,7 @@ class InternalError(BothwaysError, RuntimeError):
 
 
 class TracedWarning(UserWarning):
-    """A compiled function was called while somebody else traces, and ran as plain Python for that."""
+    """A compiled function was called while another tracer was at work, and ran as plain Python for that."""
 
 
 class RecompileLimitWarning(UserWarning):

@@ -47,7 +47,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
-    of_hooks: bool = False  # whether the function calls hooks: whoever runs the backward has a say, too
+    of_hooks: bool = False  # whether the function calls hooks: the code that runs the backward decides, too
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ def describe(case, own, eager, true):
     )
 
 
-def quietly(function, *args):
+def without_warnings(function, *args):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*args)

@@ -17,7 +17,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.config import config
-from bothways.grad import sized, twins  # noqa: F401  # what differentiate needs later is loaded now
+from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
@@ -35,6 +35,7 @@ from bothways.grad.tracing.overlaps import writes_through
 from bothways.grad.tracing.sizes import Sizes, sizes_of
 from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
+from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
@@ -120,23 +121,20 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
 @generated.stage("differentiate")
 def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """A graph, or a part of one, that is differentiated as a whole, or is cut where it cannot be."""
-    sizes = None
-    if not all(isinstance(value, torch.Tensor) for value in inputs):
-        found = sizes_of(graph, inputs)
-        if found is None:
-            return as_captured(graph, "it takes what is neither a tensor nor a size")
-        sizes, inputs = found
+    known = sizes_of(graph, inputs)
+    if known is None:
+        return as_captured(graph, "it takes what is neither a tensor nor a size")
+    sizes, inputs = known
     refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
     try:
         reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
         layouts = _layouts(graph.graph)
-        memo = None if lowering.remember is None or sizes is not None else lowering.remember(graph, inputs, layouts)
+        memo = None if lowering.remember is None or sizes else lowering.remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
         try:
             return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
         except NotForAllSizes:
-            assert sizes is not None
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts
@@ -179,9 +177,9 @@ def _marked(graph: torch.fx.Graph, error: Exception) -> bool:
         return mark_last_writes(graph)
     if isinstance(error, WritesByIndex):
         return mark_writes_by_index(graph)
-    if not isinstance(error, ReadsData) or "as_captured" in error.node.meta:
+    if not isinstance(error, ReadsData) or facts_of_node(error.node).as_captured:
         return False
-    error.node.meta["as_captured"] = True
+    note_of_node(error.node, as_captured=True)
     return True
 
 
@@ -201,19 +199,19 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     """Tensors laid out like the outputs of a captured graph."""
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
+    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:
-    """Whether the user says how images lie, which then is what everybody, random numbers included, goes by; or could
-    tell it from what shares memory."""
+    """Whether the user says how images lie, by which all operations then go, those that draw random numbers included;
+    or could tell it from what shares memory."""
     formats = (torch.channels_last, torch.channels_last_3d)
     modules = [module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
     if any(map(sharing_depends_on_layout, modules)):
         return True
-    given = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
-    return any(isinstance(value, torch.memory_format) and value in formats for values in given for value in values)
+    arguments = ((*node.args, *node.kwargs.values()) for each in modules for node in each.nodes)
+    return any(isinstance(value, torch.memory_format) and value in formats for values in arguments for value in values)
 
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -270,8 +268,8 @@ def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> 
     most, count = _SMALL_LAYERS
     if elements > most or operations > count or any(map(_feeds_its_like, graph.nodes)):
         return False
-    made = (node.meta.get("example_value") for node in graph.nodes)
-    return all(hint(value.numel()) <= most for value in made if isinstance(value, torch.Tensor))
+    results = (node.meta.get("example_value") for node in graph.nodes)
+    return all(hint(value.numel()) <= most for value in results if isinstance(value, torch.Tensor))
 
 
 def _feeds_its_like(node: torch.fx.Node) -> bool:

@@ -36,7 +36,7 @@ def compile_kernels(
             return compile_graph(graph, inputs, name, dialect=DIALECT, takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
-        except KernelWarning:  # somebody wants warnings to be errors
+        except KernelWarning:  # the user wants warnings to be errors
             raise
         except NoCompiler as error:
             warn_once(f"graphs run as ATen operations: {error}")
@@ -54,8 +54,8 @@ def compile_kernels(
 def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torch.Tensor]:
     """Whatever the graph is given, holds and computes: it may make tensors where none of its inputs are."""
     held = (getattr(graph, str(node.target), None) for node in graph.graph.nodes if node.op == "get_attr")
-    made = (node.meta.get("val") for node in graph.graph.nodes)
-    for value in (*inputs, *held, *made):
+    results = (node.meta.get("val") for node in graph.graph.nodes)
+    for value in (*inputs, *held, *results):
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(item, torch.Tensor):
                 yield item

@@ -23,7 +23,7 @@ from bothways.backends.native import native
 from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
 from bothways.record import generated
-from bothways.runtime.compiled_graph import known_of
+from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.listening import listening
 
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -83,10 +83,10 @@ def lookup_backend(backend: str | Backend) -> Backend:
             return backend
         raise InvalidBackend(backend, list_backends())
     name = ALIASES.get(backend, backend)
-    found = BUILT_IN.get(name) or _registered.get(name) or _from_entry_point(name)
-    if found is None:
+    known = BUILT_IN.get(name) or _registered.get(name) or _from_entry_point(name)
+    if known is None:
         raise InvalidBackend(backend, list_backends())
-    return found
+    return known
 
 
 def backend_name(backend: str | Backend) -> str:
@@ -101,7 +101,7 @@ def failures_of(backend: Backend) -> Iterator[None]:
     """What a backend raises, with its name."""
     try:
         yield
-    except KernelWarning:  # somebody wants warnings to be errors
+    except KernelWarning:  # the user wants warnings to be errors
         raise
     except Exception as error:
         name = backend_name(backend)
@@ -144,8 +144,7 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
 
     run: Any = functools.partial(checked)  # which can be told to call something else, and costs next to nothing
     reference = weakref.ref(run)
-    run.__bothways_graph__ = known_of(compiled)
-    return cast(Callable[..., Any], run)
+    return described(cast(Callable[..., Any], run), **vars(known_of(compiled)))
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:

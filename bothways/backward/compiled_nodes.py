@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from bothways.grad.nodes.node import CompiledNode
+from bothways.node_facts import in_graphs
+from bothways.runtime.nodes import refuse_stand_ins
 
 Gradient = torch.Tensor | None
 
@@ -55,8 +57,10 @@ def compiled_node(
     return [None if outline is None else grad for grad, outline in zip(found, wanted, strict=True)]
 
 
+@in_graphs(opaque=True, has_effects=True)
 def compiled_node_as_told(opened: OpenedGraph, saved: Any, grads: Any, wanted: Any) -> list[torch.Tensor]:
     """The same as one node of a graph: a tensor for each gradient that is wanted, without gaps in memory."""
+    refuse_stand_ins(compiled_node_as_told)
     found = []
     for grad, outline in zip(compiled_node(opened, saved, grads, wanted), wanted, strict=True):
         if outline is not None:
@@ -64,5 +68,3 @@ def compiled_node_as_told(opened: OpenedGraph, saved: Any, grads: Any, wanted: A
             found.append(torch.zeros(sizes, dtype=dtype, device=device) if grad is None else grad.contiguous())
     return found
 
-
-compiled_node_as_told.opaque = compiled_node_as_told.has_effects = True  # type: ignore[attr-defined]

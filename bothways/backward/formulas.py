@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from bothways.node_facts import in_graphs
 from bothways.runtime.marks import Mark, mark
+from bothways.runtime.nodes import refuse_stand_ins
 from bothways.torch_compat import backward_engine
 
 
@@ -38,12 +40,12 @@ def convert(grads: Any, wanted: Any) -> Any:
 mark(convert, Mark.IN_GRAPH)
 
 
+@in_graphs(opaque=True, has_effects=True)
 def cpp_hook(hook: int, grad: Any) -> Any:
     """A hook that lives in C++, ``retain_grad`` for one; it is known by its number while the engine waits."""
+    refuse_stand_ins(cpp_hook)
     return None if grad is None else backward_engine.run_cpp_hook(hook, grad)
 
-
-cpp_hook.opaque = cpp_hook.has_effects = True  # type: ignore[attr-defined]
 
 
 def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:

@@ -226,7 +226,7 @@ def _through_cache(source: CSource, text: str, tools: Toolchain, cache: Cache, k
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A folder to build in, where nobody else can put anything in the place of what was built."""
+    """A folder to build in, where no other user can put anything in the place of what was built."""
     try:
         place = safe_folder(Path(tempfile.gettempdir()))
         folder = tempfile.TemporaryDirectory(prefix="bothways-", dir=place, ignore_cleanup_errors=True)
@@ -253,7 +253,7 @@ class Trouble:
 
     @property
     def is_final(self) -> bool:
-        """Whether nobody needs to try again; somebody may have allowed for more time since."""
+        """Whether trying again is of no use; the user may have allowed for more time since."""
         more_time = self.seconds and not 0 < config.compiler_seconds <= self.seconds
         return self.count >= TRIES and not more_time
 

@@ -74,7 +74,7 @@ class _Starts:
     """Starts processes, none of which is lost to Ctrl-C.
 
     Python raises KeyboardInterrupt in the main thread, and inside ``Popen`` that would be after the process began and
-    before anybody knows its number. So another thread starts those of the main thread.
+    before its number is known. So another thread starts those of the main thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Loaded shared libraries, which are unloaded when nobody can call them any more."""
+"""Loaded shared libraries, which are unloaded when they cannot be called any more."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import threading
 import weakref
 from typing import Any
 
-# The loader has a lock of its own, which a child would wait for if another thread had it at the fork: so nobody forks
-# while a library of ours is loaded or unloaded.
+# The loader has a lock of its own, which a child would wait for if another thread had it at the fork: so no thread
+# forks while a library of ours is loaded or unloaded.
 _loading = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 class Library(ctypes.CDLL):
-    """A loaded library. It stays as long as somebody refers to it: a program, for one, in each of its entries.
+    """A loaded library. It stays as long as something refers to it: a program, for one, in each of its entries.
 
     While a kernel runs, its caller holds the entry. The threads of a parallel region have left it when the region ends.
     """

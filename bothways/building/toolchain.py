@@ -163,9 +163,9 @@ def probe(builds: Callable[[Toolchain, str], str]) -> tuple[int, ...]:
     What did not work is tried again right after something else did: only then was it not the moment.
     NoCompiler when nothing works.
     """
-    found = options(compiler())
-    chosen = [len(choices) - 1 for choices in found.values()]
-    for position, (feature, choices) in enumerate(found.items()):
+    features = options(compiler())
+    chosen = [len(choices) - 1 for choices in features.values()]
+    for position, (feature, choices) in enumerate(features.items()):
 
         # To go without a feature needs no more than that the compiler works now.
         texts = [PROBES[feature]] * (len(choices) - 1) + [MEANS]
@@ -187,9 +187,9 @@ def probe(builds: Callable[[Toolchain, str], str]) -> tuple[int, ...]:
 
 def is_choice(chosen: tuple[int, ...]) -> bool:
     """Whether this could be what ``probe`` found."""
-    found = options(compiler()).values()
-    return len(chosen) == len(found) and all(
-        0 <= number < len(choices) for number, choices in zip(chosen, found, strict=True)
+    features = options(compiler()).values()
+    return len(chosen) == len(features) and all(
+        0 <= number < len(choices) for number, choices in zip(chosen, features, strict=True)
     )
 
 
@@ -197,14 +197,14 @@ def compiler() -> tuple[str, ...]:
     """The C compiler to call: ``CC``, which may hold arguments, or the system's."""
     variable = os.environ.get("CC", "")
     try:
-        given = shlex.split(variable)
+        words = shlex.split(variable)
     except ValueError as error:
         raise NoCompiler(f"there is no C compiler: CC={variable!r} cannot be read ({error})") from None
-    for name in [given[0]] if given else ["cc", "gcc", "clang"]:
-        found = shutil.which(name)
-        if found:
-            return (found, *given[1:])
-    raise NoCompiler(f"there is no C compiler: CC={given[0]!r} was not found" if given else "there is no C compiler")
+    for name in [words[0]] if words else ["cc", "gcc", "clang"]:
+        path = shutil.which(name)
+        if path:
+            return (path, *words[1:])
+    raise NoCompiler(f"there is no C compiler: CC={words[0]!r} was not found" if words else "there is no C compiler")
 
 
 def identity(command: tuple[str, ...]) -> str:
@@ -290,7 +290,7 @@ def vector_functions(names: Iterable[str]) -> frozenset[str]:
     library, widths = vector_library(), VECTORS.get(platform.machine())
     if library is None or widths is None:
         return frozenset()
-    found = []
+    functions = []
     for name in names:
         function = name if name in VECTORIZED else name.removesuffix("f")
         if function not in VECTORIZED:
@@ -298,5 +298,5 @@ def vector_functions(names: Iterable[str]) -> frozenset[str]:
         bits, parameters = (64 if name == function else 32), "v" * (2 if function in OF_TWO else 1)
         variants = [f"_ZGV{letter}N{width // bits}{parameters}_{name}" for letter, width in widths if width > bits]
         if all(hasattr(library, variant) for variant in variants):
-            found.append(name)
-    return frozenset(found)
+            functions.append(name)
+    return frozenset(functions)

@@ -1,7 +1,7 @@
 """What was made before, kept on disk: texts and shared libraries, found by the hash of all they depend on.
 
 An entry is a folder that appears at once, by a rename, and is never changed; it is removed the same way. So any
-number of processes may read, write, clear and crash at the same time. Nothing is loaded that somebody else could
+number of processes may read, write, clear and crash at the same time. Nothing is loaded that another user could
 have written, or that is not what was stored there.
 """
 
@@ -52,9 +52,9 @@ class Info:
 
 def directory() -> Path:
     """Where the cache is: ``BOTHWAYS_CACHE_DIR``, or a folder of the user's cache folder."""
-    given = os.environ.get(DIRECTORY_VARIABLE)
-    if given:
-        return Path(given).expanduser().absolute()
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders says that relative paths are to be ignored.
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "bothways"
@@ -150,13 +150,13 @@ class Cache:
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """When each entry was used last, its size, and where it is."""
-        found = []
+        entries = []
         for path in self._folders():
             if not path.name.startswith(UNFINISHED):
                 with contextlib.suppress(OSError):  # another process removed it
                     size = sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(path))
-                    found.append((path.stat().st_mtime, size, path))
-        return found
+                    entries.append((path.stat().st_mtime, size, path))
+        return entries
 
     def _folders(self) -> list[Path]:
         """Only folders that look like ours: a cache may have been put where other things are."""
@@ -168,7 +168,7 @@ class Cache:
         return [self.root / name for name in names if is_key(name) or name.startswith(UNFINISHED)]
 
     def _remove(self, entry: Path) -> None:
-        """Nobody ever sees half of an entry: it is renamed first."""
+        """No process ever sees half of an entry: it is renamed first."""
         doomed = self.root / f"{UNFINISHED}{os.getpid()}-{next(_numbers)}-{entry.name}"
         with contextlib.suppress(OSError):
             os.rename(entry, doomed)

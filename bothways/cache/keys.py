@@ -19,6 +19,7 @@ from bothways import torch_compat
 from bothways.cache.disk import key_of
 from bothways.cache.spelling import NotSpelled, function_name, spelled
 from bothways.config import config
+from bothways.node_facts import writes_of
 
 
 def graph_text(graph: torch.fx.GraphModule) -> str:
@@ -63,7 +64,7 @@ def state_text() -> str:
 
 def program_key(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], kind: str, tools: str) -> str:
     """The key of what a graph of ATen operations is compiled to; ``tools`` says by what."""
-    writes = spelled(graph.meta.get("writes", {}))
+    writes = spelled(writes_of(graph))
     layouts = "\n".join(map(value_text, inputs))
     # How ATen lays out results, which is looked at once and then taken for granted, may depend on the state.
     texts = state_text(), graph_text(graph), writes, layouts

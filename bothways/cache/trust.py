@@ -1,4 +1,4 @@
-"""Whether somebody else could have written a file, or could put another in its place.
+"""Whether another user could have written a file, or could put another in its place.
 
 A folder is walked to from the root, through every folder and link on the way; files are opened without following
 links, and are asked, through the descriptor they are read from, who owns them and who may write them.
@@ -16,7 +16,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Untrusted(OSError):
-    """Somebody else may have written this."""
+    """Another user may have written this."""
 
 
 def own_folder(path: Path) -> Path:
@@ -27,7 +27,7 @@ def own_folder(path: Path) -> Path:
 
 
 def safe_folder(path: Path, *, make: bool = False) -> str:
-    """The real path of a folder where nobody but root can replace what is ours; ``Untrusted`` when others can.
+    """The real path of a folder where root alone can replace what is ours; ``Untrusted`` when others can.
 
     Others may own no part of the way, and may write to none, unless what is ours stays ours there, as it does in /tmp.
     """
@@ -60,7 +60,7 @@ def safe_folder(path: Path, *, make: bool = False) -> str:
 
 def read_own_files(folder: Path) -> dict[str, bytes]:
     """The files of a folder by name, when both it and they are ours alone."""
-    # Where a pipe lies in the place of a file, nobody waits for it.
+    # Where a pipe lies in the place of a file, the open does not wait for it.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(folder, flags | os.O_DIRECTORY)
     try:
@@ -119,7 +119,7 @@ def _check_own_file(path: str, facts: os.stat_result) -> None:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is root's, or one that many systems make for each user, with nobody else in it."""
+    """Whether a group is root's, or one that many systems make for each user, with that user alone in it."""
     if gid == 0:
         return True
     try:

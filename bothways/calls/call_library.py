@@ -133,8 +133,8 @@ class CallLibrary:
         _bound.append(library)
         # PyDLL: Python's lock is held, and exceptions are looked for.
         python = ctypes.PyDLL(library._name, handle=library._handle)
-        given = _given()
-        python.bind((ctypes.c_int64 * len(given))(*given))
+        addresses = _given()
+        python.bind((ctypes.c_int64 * len(addresses))(*addresses))
         self._make_check: Any = python.make_check
         self._make_entry: Any = python.make_entry
         for make in (self._make_check, self._make_entry):
@@ -148,8 +148,8 @@ class CallLibrary:
         It returns False, or what is in the slots ``results`` (True when there are none); it never raises for what a
         row does not find.
         """
-        made: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results))
-        return made
+        check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results))
+        return check
 
     def like(self, tensor: torch.Tensor) -> Callable[..., Any]:
         """Whether something is a tensor like this one, in everything that can be asked."""
@@ -165,8 +165,8 @@ class CallLibrary:
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
-        made: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
-        return made
+        entry: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
+        return entry
 
 
 def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
@@ -181,8 +181,8 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
     spelling = "".join(SPELLING[kind] for kind in kinds)
 
     def enter(*values: Any, kept: Any = kept) -> None:
-        given = (value.data_ptr() if kind == POINTER else value for value, kind in zip(values, kinds, strict=True))
-        function(struct.pack(spelling, *given))
+        arguments = (value.data_ptr() if kind == POINTER else value for value, kind in zip(values, kinds, strict=True))
+        function(struct.pack(spelling, *arguments))
 
     return enter
 
@@ -248,10 +248,10 @@ def _given() -> list[int]:
 
 
 def _slot(cls: type, number: int) -> int | None:
-    ask = ctypes.pythonapi["PyType_GetSlot"]  # a new object, whose types are nobody else's
+    ask = ctypes.pythonapi["PyType_GetSlot"]  # a new object, whose types are its own
     ask.argtypes, ask.restype = [ctypes.py_object, ctypes.c_int], ctypes.c_void_p
-    found: int | None = ask(cls, number)
-    return found
+    address: int | None = ask(cls, number)
+    return address
 
 
 # What is asked before the library is trusted.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.code.functions import FunctionValue
 
-# Wrappers that keep books for somebody else, the variable that holds what they wrap, and what is called with it
+# Wrappers that keep books for other code, the variable that holds what they wrap, and what is called with it
 # instead, if not the wrapped function itself. PyTorch's own compiler puts the first two around nn.Module's methods when
 # a process uses it, too; the third keeps it out of functions that bothways does look into.
 LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
@@ -83,10 +83,10 @@ def call_function(tracer: Tracer, function: FunctionValue, args: Args, kwargs: K
 
 
 def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
-    """Call a function of PyTorch's that is one operation; one in whose way somebody stands asks for that itself."""
+    """Call a function of PyTorch's that is one operation; one that is overridden asks for that itself."""
     real = function.function
     assert real is not None
-    if tracer.overrides.has_say([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
+    if tracer.overrides.may_apply_to([*args, *kwargs.values()]) or not tracer.definitions.is_pristine(real):
         return inline(tracer, function, args, kwargs)
     tensor = args[0].realize() if args else None
     name = TENSOR_METHODS.get(real)
@@ -133,8 +133,8 @@ def inline(tracer: Tracer, function: FunctionValue, args: Args, kwargs: Kwargs) 
     """Interpret the callee in a frame of its own; a generator function gives a suspended frame."""
     if function.code.co_flags & _COROUTINE:
         tracer.stop("async", f"{function.name} is a coroutine")
-    if len(tracer.frames) >= tracer.depth_limit:
-        tracer.stop("too_deep", f"{function.name} is called {len(tracer.frames)} calls deep")
+    if len(tracer.running.frames) >= tracer.options.depth_limit:
+        tracer.stop("too_deep", f"{function.name} is called {len(tracer.running.frames)} calls deep")
     frame = Frame(tracer, function, function.bind(tracer, args, kwargs))
     if function.code.co_flags & inspect.CO_GENERATOR:
         return linked.GeneratorValue(tracer, frame)

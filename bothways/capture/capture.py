@@ -28,6 +28,7 @@ from bothways.capture.guards.sources import Attr, Local, Source
 from bothways.capture.overrides.overrides import without_class
 from bothways.capture.program.render import kept_by, render, render_guards, render_late
 from bothways.capture.recording.graph import Unrepeatable
+from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
 from bothways.capture.values.code.functions import FunctionValue, external_cell
 from bothways.capture.values.collections.containers import TupleValue
@@ -115,11 +116,11 @@ class Request:
     assumes: bool = True
 
     def tracer(self) -> Tracer:
-        tracer = Tracer(self.depth_limit, self.tag, self.sizes)
-        tracer.fullgraph, tracer.assumes, tracer.handled_outside = self.fullgraph, self.assumes, self.handled
-        tracer.disbelieved = self.disbelieved
-        tracer.is_continuation = origin_of(self.function).shift > 0
-        return tracer
+        continues = origin_of(self.function).shift > 0
+        options = CaptureOptions(
+            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.disbelieved
+        )
+        return Tracer(options, self.sizes, self.handled)
 
 
 def capture(
@@ -145,7 +146,7 @@ def capture(
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, disbelieved)
-    with torch_compat.without_function_modes(), listening():  # nobody is to see or hear what capture does
+    with torch_compat.without_function_modes(), listening():  # no mode or filter is to see what capture does
         try:
             return _captured(request)
         except Unrepeatable:
@@ -158,28 +159,28 @@ def _captured(request: Request) -> Capture:
     try:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
-        found = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
+        reason = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
     except Unsupported:
         tracer.abandon()
         raise
     tracer.abandon()
     if request.fullgraph:
-        raise Unsupported(found.break_)
-    return _until(request, found)
+        raise Unsupported(reason.break_)
+    return _until(request, reason)
 
 
-def _until(request: Request, found: Interrupted) -> Capture:
+def _until(request: Request, reason: Interrupted) -> Capture:
     """Capture up to the instruction that cannot be captured; up to an earlier one, if the state there is beyond us."""
     tracer = request.tracer()
     try:
-        return _attempt(request, tracer, found)
+        return _attempt(request, tracer, reason)
     except Unsupported as error:
-        begun = [generator.made_at for generator in tracer.generators if generator.frame is not None]
+        begun = [generator.made_at for generator in tracer.running.generators if generator.frame is not None]
         tracer.abandon()
-        if not begun or min(begun) >= found.step:
-            raise Unsupported(replace(found.break_, reason=f"{found.break_.reason}; {error.break_.reason}")) from None
+        if not begun or min(begun) >= reason.step:
+            raise Unsupported(replace(reason.break_, reason=f"{reason.break_.reason}; {error.break_.reason}")) from None
     # A generator that is under way cannot be handed over; made by plain Python it can.
-    return _until(request, Interrupted(found.break_, min(begun)))
+    return _until(request, Interrupted(reason.break_, min(begun)))
 
 
 def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) -> Capture:
@@ -190,7 +191,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     tracer.overrides.begin(tracer, request.override_state)
     state: list[tuple[Any, Any]] = [(query, query()) for query in STATE]
     if device is not None:
-        tracer.default_devices.append(device)
+        tracer.torch_state.enter_device(device)
         state.append((torch_compat.caller_device, device))
     with _torch_state_kept(tracer), torch_compat.without_saved_tensor_hooks():
         grad_before = torch.is_grad_enabled()
@@ -207,12 +208,12 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     if torch_compat.is_any_autocast_enabled():
         _guard_state(tracer, torch_compat.autocast_state, torch_compat.autocast_state())
     _guard_aliasing(tracer)
-    tracer.guard_expected()
+    tracer.assumptions.complete()
     tracer.definitions.guard(tracer)
     graph_key = f"_graph_{tag}".rstrip("_")
     if isinstance(ending, Break):
         program = render_guards(tracer, list(arguments), function.__name__)
-        guards = tuple(tracer.guards)
+        guards = tuple(tracer.assumptions.guards)
         tracer.abandon()
         return Capture(program, None, guards, [], graph_key, ending)
     try:
@@ -224,7 +225,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
     inputs += [without_class(value.obj) for value in tracer.graph.inputs if value.obj is not None]
     inputs += [taken.example for taken in tracer.graph.objects]
     late = _late_checks(tracer, list(arguments))
-    guards = tuple(tracer.guards)
+    guards = tuple(tracer.assumptions.guards)
     tracer.release()
     if late is None:
         tracer.leave()
@@ -283,21 +284,22 @@ def _run(frame: Frame) -> Value:
     try:
         return frame.run_to_return()
     except Unsupported as unsupported:
-        found = unsupported.break_
-        if _leaves_to_python(found, frame.tracer) or found.code == "too_long" or _calls_itself(frame, found):
+        reason = unsupported.break_
+        if _leaves_to_python(reason, frame.tracer) or reason.code == "too_long" or _calls_itself(frame, reason):
             raise
         raise Interrupted(unsupported.break_, frame.steps - 1) from None
 
 
-def _calls_itself(frame: Frame, found: Break) -> bool:
+def _calls_itself(frame: Frame, reason: Break) -> bool:
     """Whether capture stopped in a recursion of the function: what it calls there would stop at the same place."""
     own = frame.code.co_filename, frame.code.co_qualname
-    return found.code == "too_deep" and sum((at.filename, at.function) == own for at in (found.where, *found.stack)) > 1
+    places = reason.where, *reason.stack
+    return reason.code == "too_deep" and sum((at.filename, at.function) == own for at in places) > 1
 
 
-def _leaves_to_python(found: Break, tracer: Tracer) -> bool:
+def _leaves_to_python(reason: Break, tracer: Tracer) -> bool:
     """Whether the whole function runs as plain Python, whatever the user said about breaks."""
-    return found.code in RAISED_BY_USER_CODE or (tracer.fullgraph and found.code in ONCE_UNDER_FULLGRAPH)
+    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.code in ONCE_UNDER_FULLGRAPH)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:
@@ -320,7 +322,7 @@ def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, 
         return bound
     cursor = code.co_argcount + code.co_kwonlyargcount
     if code.co_flags & _CO_VARARGS:
-        # The tuple and the dictionary are made by the call itself, so nobody else can hold them.
+        # The tuple and the dictionary are made by the call itself, so no other code can hold them.
         name = code.co_varnames[cursor]
         bound[name] = TupleValue.external(tracer, arguments[name], Local(name))  # type: ignore[arg-type]
         cursor += 1
@@ -349,7 +351,7 @@ def _guard_aliasing(tracer: Tracer) -> None:
         else:
             tracer.guard(distinct_template(len(sources)), *sources)
     known = tracer.known_values()
-    for changed in [*tracer.effects.values(), *(value for _, value in tracer.left_to_python)]:
+    for changed in [*tracer.effects.values(), *(value for _, value in tracer.effects.left_to_python)]:
         if changed.source is None:
             continue
         for other in known:
@@ -379,8 +381,8 @@ def _torch_state_kept(tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        for context in reversed(tracer.open_contexts):
+        for context in reversed(tracer.torch_state.open_contexts):
             context.leave()
-        for setting in reversed(tracer.changed_settings):
+        for setting in reversed(tracer.torch_state.changed_settings):
             setting.leave()
         torch_compat.set_grad_enabled(grad_enabled)  # last: leaving inference mode sets it as well

@@ -33,7 +33,7 @@ from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
-from bothways.capture.values.hooks import hooks, saved_tensors, stretches
+from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
 from bothways.capture.values.hooks.hooks import register_on_tensor
 from bothways.capture.values.nn import optimizer_steps
@@ -67,7 +67,7 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, autograd_functions, backwards, builtin_functions, builtin_types, data_checks,
     data_numbers, data_sizes, dict_methods, formatting, function_modes, hooks, instance_dicts, modules, object_methods,
-    opcodes, optimizer_steps, partials, saved_tensors, sequences, settings, stretches, tensor_state, tensor_subclasses,
+    opcodes, optimizer_steps, own_graphs, partials, saved_tensors, sequences, settings, tensor_state, tensor_subclasses,
     torch_contexts,
 )  # fmt: skip
 

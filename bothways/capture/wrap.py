@@ -113,7 +113,7 @@ def _inner_function(tracer: Tracer, function: Any) -> Value | None:
     """The user's function behind one that bothways compiled: captures look through it."""
     if not is_compiled(function):
         return None
-    tracer.asked.add(COMPILED)
+    tracer.assumptions.ask(COMPILED)
     return library_function(tracer, function.__wrapped__)
 
 
@@ -150,7 +150,7 @@ def _look_constant(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 
 def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
-    if tracer.is_continuation and tracer.symbols.text_changes(obj, source):
+    if tracer.options.is_continuation and tracer.symbols.text_changes(obj, source):
         tracer.stop("value_changes", f"{source} is another text at each call")
     return _look_constant(tracer, obj, source)
 
@@ -162,7 +162,7 @@ def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
     if is_compiled(obj):
-        tracer.asked.add(COMPILED)
+        tracer.assumptions.ask(COMPILED)
         return look_at(tracer, obj.__wrapped__, Attr(source, "__wrapped__"))
     return FunctionValue.external(tracer, obj, source)
 
@@ -201,8 +201,8 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
 def _is_method_of(obj: Any, owner: Any) -> bool:
     """Whether a bound function of C is what its owner has under its name. That of a function of pybind11 is a record
     without methods, and a class may have overridden the method that is bound."""
-    found = lookup(type(owner), obj.__name__)
-    return isinstance(found, C_METHODS) and bool(found.__get__(owner, type(owner)) == obj)
+    method = lookup(type(owner), obj.__name__)
+    return isinstance(method, C_METHODS) and bool(method.__get__(owner, type(owner)) == obj)
 
 
 def _look_descriptor(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -304,7 +304,7 @@ def _look_module(tracer: Tracer, obj: Any, source: Source) -> Value:
         tracer.stop("object_unknown", f"{source} is a ScriptModule")
     original = type(obj).__dict__.get("__bothways_original__")
     if original is not None:
-        tracer.asked.add(COMPILED)
+        tracer.assumptions.ask(COMPILED)
         # A compiled module shares its dictionary with the module it was made from; captures see that module.
         return tracer.look_at(obj._orig_mod, Attr(source, "_orig_mod"))
     return ModuleValue.external(tracer, obj, source)

@@ -45,7 +45,7 @@ from bothways.record.standing import (
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
 from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
-from bothways.runtime.resume import Continuation, ResumePoint, resumed
+from bothways.runtime.resume import Continuation, ResumePoint, resumed, resumption_of
 from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.stamps import Body
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
@@ -321,13 +321,12 @@ class CompiledFunction:
         """What goes on after a break: the rest of the frame, compiled like the function itself."""
         if not continued.is_compiled:
             return resumed(continued.origin, continued.point)
-        known_root: weakref.ref[CompiledFunction] | None = getattr(self.original, "__bothways_root__", None)
-        root = (known_root and known_root()) or self
+        record = resumption_of(self.original)
+        root: CompiledFunction = (record and record.root and record.root()) or self
         key = continued.origin.code, continued.point
         known = root._continuations.get(key)
         if known is None:
-            function = resumed(continued.origin, continued.point)
-            function.__bothways_root__ = weakref.ref(root)  # type: ignore[attr-defined]
+            function = resumed(continued.origin, continued.point, weakref.ref(root))
             known = root._continuations[key] = root._part(function)
         return known
 

@@ -24,7 +24,7 @@ MISTAKEN = frozenset({
     "aten::batch_norm_backward", "aten::_conj_physical",
 })  # fmt: skip
 
-# What goes through as it is: a number is asked for that nobody has, or what a thin tensor is asked has no answer.
+# What goes through as it is: a number is asked for that is not there, or what a thin tensor is asked has no answer.
 OWN_ERRORS = (NotThin, Unsupported, Undecided)
 
 
@@ -66,11 +66,11 @@ def by_kernel(operation: Any) -> Callable[..., Any] | None:
 
 def _writing(operation: Any) -> Callable[..., Any] | None:
     """For what writes: the form that makes a new tensor says what has to fit into the one that is written."""
-    found = torch_compat.functional_form(operation)
-    asked = None if found is None else by_kernel(found[0])
-    if found is None or asked is None:
+    form = torch_compat.functional_form(operation)
+    asked = None if form is None else by_kernel(form[0])
+    if form is None or asked is None:
         return None
-    return in_place(asked) if found[1] is None else into(asked, found[1])
+    return in_place(asked) if form[1] is None else into(asked, form[1])
 
 
 def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -163,9 +163,9 @@ def copy_of_memory(tensor: ThinTensor) -> ThinTensor:
     shape, stride, begin = tuple(tensor.shape), tensor.stride(), offset(tensor)
     if any(size > 1 and not step for size, step in zip(shape, stride, strict=True)):
         return fresh(Spec(shape, dense_like(shape, stride), tensor.dtype), tensor.device)
-    made = view(tensor, shape, stride, begin)
-    made.memory = ThinMemory(Spec(shape, stride, tensor.dtype), begin, tensor.memory.nbytes())
-    return made
+    copy = view(tensor, shape, stride, begin)
+    copy.memory = ThinMemory(Spec(shape, stride, tensor.dtype), begin, tensor.memory.nbytes())
+    return copy
 
 
 def iteration_order(shape: Shape, strides: Sequence[Shape]) -> list[int]:

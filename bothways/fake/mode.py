@@ -118,15 +118,15 @@ def _thinned(arg: Any) -> Any:
 
 def _device(args: Iterable[Any]) -> torch.device:
     """Where the result is: with the arguments, whom scalars on the CPU may accompany."""
-    found: torch.device | None = None
+    common: torch.device | None = None
     tensors = [arg for arg in _flat(args) if type(arg) is ThinTensor]
     for tensor in tensors:
         device = tensor.device
-        if found is None:
-            found = device
-        elif device != found:
+        if common is None:
+            common = device
+        elif device != common:
             return _device_of_mixed(tensors)
-    return found or CPU
+    return common or CPU
 
 
 def _device_of_mixed(tensors: list[ThinTensor]) -> torch.device:

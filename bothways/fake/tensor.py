@@ -85,9 +85,9 @@ class ThinTensor(torch.Tensor):
 def fresh(spec: Spec, device: torch.device) -> ThinTensor:
     """A tensor with memory of its own."""
     shape, stride, dtype = spec
-    made: ThinTensor = torch_compat.make_wrapper(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
-    made.memory = ThinMemory(spec)
-    return made
+    thin: ThinTensor = torch_compat.make_wrapper(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
+    thin.memory = ThinMemory(spec)
+    return thin
 
 
 def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.device) -> ThinTensor:
@@ -97,11 +97,11 @@ def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.
 
 def view(base: ThinTensor, shape: Shape, stride: Shape, begin: int, dtype: torch.dtype | None = None) -> ThinTensor:
     """A window on the memory of ``base`` that begins so many elements from the beginning of that memory."""
-    made: ThinTensor = torch_compat.make_wrapper(
+    thin: ThinTensor = torch_compat.make_wrapper(
         ThinTensor, shape, strides=stride, storage_offset=begin, dtype=dtype or base.dtype, device=base.device
     )
-    made.memory = base.memory
-    return made
+    thin.memory = base.memory
+    return thin
 
 
 def offset(tensor: torch.Tensor) -> int:
@@ -121,12 +121,12 @@ def thin_like(
     if outline is not None:  # whose memory is as large as its symbols say
         begin, nbytes = 0, None
         spec = Spec(tuple(outline.shape), outline.stride(), tensor.dtype)
-    made: ThinTensor = torch_compat.make_wrapper(
+    thin: ThinTensor = torch_compat.make_wrapper(
         ThinTensor, spec.shape, strides=spec.stride, storage_offset=begin, dtype=spec.dtype, device=tensor.device
     )
     own = ThinMemory(spec, begin, nbytes)
-    made.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
-    return made
+    thin.memory = own if memory is None else memory.setdefault(torch_compat.storage_identity(tensor), own)
+    return thin
 
 
 def restride(tensor: ThinTensor, like: ThinTensor) -> ThinTensor:

@@ -1,15 +1,14 @@
 """Backwards that are differentiated in turn, to any order.
 
 A graph that meets the first of them makes a *twin*: the same graph, whose node also gives what autograd would have
-saved, as results that nobody sees. The twin's backward is a function of those, of inputs and of gradients, and is
-differentiated like any function; what it finds about the hidden results comes to the twin's node with the gradients of
-the others. So every operation runs as often as in eager. A graph without a twin runs its forward again.
+saved, as results that the caller never sees. The twin's backward is a function of those, of inputs and of gradients,
+and is differentiated like any function; what it finds about the hidden results comes to the twin's node with the
+gradients of the others. So every operation runs as often as in eager. A graph without a twin runs its forward again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,23 +40,23 @@ class Again:
 
     def __init__(self, refused: bool = False) -> None:
         self.twin: Any = None
-        self._made: Any = None
+        self._known: Any = None
         self._refused = refused
         self._left = 0
 
-    def made(self, make: Callable[[], Any]) -> Any:
+    def use(self, make: Callable[[], Any]) -> Any:
         """The twin, from now on in use; None when there is none."""
-        if self._made is None and not self._refused:
+        if self._known is None and not self._refused:
             refusals: tuple[type[Exception], ...] = (*REFUSALS, *torch_compat.fake_tensor_errors())
             try:
-                self._made = make()
+                self._known = make()
             except refusals:
                 self._refused = True
         self.wanted()
-        return self._made
+        return self._known
 
     def wanted(self) -> None:
-        self.twin, self._left = self._made, PATIENCE
+        self.twin, self._left = self._known, PATIENCE
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the twin is the one to be called: not where hooks would be called with gradients that are None."""
@@ -68,7 +67,7 @@ class Again:
 
 
 def is_told_of_none(inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether somebody's Python would be run with a gradient that is None, where eager does not come near it."""
+    """Whether Python of the user's would be run with a gradient that is None, where eager does not come near it."""
     for tensor in inputs:
         if tensor._backward_hooks:
             return True
@@ -83,27 +82,27 @@ def _is_custom(node: Any) -> bool:
     return issubclass(kind, torch.autograd.function.BackwardCFunction) and kind is not CompiledNode._backward_cls
 
 
-def connected_graph(joint: Joint, given: Sequence[torch.fx.Node], wanted: Wanted | None) -> torch.fx.GraphModule:
+def connected_graph(joint: Joint, inputs: Sequence[torch.fx.Node], wanted: Wanted | None) -> torch.fx.GraphModule:
     """The backward as a graph that can be differentiated; its gradients are the wanted ones."""
     outputs = joint.chosen_gradients(wanted)
     try:
-        check_complete(joint, outputs, given)
+        check_complete(joint, outputs, inputs)
     except NotDifferentiable as error:
         raise NotRepeatable(str(error)) from error
-    return extract(joint, given, outputs)
+    return extract(joint, inputs, outputs)
 
 
-def check_differentiable(joint: Joint, given: Sequence[torch.fx.Node], moving: Set[torch.fx.Node]) -> None:
-    """Raise unless the backward from what is ``given`` can be differentiated by those of it that are ``moving``.
+def check_differentiable(joint: Joint, inputs: Sequence[torch.fx.Node], moving: Set[torch.fx.Node]) -> None:
+    """Raise unless the backward from these inputs can be differentiated by those of them that are ``moving``.
 
     In it are operations that autograd never meets in eager, where it sees the backward before these are made of it.
     """
-    graph = connected_graph(joint, given, None)
-    outlines = tuple(node.meta["val"] for node in given)
-    values = [_laid_out_like(value).requires_grad_(node in moving) for node, value in zip(given, outlines, strict=True)]
-    sizes = None if joint.sizes is None else replace(joint.sizes, outlines=outlines)
+    graph = connected_graph(joint, inputs, None)
+    outlines = tuple(node.meta["val"] for node in inputs)
+    pairs = zip(inputs, outlines, strict=True)
+    values = [_laid_out_like(value).requires_grad_(node in moving) for node, value in pairs]
     with generated.recording(None):  # what is traced here is not run
-        _check_outputs(graph.forward, values, sizes)
+        _check_outputs(graph.forward, values, joint.sizes.about(outlines))
 
 
 def _laid_out_like(value: torch.Tensor) -> torch.Tensor:
@@ -112,11 +111,11 @@ def _laid_out_like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
 
 
-def _check_outputs(function: Callable[..., Any], values: Sequence[torch.Tensor], sizes: Sizes | None) -> None:
+def _check_outputs(function: Callable[..., Any], values: Sequence[torch.Tensor], sizes: Sizes) -> None:
     try:
         trace_joint(function, values, True, sizes=sizes)
-    except IndependentResults as found:
-        for group in found.groups:
+    except IndependentResults as independent:
+        for group in independent.groups:
             _check_outputs(chosen(function, group), values, sizes)
 
 
@@ -165,23 +164,23 @@ def backward_function(
         for result in results if own else ():
             if type(result.grad_fn) is CompiledNode._backward_cls:
                 setattr(result.grad_fn, "first_results", own)  # noqa: B010  # a name of the node's own
-        roots = [result for result, given in zip(results, moves, strict=True) if given]
+        roots = [result for result, moving in zip(results, moves, strict=True) if moving]
         sources = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
-        found = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
-        return tuple(next(found) if want else None for want in wanted)
+        gradients = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
+        return tuple(next(gradients) if want else None for want in wanted)
 
     return backward
 
 
 def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tensor]:
     """The graph's results found again among the outputs of the original function, or behind them."""
-    found: dict[int, torch.Tensor] = {}
+    results: dict[int, torch.Tensor] = {}
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, Result):
-            found[output.index] = value
+            results[output.index] = value
         elif output is not None and not output.of_input:
-            found[output.base] = value._base
-    return [found[index] for index in range(len(found))]
+            results[output.base] = value._base
+    return [results[index] for index in range(len(results))]
 
 
 def _own(value: torch.Tensor) -> torch.Tensor:

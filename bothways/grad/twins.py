@@ -22,7 +22,9 @@ from bothways.grad.again import (
     is_told_of_none,
     visible,
 )
-from bothways.grad.differentiate import MOST_LAYOUTS, DifferentiatedGraph, Inputs, differentiate
+from bothways.grad.backwards import MOST_BACKWARDS
+from bothways.grad.differentiate import differentiate
+from bothways.grad.differentiated import DifferentiatedGraph, Inputs
 from bothways.grad.halves.facts import facts_of
 from bothways.grad.halves.kept import connections
 from bothways.grad.halves.partition import NotRepeatable, extract
@@ -43,13 +45,10 @@ Connected = Callable[[bool, Sequence[Any]], Sequence[torch.Tensor | None]]
 
 
 def twin_of(
-    graph: DifferentiatedGraph,
-    function: Callable[..., Any],
-    examples: Sequence[torch.Tensor],
-    sizes: Sizes | None = None,
-) -> Any:
+    graph: DifferentiatedGraph, function: Callable[..., Any], examples: Sequence[torch.Tensor]
+) -> DifferentiatedGraph:
     """A graph like another, of its function, whose node keeps what second derivatives go through."""
-    how = replace(graph.how, memo=None)
+    plan, sizes = replace(graph.plan, memo=None), graph.sizes
     trace = partial(trace_joint, function, examples, True, Moment(None, torch_compat.autocast_now(), True), sizes)
     connected = connections(trace(hidden=()), graph.needs_grad)
     joint = trace(hidden=connected.hidden)
@@ -57,11 +56,11 @@ def twin_of(
     constant = saved[len(connected.saved) :]
     forward = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *constant], joint.kept_nodes)
     facts = facts_of(joint, forward, saved, True)
-    given = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
+    inputs = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
     moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
-    check_differentiable(joint, given, moving)
-    compiled = as_traced(how.fw_compiler(forward, [*([] if sizes is None else sizes.now), *examples]))
-    twin = type(graph)(function, facts, examples, compiled, how, joint, connected)
+    check_differentiable(joint, inputs, moving)
+    compiled = as_traced(plan.fw_compiler(forward, [*sizes.now, *examples]))
+    twin = DifferentiatedGraph(function, facts, examples, compiled, plan, joint, connected)
     twin.joints.clear()
     twin.base = graph.again
     return twin
@@ -78,29 +77,34 @@ def connected_backward(
     """The backward of a twin from what its node saved and gradients; to autograd it is a function of those."""
     moment = strides_of(tangents), torch_compat.autocast_now(), True  # equal to the Moment, and made faster
     values += [tangent for tangent in tangents if tangent is not None]
-    key = moment, wanted, tuple([value.requires_grad for value in values])
-    run = twin.differentiable_backwards.get(key)
-    if run is None:
-        joint = twin.joint(Moment(*moment), inputs())
-        graph = connected_graph(joint, twin.backward_inputs(joint), wanted)
-        run = twin.differentiable_backwards[key] = compile_connected(twin, graph, values)
-    gradients: Sequence[torch.Tensor | None] = run(plain, values)
+    of = wanted, tuple([value.requires_grad for value in values])
+    backward = twin.at_hand.get((moment, of))
+    if backward is None:
+
+        def make() -> tuple[Connected, torch.fx.GraphModule, Any]:
+            joint = twin.joint(Moment(*moment), tangents, inputs())
+            takes = twin.backward_inputs(joint)
+            graph = connected_graph(joint, takes, wanted)
+            sizes = twin.sizes.about([node.meta["val"] for node in takes])
+            return _compile_connected(twin, graph, values, sizes), graph, joint.moment.strides
+
+        backward = twin.find_backward(Moment(*moment), of, make)
+    gradients: Sequence[torch.Tensor | None] = backward.run(plain, [*twin.numbers, *values])
     return gradients
 
 
-def compile_connected(
-    twin: DifferentiatedGraph, graph: torch.fx.GraphModule, values: Sequence[Any], sizes: Sizes | None = None
+def _compile_connected(
+    twin: DifferentiatedGraph, graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor], sizes: Sizes
 ) -> Connected:
     """A backward graph of a twin, compiled and differentiated."""
-    how, count = twin.how, len(twin.needed_inputs)
+    plan, count = twin.plan, len(twin.needed_inputs)
     hidden = frozenset(range(count, count + len(twin.connected or ())))
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
     # The graph holds the casts already.
     with torch_compat.without_autocast(), generated.kept_in(twin.generated), listening():
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             compiled = differentiate(
-                noting_origins(graph), tensors, how.fw_compiler, how.bw_compiler, how.reads, sizes=sizes, ours=hidden
+                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes, ours=hidden
             )
         except refusals as error:
             raise NotRepeatable(str(error)) from error
@@ -130,30 +134,30 @@ def differentiable_backward(
     What the backward reads of the graph's ``own`` results is read of those, not of what the twin gives in their place.
     """
     tangents = visible(graph, tangents)
-    given = [tangent for tangent in tangents if tangent is not None]
+    there = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
-    twin = None if is_told_of_none(inputs) else graph.again.made(partial(graph.twin, inputs))
-    run = None if twin is None else graph.bound(twin)
-    if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_tensors):
-        if graph.how.renewed:  # here it is a function of what they were
-            run = Renewing(run, graph.how.renewed, skipped=0)
-        return backward_function(graph, moves, wanted, run, own)(*inputs, *given)
-    values = [*inputs, *given]
+    twin = None if is_told_of_none(inputs) else graph.again.use(partial(graph.twin, inputs))
+    run: Any = None if twin is None else graph.bound(twin)
+    if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_inputs):
+        if graph.plan.renewed:  # here it is a function of what they were
+            run = Renewing(run, graph.plan.renewed, skipped=0)
+        return backward_function(graph, moves, wanted, run, own)(*inputs, *there)
+    values = [*inputs, *there]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())
     shapes = tuple(value.shape for value in values)
-    key = moment, shapes, wanted, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
-    found = graph.differentiable_backwards.get(key)
-    if found is None:
-        found = backward_function(graph, moves, wanted)
-        if len(graph.differentiable_backwards) >= MOST_LAYOUTS:
-            return tuple(found(*values))
-        if twin is not None or graph.how.sizes is None:  # a function with symbols would be compiled for each size
-            found = _compiled(found, values, graph)
-        graph.differentiable_backwards[key] = found
-    known = known_of(found).read_inputs
+    key = graph.numbers, moment, shapes, wanted, torch.is_grad_enabled(), tuple(value.requires_grad for value in values)
+    backward = graph.differentiable_backwards.get(key)
+    if backward is None:
+        backward = backward_function(graph, moves, wanted)
+        if len(graph.differentiable_backwards) >= MOST_BACKWARDS:
+            return tuple(backward(*values))
+        if twin is not None or not graph.sizes:  # a function with symbols would be compiled for each size
+            backward = _compiled(backward, values, graph)
+        graph.differentiable_backwards[key] = backward
+    known = known_of(backward).read_inputs
     read: Sequence[int] = range(len(inputs)) if known is None else known
     unchanged([index for index in read if index < len(inputs)])
-    return tuple(found(*values))
+    return tuple(backward(*values))
 
 
 def _compiled(
@@ -161,7 +165,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     try:
         with listening():
-            return differentiate(backward, values, graph.how.fw_compiler, graph.how.bw_compiler, graph.how.reads)
+            return differentiate(backward, values, graph.plan.fw_compiler, graph.plan.bw_compiler, graph.plan.reads)
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward

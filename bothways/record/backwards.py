@@ -29,7 +29,7 @@ class BackwardRecord:
         return "\n".join(lines)
 
 
-class Backwards:
+class BackwardRecords:
     """The records, by place."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def _lines_of(code: types.CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line is not None}.union(*inner)
 
 
-backwards = Backwards()
+backwards = BackwardRecords()
 
 
 def times(count: int) -> str:

@@ -89,10 +89,10 @@ class Compilation:
     @property
     def program(self) -> Program | None:
         """The program, while calls may take it."""
-        made, dispatcher = self._program(), self._dispatcher()
-        if made is None or dispatcher is None:
+        program, dispatcher = self._program(), self._dispatcher()
+        if program is None or dispatcher is None:
             return None
-        return made if any(made is known for known in dispatcher.programs) else None
+        return program if any(program is known for known in dispatcher.programs) else None
 
     def gave(self, program: Program, dispatcher: Dispatcher) -> None:
         """A program came of it, which calls may take as long as the dispatcher has it."""
@@ -111,7 +111,7 @@ class Compilation:
 
     @property
     def was_captured(self) -> bool:
-        """Whether the call was looked at; not, where somebody else traced it."""
+        """Whether the call was looked at; not, where another tracer looked on."""
         return "capture" in self.seconds
 
     @property
@@ -176,12 +176,12 @@ def breaks_of(compilations: Iterable[Compilation]) -> list[Break]:
     """The breaks people are told of: each reason once, and not too many of one place."""
     told: list[Break] = []
     for compilation in compilations:
-        told += [found for found in compilation.breaks if is_news(found, told)]
+        told += [one for one in compilation.breaks if is_news(one, told)]
     return told
 
 
-def is_news(found: Break, told: Sequence[Break]) -> bool:
+def is_news(one: Break, told: Sequence[Break]) -> bool:
     """Whether a break is one to tell of. A caller may have a reason of its own, after that of its callee."""
-    at = found.code, found.where
+    at = one.code, one.where
     reasons = [known.reason for known in told if (known.code, known.where) == at]
-    return found.reason not in reasons and len(reasons) < REASONS_AT_A_PLACE
+    return one.reason not in reasons and len(reasons) < REASONS_AT_A_PLACE

@@ -1,7 +1,7 @@
 """Where the stages write down what they do: into the record of the compilation they work for.
 
 A stage runs when a function is compiled, and again when a backward or a part of a graph is compiled later; whose
-compilation it is is remembered in between. Where nobody keeps a record, nothing is written.
+compilation it is is remembered in between. Where no record is kept, nothing is written.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways.node_facts import facts_of_node
 from bothways.record import logs
 from bothways.record.compilation import Compilation
 from bothways.record.graphs import NOTHING, traced_graph
@@ -113,7 +114,7 @@ def operations_in(graph: torch.fx.GraphModule) -> int:
 
 
 def _is_glue(node: torch.fx.Node) -> bool:
-    if "size" in node.meta or isinstance(_value(node), SYMBOLIC):
+    if facts_of_node(node).is_size or isinstance(_value(node), SYMBOLIC):
         return True
     return node.target is operator.getitem and not isinstance(_value(node.args[0]), torch.Tensor)
 

@@ -1,4 +1,4 @@
-"""Graphs as people read them, without what graphs hold: a line an operation, kept until somebody asks for the text.
+"""Graphs as people read them, without what graphs hold: a line an operation, kept until the text is asked for.
 
 A traced graph leads to fake tensors, to sizes and to all of its nodes; what is kept here are names, operations and
 plain arguments, which takes some microseconds a node.
@@ -94,10 +94,10 @@ def _written(lines: Sequence[Line]) -> Iterable[str]:
 def _call(line: Line) -> str:
     if line.op in ("placeholder", "get_attr"):
         return "an input" if line.op == "placeholder" else f"the constant {line.target}"
-    given = [*map(_plain, line.args), *(f"{key}={_plain(value)}" for key, value in line.kwargs.items())]
+    arguments = [*map(_plain, line.args), *(f"{key}={_plain(value)}" for key, value in line.kwargs.items())]
     is_operation = isinstance(line.target, str) or torch_compat.is_plain_overload(line.target)
     name = str(line.target) if is_operation else getattr(line.target, "__name__", repr(line.target))
-    return f"{name}({', '.join(given)})"
+    return f"{name}({', '.join(arguments)})"
 
 
 def _plain(value: Any) -> str:

@@ -13,8 +13,8 @@ def recompiling(compilation: Compilation) -> None:
     say("recompiles", f"{compilation.name} is compiled again because {compilation.why}")
 
 
-def broke(compilation: Compilation, found: Break) -> None:
-    say("breaks", f"{compilation.name}\n{found}")
+def broke(compilation: Compilation, reason: Break) -> None:
+    say("breaks", f"{compilation.name}\n{reason}")
 
 
 def outcome(compilation: Compilation, piece: Piece) -> None:

@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def way(self) -> Way | None:
-        """The best of what its pieces do; None when a backend of somebody's own has not said."""
+        """The best of what its pieces do; None when a backend of the user's has not said."""
         return next((way for way in Way if any(piece.way is way for piece in self.pieces)), None)
 
     @property
@@ -75,10 +75,10 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         return "no graphs"
     parts = []
     for way in (*Way, None):
-        found = [outcome for outcome in outcomes if outcome.way is way]
-        if found:
-            details = "; ".join(dict.fromkeys(_details(way, found)))
-            parts.append(f"{len(found)} {(way or Way.KERNELS).value}{f' ({details})' if details else ''}")
+        alike = [outcome for outcome in outcomes if outcome.way is way]
+        if alike:
+            details = "; ".join(dict.fromkeys(_details(way, alike)))
+            parts.append(f"{len(alike)} {(way or Way.KERNELS).value}{f' ({details})' if details else ''}")
     return f"{counted(len(outcomes), 'graph')}: {', '.join(parts)}"
 
 

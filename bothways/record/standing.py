@@ -47,12 +47,13 @@ class Standing:
         return self.when == FOR_GOOD
 
     def __str__(self) -> str:
-        made = f"compiled, {counted(self.programs, 'program')}{' without tensor operations' * (not self.operations)}"
+        programs = counted(self.programs, "program")
+        compiled = f"compiled, {programs}{' without tensor operations' * (not self.operations)}"
         others = "calls that none of them takes run" if self.for_good else "other calls ran"
         texts = {
             State.WAITING: "not called yet",
-            State.COMPILED: made,
-            State.PARTLY: f"{made}; {others} as plain Python{' from now on' * self.for_good}: {self.why}",
+            State.COMPILED: compiled,
+            State.PARTLY: f"{compiled}; {others} as plain Python{' from now on' * self.for_good}: {self.why}",
             State.PLAIN: f"plain Python{self.when and ' '}{self.when}: {self.why}",
         }
         return f"{self.name}: {texts[self.state]}"
@@ -63,24 +64,24 @@ def standing_of(
 ) -> Standing:
     """The standing of a function with these programs. ``stopped`` says why nothing more is captured, ``gave_up`` why
     the last call that was not captured was not."""
-    made = [program for program in programs if program.body]
-    operations = sum(program.op_count for program in made)
-    if stance == "force_eager" or (stance == "eager_on_recompile" and not made):
+    compiled = [program for program in programs if program.body]
+    operations = sum(program.op_count for program in compiled)
+    if stance == "force_eager" or (stance == "eager_on_recompile" and not compiled):
         return Standing(name, State.PLAIN, why=f"the stance is {stance!r}")
     why, when = (gave_up, SO_FAR) if stopped is None else (stopped, FOR_GOOD)
-    if why and not made:
+    if why and not compiled:
         return Standing(name, State.PLAIN, why=why, when=when)
     if is_new:
         return Standing(name, State.WAITING)
     if not why:
-        return Standing(name, State.COMPILED, len(made), operations)
-    return Standing(name, State.PARTLY, len(made), operations, why, when)
+        return Standing(name, State.COMPILED, len(compiled), operations)
+    return Standing(name, State.PARTLY, len(compiled), operations, why, when)
 
 
-def rest_of(continued: Continuation, found: Break | None) -> Standing:
+def rest_of(continued: Continuation, reason: Break | None) -> Standing:
     """The standing of what goes on after a break and is not compiled."""
     name = from_line(continued.origin.code.co_qualname, line_of(continued.origin.code, continued.point))
-    why = "the frame itself goes on there" if found is None else short(found)
+    why = "the frame itself goes on there" if reason is None else short(reason)
     return Standing(name, State.PLAIN, why=why, when=FOR_GOOD)
 
 
@@ -118,10 +119,10 @@ def limit_reason(count: int, reason: str) -> str:
     return f"it was compiled {counted(count, 'time')} (config.recompile_limit); the guard that failed last: {reason}"
 
 
-def short(found: Break) -> str:
+def short(reason: Break) -> str:
     """A break in one line."""
-    where = found.places[0]
-    return f"{found.reason} [{found.code}]{f' at {where}' if where.line else ''}"
+    where = reason.places[0]
+    return f"{reason.reason} [{reason.code}]{f' at {where}' if where.line else ''}"
 
 
 def told(outcomes: Sequence[Outcome], standings: Sequence[Standing]) -> str:

@@ -103,10 +103,10 @@ class Explanation:
             lines.append(f"Compiling took: {timing(self.compilations)}.")
         for index, (program, compilation) in enumerate(self._made):
             lines += ["", *_program_lines(index, program, compilation)]
-        for found in self.generated:
-            for language, text in found.texts.items():
-                lines += _section(f"{language} of the {found.name} graph", [text.strip()])
-        lines += _section("Breaks", [str(found) for found in self.breaks])
+        for one in self.generated:
+            for language, text in one.texts.items():
+                lines += _section(f"{language} of the {one.name} graph", [text.strip()])
+        lines += _section("Breaks", [str(one) for one in self.breaks])
         lines += _section("Recompilations", self.recompilations)
         lines += _section("Backwards", [str(found) for found in self.backwards])
         return writable("\n".join(lines))

@@ -1,7 +1,7 @@
 """What whoever calls a compiled graph has to know of it, in one place.
 
 A compiled graph is a plain function, or an object that can be called, since programs and autograd nodes call it at
-every hit; beside it, as its one attribute of ours, is this record. A function of somebody else's has none, and
+every hit; beside it, as its one attribute of ours, is this record. A function of another compiler's has none, and
 is taken for one that promises nothing.
 """
 
@@ -38,14 +38,15 @@ class CompiledGraph:
 
 UNKNOWN, TAKES_LIST = CompiledGraph(), CompiledGraph(takes_list=True)
 GRAPH = "__bothways_graph__"  # the attribute
+BOXED = "_boxed_call"  # and what PyTorch's compilers know functions by that take a list
 
 
 def described(run: Run, **facts: Any) -> Run:
     """The same function, of which these facts are known as well."""
-    made: Any = run
-    made.__bothways_graph__ = replace(known_of(run), **facts)
-    if made.__bothways_graph__.takes_list:
-        made._boxed_call = True  # what PyTorch's compilers call such functions by
+    known = replace(known_of(run), **facts)
+    setattr(run, GRAPH, known)
+    if known.takes_list:
+        setattr(run, BOXED, True)
     return run
 
 
@@ -55,4 +56,4 @@ def known_of(run: Callable[..., Any]) -> CompiledGraph:
     known: CompiledGraph | None = getattr(run, GRAPH, None)
     if known is not None:
         return known
-    return TAKES_LIST if getattr(run, "_boxed_call", False) else UNKNOWN
+    return TAKES_LIST if getattr(run, BOXED, False) else UNKNOWN

@@ -38,7 +38,7 @@ def go_on(after: Any) -> Any:
 
 
 def later(function: Callable[..., Any], *args: Any) -> Next:
-    """A plain function to be called, so that nobody but itself holds what it is given.
+    """A plain function to be called, so that it alone holds what it is given.
 
     What is passed as a tuple is held by the caller until the function returns.
     """
@@ -47,8 +47,8 @@ def later(function: Callable[..., Any], *args: Any) -> Next:
 
 @functools.cache
 def _opening(count: int) -> Callable[..., Any]:
-    made: Callable[..., Any] = eval(f"lambda function, args: function({', '.join(['args.pop()'] * count)})", {})
-    return made
+    call: Callable[..., Any] = eval(f"lambda function, args: function({', '.join(['args.pop()'] * count)})", {})
+    return call
 
 
 def step_function(
@@ -96,15 +96,15 @@ def made_traceback(
 def enter_context(manager: Any) -> tuple[Any, Any]:
     """Begin a ``with`` statement: the method that ends it, and what ``__enter__`` gave."""
     kind = type(manager)
-    found = []
+    methods = []
     for method in ("__enter__", "__exit__"):
         attribute = next((vars(base)[method] for base in kind.__mro__ if method in vars(base)), None)
         if attribute is None:
             missing = "" if method == "__enter__" else f" (missed {method} method)"
             raise TypeError(f"{kind.__name__!r} object does not support the context manager protocol{missing}")
         bind = getattr(type(attribute), "__get__", None)
-        found.append(attribute if bind is None else bind(attribute, manager, kind))
-    enter, leave = found
+        methods.append(attribute if bind is None else bind(attribute, manager, kind))
+    enter, leave = methods
     return leave, enter()
 
 

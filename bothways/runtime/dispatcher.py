@@ -93,17 +93,17 @@ class Dispatcher:
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }
-        made = types.FunctionType(self._code(None), namespace, function.__name__)
-        copy_face(function, made)
-        torch_compat.keep_torch_compile_out(made)
-        self._function = weakref.ref(made)
-        self._fresh: types.FunctionType | None = made
+        generated = types.FunctionType(self._code(None), namespace, function.__name__)
+        copy_face(function, generated)
+        torch_compat.keep_torch_compile_out(generated)
+        self._function = weakref.ref(generated)
+        self._fresh: types.FunctionType | None = generated
 
     def take(self) -> types.FunctionType:
         """The generated function, which from now on lives as long as whoever takes it."""
-        made, self._fresh = self._fresh, None
-        assert made is not None, "it was taken before"
-        return made
+        function, self._fresh = self._fresh, None
+        assert function is not None, "it was taken before"
+        return function
 
     @property
     def function(self) -> types.FunctionType | None:
@@ -308,11 +308,11 @@ class Dispatcher:
             parts.append("**" + names[cursor])
         return ", ".join(parts)
 
-    def _plain_call(self, given: str = "") -> str:
+    def _plain_call(self, arguments: str = "") -> str:
         """What to return for a call of the original; a continuation lets go of its stack when it pleases."""
         if self._passing:
-            return f"{LATER}({PLAIN}, {given or ', '.join(self.inner)})"
-        return f"{PLAIN}(*args, **kwargs)" if given else self._call(PLAIN)
+            return f"{LATER}({PLAIN}, {arguments or ', '.join(self.inner)})"
+        return f"{PLAIN}(*args, **kwargs)" if arguments else self._call(PLAIN)
 
     def _call(self, name: str) -> str:
         """A call of the original, or of another function, that passes everything on as it came."""
@@ -352,9 +352,13 @@ class Dispatcher:
         return code
 
 
+# Attributes of functions of ours: the state of a compiled function, and what a continuation is.
+STATE, RESUMED = "__bothways__", "__bothways_resumed__"
+
+
 def is_compiled(function: Any) -> bool:
     """Whether a function is one that a dispatcher made; ``functools.wraps`` copies the attributes of one to others."""
-    state = getattr(function, "__dict__", {}).get("__bothways__")
+    state = getattr(function, "__dict__", {}).get(STATE)
     return state is not None and state.dispatcher.function is function
 
 
@@ -372,8 +376,8 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
 
 def entries_of(function: types.FunctionType) -> int:
     """How many entries of the value stack a continuation is given, after the variables; 0 for any other function."""
-    point = getattr(function, "__bothways_point__", None)
-    return 0 if point is None else sum(entry.value != "null" for entry in point.stack)
+    record = getattr(function, RESUMED, None)
+    return 0 if record is None else sum(entry.value != "null" for entry in record.point.stack)
 
 
 def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple[Any, ...]) -> Any:

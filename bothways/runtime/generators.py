@@ -27,9 +27,9 @@ def suspended(code: types.CodeType, point: ResumePoint, globals_: dict[str, Any]
 
     ``point`` is the instruction behind a ``yield``.
     """
-    made = types.FunctionType(suspended_code(code, point), globals_, name)
-    made.__qualname__ = code.co_qualname
-    return made
+    function = types.FunctionType(suspended_code(code, point), globals_, name)
+    function.__qualname__ = code.co_qualname
+    return function
 
 
 @functools.lru_cache(maxsize=1024)
@@ -98,6 +98,6 @@ def finished(name: str) -> Any:
         yield
 
     nothing.__name__ = nothing.__qualname__ = name
-    made = nothing()
-    made.close()
-    return made
+    generator = nothing()
+    generator.close()
+    return generator

@@ -1,4 +1,4 @@
-"""A ``GraphModule`` whose Python is generated when somebody first calls or reads it: most graphs nobody does.
+"""A ``GraphModule`` whose Python is generated when it is first called or read: most graphs never are.
 
 Generating and compiling it takes as long as capturing a graph does. Once it is there, the module is like any other.
 """
@@ -37,14 +37,14 @@ class LazyGraphModule(torch.fx.GraphModule):
         if "_waits" not in self.__dict__:  # called by the constructor
             self._waits = True
             return None
-        made = super().recompile()
+        generated = super().recompile()
         # PyTorch would keep the text for good; whoever may still show a line of it holds the code.
         code = type(self).forward.__code__
         weakref.finalize(code, torch_compat.forget_graph_text, code.co_filename).atexit = False
-        return made
+        return generated
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
-        """The code with sizes beside it. That sizes are known from thin tensors is nobody's business."""
+        """The code with sizes beside it. That sizes are known from thin tensors is not shown."""
         text = _THIN.sub(r"\1", super().print_readable(False, *args, **kwargs))
         if print_output:
             print(text)

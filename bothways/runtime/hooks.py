@@ -1,7 +1,6 @@
 """What programs with hooks call when they run: late hooks, hooks of modules and of saved tensors, anomaly mode.
 
-Callables with ``opaque`` or ``region`` stand in graphs: a differentiator leaves them, or what lies between them,
-as they were captured.
+Some stand in graphs (``in_graphs``): a differentiator leaves them, or what lies between them, as they were captured.
 """
 
 from __future__ import annotations
@@ -9,25 +8,13 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from bothways import torch_compat
-from bothways.runtime.nodes import Region
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def marked(**marks: Any) -> Callable[[Function], Function]:
-    """Say how a graph's readers have to treat calls of a function."""
-
-    def mark(function: Function) -> Function:
-        vars(function).update(marks)
-        return function
-
-    return mark
+from bothways.node_facts import Region, in_graphs
 
 
 class HookSite:
@@ -66,10 +53,9 @@ class LateHook(StandsForHook):
         return None if self.hook is None else self.hook(*args)
 
 
+@in_graphs(opaque=True)
 class RegisterEarly:
     """Takes the place of a hook on a tensor that is changed in place later: ``path`` leads to the method."""
-
-    opaque = True
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -82,10 +68,9 @@ class RegisterEarly:
         return late
 
 
+@in_graphs(opaque=True)
 class RegisterManyEarly:
     """The same for ``register_multi_grad_hook``."""
-
-    opaque = True
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
@@ -98,13 +83,13 @@ class RegisterManyEarly:
         return late
 
 
-@marked(opaque=True)
+@in_graphs(opaque=True)
 def retain_early(tensor: torch.Tensor) -> None:
     """``retain_grad`` while the graph runs."""
     tensor.retain_grad()
 
 
-@marked(opaque=True)
+@in_graphs(opaque=True)
 def hold_grad_fn(tensor: torch.Tensor) -> tuple[Any, Any]:
     """A tensor's autograd node as it is now, and something that keeps the node alive: Python's part of it does not."""
     with torch.enable_grad():
@@ -124,7 +109,7 @@ def is_of_tensor(handle: Any, *modules: torch.nn.Module) -> bool:
 # Backward hooks of modules.
 
 
-@marked(opaque=True)
+@in_graphs(opaque=True)
 def lead_through(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The same tensors behind one autograd node, as nn.Module does it for its hooks."""
     led: tuple[torch.Tensor, ...] = torch_compat.BackwardHookFunction.apply(*tensors)
@@ -173,23 +158,23 @@ def hook_last_node(module: torch.nn.Module, hooks: list[Any], args: Any, result:
 # Saved-tensor hooks.
 
 
-@marked(region=Region.BEGIN)
+@in_graphs(region=Region.BEGIN)
 def push_saved_tensors_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
     torch_compat.push_saved_tensors_hooks(pack, unpack)
 
 
-@marked(region=Region.BEGIN, has_effects=True)
+@in_graphs(region=Region.BEGIN, has_effects=True)
 def push_users_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
     """Hooks that may have effects: running the graph twice is not running it once."""
     torch_compat.push_saved_tensors_hooks(pack, unpack)
 
 
-@marked(region=Region.END)
+@in_graphs(region=Region.END)
 def pop_saved_tensors_hooks(pushed: None) -> None:
     torch_compat.pop_saved_tensors_hooks()
 
 
-@marked(region=Region.BEGIN)
+@in_graphs(region=Region.BEGIN)
 def disable_saved_tensors_hooks(message: str) -> str | None:
     before = torch_compat.saved_tensors_hooks_disabled()
     try:
@@ -200,7 +185,7 @@ def disable_saved_tensors_hooks(message: str) -> str | None:
     return before
 
 
-@marked(region=Region.END)
+@in_graphs(region=Region.END)
 def restore_saved_tensors_hooks(before: str | None) -> None:
     if before is None:
         torch_compat.enable_saved_tensors_hooks()
@@ -213,27 +198,26 @@ def restore_saved_tensors_hooks(before: str | None) -> None:
 Anomaly = tuple[bool, bool]
 
 
-@marked(opaque=True)
+@in_graphs(opaque=True)
 def anomaly_state() -> Anomaly:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-@marked(region=Region.BEGIN)
+@in_graphs(region=Region.BEGIN)
 def set_anomaly(enabled: bool, check_nan: bool) -> Anomaly:
     before = anomaly_state()
     torch.set_anomaly_enabled(enabled, check_nan)
     return before
 
 
-@marked(region=Region.END)
+@in_graphs(region=Region.END)
 def restore_anomaly(before: Anomaly) -> None:
     torch.set_anomaly_enabled(*before)
 
 
+@in_graphs(opaque=True)
 class WarnAt:
     """A warning that library code gives at a line of the user's."""
-
-    opaque = True
 
     def __init__(self, message: str, filename: str, line: int, globals_: dict[str, Any]) -> None:
         self.message, self.filename, self.line, self.globals = message, filename, line, globals_

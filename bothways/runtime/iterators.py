@@ -46,8 +46,8 @@ def over_set(elements: Any, taken: tuple[Any, ...] = (), rest: tuple[Any, ...] =
     return iter(rest)
 
 
-def _is_same(found: Any, expected: Any) -> bool:
-    return found is expected or (type(found) is type(expected) and type(found) in _PLAIN and found == expected)
+def _is_same(value: Any, expected: Any) -> bool:
+    return value is expected or (type(value) is type(expected) and type(value) in _PLAIN and value == expected)
 
 
 def over_changed(make: Callable[..., Iterator[Any]], kind: Any, *which: Any) -> Iterator[Any]:

@@ -24,7 +24,7 @@ MOST_ELEMENTS = 1 << 16
 
 
 class Kept(NamedTuple):
-    """A tensor before the call; ``version`` is None where nobody counts what is done to it."""
+    """A tensor before the call; ``version`` is None where changes of it are not counted."""
 
     tensor: torch.Tensor
     version: int | None
@@ -87,7 +87,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of an expanded tensor that everything else repeats: nobody may write to the whole."""
+    """The part of an expanded tensor that everything else repeats: PyTorch lets no operation write to the whole."""
     if tensor.layout is not torch.strided or 0 not in tensor.stride():
         return tensor
     return tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]

@@ -59,8 +59,8 @@ class _Listener:
             raise
 
     def __exit__(self, *raised: object) -> None:
-        if getattr(_state, "listener", _nobody)() is self:
-            _state.listener = _nobody  # first of all: what comes after is about tidiness
+        if getattr(_state, "listener", _no_listener)() is self:
+            _state.listener = _no_listener  # first of all: what comes after is about tidiness
         with _lock:
             known = weakref.ref(self)
             if known not in _everyone.listeners:
@@ -84,12 +84,12 @@ class _Everyone:
 _everyone = _Everyone()
 
 
-def _nobody() -> None:
+def _no_listener() -> None:
     """What is left of a listener."""
 
 
 def _listens() -> bool:
-    return getattr(_state, "listener", _nobody)() is not None
+    return getattr(_state, "listener", _no_listener)() is not None
 
 
 def heard() -> int:
@@ -151,7 +151,7 @@ def _leave_list() -> None:
 
 def _begin_in_child() -> None:
     """After a fork only this thread goes on: the others listen no more."""
-    listener = getattr(_state, "listener", _nobody)()
+    listener = getattr(_state, "listener", _no_listener)()
     _everyone.listeners.intersection_update(() if listener is None else {weakref.ref(listener)})
     if listener is None:
         _silence_no_more()

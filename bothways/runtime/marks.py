@@ -35,5 +35,5 @@ def unmark(function: Any) -> None:
 def mark_of(function: Any) -> Mark | None:
     try:
         return _marks.get(function)
-    except TypeError:  # not hashable or not weakly referable, so nobody can have marked it
+    except TypeError:  # not hashable or not weakly referable, so it cannot have been marked
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,25 +11,8 @@ import torch.fx
 from torch.utils.checkpoint import checkpoint
 
 from bothways import torch_compat
+from bothways.node_facts import CallFacts, in_graphs
 from bothways.symbols.environment import COMPARISONS
-
-
-class Watched(enum.Enum):
-    """What people outside look at, of a tensor that a graph computes (``node.meta["watched"]``).
-
-    A differentiator must let autograd itself see the tensor (GRADIENT: hooks, ``retain_grad``), or run the very
-    operation that computes it (NODE: its ``grad_fn`` is looked at or hooked).
-    """
-
-    GRADIENT = "gradient"
-    NODE = "node"
-
-
-class Region(enum.Enum):
-    """Attribute ``region`` of a callable in a graph: from BEGIN to END the nodes run as they were captured."""
-
-    BEGIN = "begin"
-    END = "end"
 
 
 @dataclass(frozen=True)
@@ -77,13 +59,11 @@ class Reads:
     backward: Callable[[], bool] | None = None
 
 
+@in_graphs(opaque=True, has_effects=True)
 def set_data_(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     """``tensor.data = data``; gives the tensor, which has the other's sizes from now on."""
     tensor.data = data
     return tensor
-
-
-set_data_.opaque = set_data_.has_effects = True  # type: ignore[attr-defined]
 
 
 class ApplyFunction:
@@ -105,11 +85,16 @@ class ApplyFunction:
     ) -> None:
         self.cls, self.arguments = cls, arguments
         self.reads = reads or Reads()
-        self.opaque, self.stateful, self.has_effects = opaque, stateful, has_effects
+        self.stateful = stateful
+        self.__bothways_call__ = CallFacts(opaque=opaque, has_effects=has_effects)
         self.__name__ = cls.__name__
         self.__qualname__ = f"{cls.__qualname__}.apply"
         self.__module__ = cls.__module__
         self._as_given = arguments == tuple(map(Given, range(len(arguments))))
+
+    @property
+    def opaque(self) -> bool:
+        return self.__bothways_call__.opaque
 
     def __call__(self, *values: Any) -> Any:
         if self.stateful:
@@ -122,10 +107,9 @@ class ApplyFunction:
         return f"{self.cls.__qualname__}.apply"
 
 
+@in_graphs(opaque=True)
 class LooksAtData:
     """Calls a function of PyTorch's that decides by its arguments' data; nothing but autograd can follow it."""
-
-    opaque = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -145,11 +129,9 @@ class Checkpointed:
     Its last inputs, as many as ``changed`` says, are changed in place.
     """
 
-    opaque = True
-
     def __init__(self, module: torch.fx.GraphModule, options: dict[str, Any], changed: int) -> None:
         self.module, self.options, self.changed = module, options, changed
-        self.has_effects = changed > 0
+        self.__bothways_call__ = CallFacts(opaque=True, has_effects=changed > 0)
         self.__name__ = self.__qualname__ = "checkpoint"
 
     def __call__(self, *values: Any) -> Any:
@@ -165,10 +147,9 @@ class Checkpointed:
         return "checkpoint(...)"
 
 
+@in_graphs(opaque=True)
 class Choice:
     """Runs one of two graphs, by the value of a tensor."""
-
-    opaque = True
 
     def __init__(self, if_true: torch.fx.GraphModule, if_false: torch.fx.GraphModule) -> None:
         self.if_true, self.if_false = if_true, if_false
@@ -181,10 +162,9 @@ class Choice:
         return "cond(...)"
 
 
+@in_graphs(opaque=True, has_effects=True)
 class SetsState:
     """Changes a setting of PyTorch's while the graph runs; what comes after it is compiled for itself."""
-
-    opaque = stateful = has_effects = True
 
     def __init__(self, setter: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.setter, self.args, self.kwargs = setter, args, kwargs
@@ -198,10 +178,9 @@ class SetsState:
         return f"{self.__name__}({', '.join(map(repr, self.args))})"
 
 
+@in_graphs(opaque=True, has_effects=True)
 class LaunchKernel:
     """Launches a Triton kernel; it writes into tensors it is given, behind autograd's back."""
-
-    opaque = stateful = has_effects = True
 
     def __init__(
         self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Argument, ...], keywords: dict[str, Argument]
@@ -223,26 +202,22 @@ class DataDiffers(Exception):
     """Data is not what a graph was captured for."""
 
 
+@in_graphs(opaque=True)
 def require_true(condition: torch.Tensor) -> None:
     """Fail unless all elements are true."""
     if not condition.all():
         raise DataDiffers
 
 
-require_true.opaque = True  # type: ignore[attr-defined]
-
-
+@in_graphs(opaque=True)
 def require_holds(left: Any, symbol: str, right: Any) -> None:
     """Fail unless a comparison of numbers is true."""
     if not COMPARISONS[symbol](left, right):
         raise DataDiffers
 
 
-require_holds.opaque = True  # type: ignore[attr-defined]
-
-
 def refuse_stand_ins(what: object) -> None:
-    """Raise when somebody traces: what reads or changes the world may only run where the program does."""
+    """Raise under a tracer: what reads or changes the world may only run where the program does."""
     if torch_compat.dispatch_mode_depth():
         raise RuntimeError(f"{what!r} runs as Python and cannot be traced")
 

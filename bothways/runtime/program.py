@@ -57,7 +57,7 @@ class Program:
     effects: tuple[str, ...] = ()
     op_count: int = 0
     # What has to hold before the guards may be asked, and the context they are asked in: where reading a tensor
-    # would call somebody's ``__torch_function__``.
+    # would call a ``__torch_function__`` of the user's.
     unseen_by_modes: tuple[Check, str] | None = None
     table: Table | None = None
 

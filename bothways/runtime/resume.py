@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ from bothways.runtime.code_tables import (
     lines_of_nothing,
     packed_exception_table,
 )
-from bothways.runtime.dispatcher import parameters_of
+from bothways.runtime.dispatcher import RESUMED, parameters_of
 
 
 class Entry(enum.Enum):
@@ -82,26 +83,41 @@ class Continuation:
     is_compiled: bool
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """What a continuation is: where it comes from, where it goes on, and, of one that is compiled, the state of the
+    compiled function that people call."""
+
+    origin: Origin
+    point: ResumePoint
+    root: weakref.ref[Any] | None = None
+
+
+def resumption_of(function: types.FunctionType) -> Resumed | None:
+    """What a continuation is; None for any other function."""
+    record: Resumed | None = getattr(function, RESUMED, None)
+    return record
+
+
 def origin_of(function: types.FunctionType) -> Origin:
     """Where a continuation comes from; any other function comes from itself."""
-    found: Origin | None = getattr(function, "__bothways_origin__", None)
-    return found or Origin(function.__code__, function.__globals__, function.__closure__)
+    record = resumption_of(function)
+    return Origin(function.__code__, function.__globals__, function.__closure__) if record is None else record.origin
 
 
-def resumed(origin: Origin, point: ResumePoint) -> types.FunctionType:
+def resumed(origin: Origin, point: ResumePoint, root: weakref.ref[Any] | None = None) -> types.FunctionType:
     """The continuation at a point: a function of the origin's slots and of the stack's values."""
     code, shift = resumed_code(origin.code, point, origin.closure_is_given)
-    made = types.FunctionType(code, origin.globals, code.co_name, None, origin.closure)
-    made.__qualname__, made.__module__ = code.co_qualname, origin.globals.get("__name__", "")
-    made.__bothways_origin__ = replace(origin, shift=shift)  # type: ignore[attr-defined]
-    made.__bothways_point__ = point  # type: ignore[attr-defined]
-    return made
+    function = types.FunctionType(code, origin.globals, code.co_name, None, origin.closure)
+    function.__qualname__, function.__module__ = code.co_qualname, origin.globals.get("__name__", "")
+    setattr(function, RESUMED, Resumed(replace(origin, shift=shift), point, root))
+    return function
 
 
 def point_of(function: types.FunctionType) -> ResumePoint | None:
     """Where a continuation goes on; None for any other function."""
-    found: ResumePoint | None = getattr(function, "__bothways_point__", None)
-    return found
+    record = resumption_of(function)
+    return None if record is None else record.point
 
 
 def line_of(code: types.CodeType, point: ResumePoint) -> int:
@@ -122,19 +138,19 @@ def resumed_code(
     """The code of a continuation, and how many bytes later than in the original its instructions are."""
     if code.co_flags & SUSPENDS:
         raise NotResumable("the frame is one of a generator or a coroutine")
-    given = code.co_freevars if closure_is_given else ()
+    free = code.co_freevars if closure_is_given else ()
     closure = () if closure_is_given else code.co_freevars
-    slots = slots_of(code) + given
+    slots = slots_of(code) + free
     names = stack_names(code, point.stack)
     beginning = b"".join(_beginning(slots, closure, point))
     shift = len(beginning)
-    made = code.replace(
+    resumed = code.replace(
         co_argcount=len(slots) + len(names),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
         co_varnames=(*slots, *names),
-        co_cellvars=(*code.co_cellvars, *given),
+        co_cellvars=(*code.co_cellvars, *free),
         co_freevars=closure,
         co_nlocals=len(slots) + len(names),
         co_code=beginning + _with_closure_behind(code, len(slots), len(names) if closure else 0),
@@ -145,7 +161,7 @@ def resumed_code(
         ),
         co_stacksize=max(code.co_stacksize, len(point.stack) + 2),
     )
-    return made, shift
+    return resumed, shift
 
 
 def stack_names(code: types.CodeType, stack: tuple[Entry, ...]) -> list[str]:
@@ -176,7 +192,7 @@ def put_back(slots: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:
             yield instruction("PUSH_NULL")
             continue
         yield instruction("LOAD_FAST", slot)
-        yield instruction("DELETE_FAST", slot)  # nobody else sees it, and nothing keeps it alive
+        yield instruction("DELETE_FAST", slot)  # no other code sees it, and nothing keeps it alive
         slot += 1
         if entry is Entry.HANDLED:
             yield instruction("PUSH_EXC_INFO")

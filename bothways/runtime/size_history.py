@@ -41,10 +41,10 @@ class SizeHistory:
         moving = self._moving_dims.setdefault(name, set())
         if before is not None and len(before) == len(sizes) and config.automatic_dynamic:
             moving |= {dim for dim, (one, other) in enumerate(zip(before, sizes, strict=True)) if one != other}
-        found = set(range(len(sizes))) if self._wants_all else moving
-        found = found | getattr(tensor, DYNAMIC_MARK, set()) if tensor.__dict__ else found
+        dims = set(range(len(sizes))) if self._wants_all else moving
+        dims = dims | getattr(tensor, DYNAMIC_MARK, set()) if tensor.__dict__ else dims
         static: set[int] = getattr(tensor, STATIC_MARK, set()) if tensor.__dict__ else set()
-        return {dim for dim in found - static if dim < len(sizes) and sizes[dim] > 1}
+        return {dim for dim in dims - static if dim < len(sizes) and sizes[dim] > 1}
 
     def moves(self, name: str, number: Number, *, is_argument: bool) -> bool:
         """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given."""

@@ -63,8 +63,8 @@ class NamesStamp:
 
     def _differing(self) -> Iterator[str]:
         for name, value in self.expected.items():
-            found = self.names.get(name, MISSING)
-            if found is not value and not (type(found) is type(value) and type(value) in _BY_VALUE and found == value):
+            now = self.names.get(name, MISSING)
+            if now is not value and not (type(now) is type(value) and type(value) in _BY_VALUE and now == value):
                 yield name
         if self.is_whole:
             known = {*self.expected, *self.ignored}
@@ -89,7 +89,7 @@ class NamesStamp:
         return f"{names} {'is what it was' if len(self.expected) == 1 else 'are what they were'}"
 
 
-# Entries of a class that Python itself makes when somebody asks for them (``__slotnames__`` when an object is first
+# Entries of a class that Python itself makes when they are asked for (``__slotnames__`` when an object is first
 # pickled or deep-copied), or that no program looks at.
 CHANGES_BY_ITSELF: tuple[str, ...] = (
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__doc__", "__abstractmethods__",
@@ -180,7 +180,7 @@ def _names(bodies: Iterable[Body]) -> Iterator[str]:
 def _mapping_behind(cls: type) -> dict[str, Any]:
     """The dictionary of a class, which Python shows through a proxy."""
     behind: list[Any] = gc.get_referents(cls.__dict__)
-    return next(found for found in behind if type(found) is dict)
+    return next(mapping for mapping in behind if type(mapping) is dict)
 
 
 def version_offset() -> int:

@@ -13,14 +13,14 @@ from bothways import errors, torch_compat
 
 @dataclass(frozen=True)
 class Tracing:
-    """Somebody who traces, as people know it, and whether that is bothways itself."""
+    """Who traces, as people know it, and whether that is bothways itself."""
 
     name: str
     is_own: bool = False
 
 
 def who_traces() -> Tracing | None:
-    """Who sees the operations that run now; None when nobody does."""
+    """Who sees the operations that run now; None when no tracer does."""
     if torch_compat.is_jit_tracing():
         return Tracing("torch.jit.trace")
     if torch_compat.dispatch_mode_depth():

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from bothways.errors import Position
+from bothways.node_facts import in_graphs
 from bothways.runtime.continuations import step_function
 
 
+@in_graphs(opaque=True, warns=True)
 class Warns:
     """Calls a function, or a method of its first argument, from the user's file, line and module.
 
     The module remembers what was warned about, so each warning comes as often as without us; where it is an error, the
     graph fails and the call goes back to Python.
     """
-
-    opaque = warns = True
 
     def __init__(self, target: Callable[..., Any] | str, where: Position, globals_: dict[str, Any]) -> None:
         self.target = target

@@ -54,10 +54,10 @@ def _sum_of_terms(expression: Expression, ranges: Ranges) -> Range:
     least: float = 0
     greatest: float = 0
     for product, factor in expression.terms.items():
-        found = Range(factor, factor)
+        term = Range(factor, factor)
         for atom in product:
-            found = _product(found, _range_of_atom(atom, ranges))
-        least, greatest = least + found.least, greatest + found.greatest
+            term = _product(term, _range_of_atom(atom, ranges))
+        least, greatest = least + term.least, greatest + term.greatest
     return Range(least, greatest)
 
 

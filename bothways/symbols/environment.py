@@ -29,7 +29,7 @@ _versions = itertools.count(1)
 
 
 class Undecided(Exception):
-    """The answer depends on a number that nobody knows before the program runs."""
+    """The answer depends on a number that is not known before the program runs."""
 
 
 class Frozen(Exception):
@@ -91,7 +91,7 @@ class Environment:
         self.values: dict[Symbol, Any] = {}
         self.conditions: list[Condition] = []
         self.on_condition: Callable[[Condition], None] = self.conditions.append
-        # Symbols whose values nobody knows before the program runs (read from data, drawn by chance): no guard can be
+        # Symbols whose values are not known before the program runs (read from data, drawn by chance): no guard can be
         # about them. Whoever can do something about a question answers it here; the others refuse.
         self.unknown: frozenset[Symbol] = frozenset()
         self.on_unknown: Callable[[Expression | Real, str], bool] = refuse
@@ -107,15 +107,15 @@ class Environment:
 
     def unknown_symbol(self, like: int | float, least: float) -> Symbol:
         """A symbol for a number that is found when the program runs; ``like`` has its type, and is a guess."""
-        made = self._symbol("u" if type(like) is int else "fu", like, least)
-        self.unknown |= {made}
-        return made
+        symbol = self._symbol("u" if type(like) is int else "fu", like, least)
+        self.unknown |= {symbol}
+        return symbol
 
     def _symbol(self, letter: str, value: Any, least: float) -> Symbol:
-        made = Symbol(f"{letter}{len(self.values)}")
-        self.values[made] = value
-        self.known.ranges[made] = Range(least)
-        return made
+        symbol = Symbol(f"{letter}{len(self.values)}")
+        self.values[symbol] = value
+        self.known.ranges[symbol] = Range(least)
+        return symbol
 
     def is_unknown(self, expression: Expression | Real) -> bool:
         """Whether the value of an expression is found only when the program runs."""
@@ -138,12 +138,12 @@ class Environment:
 
     def _later(self, values: Mapping[Symbol, int] | None) -> Iterator[list[Condition]]:
         self._put_aside.append((self.values, self.on_condition, self.known, self.unknown))
-        found: list[Condition] = []
-        self.values, self.on_condition, self.known = dict(values or self.values), found.append, self.known.copy()
+        conditions: list[Condition] = []
+        self.values, self.on_condition, self.known = dict(values or self.values), conditions.append, self.known.copy()
         self.unknown -= set(values or ())
         self.version = next(_versions)
         try:
-            yield found
+            yield conditions
         finally:
             self._bring_back(self._put_aside.pop())
 

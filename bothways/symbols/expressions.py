@@ -111,13 +111,13 @@ class Expression:
 
     def symbols(self) -> set[Symbol]:
         """The symbols in it, those inside of atoms included."""
-        found: set[Symbol] = set()
+        symbols: set[Symbol] = set()
         for atom in self.atoms():
             if isinstance(atom, Symbol):
-                found.add(atom)
+                symbols.add(atom)
             elif isinstance(atom, Applied):
-                found.update(*(arg.symbols() for arg in atom.args))
-        return found
+                symbols.update(*(arg.symbols() for arg in atom.args))
+        return symbols
 
     def __add__(self, other: Expression) -> Expression:
         terms = dict(self.terms)
@@ -174,16 +174,16 @@ class Expression:
 
     def with_product(self, product: Product, other: Expression) -> Expression:
         """The expression with another in the place of a product, as long as it contains that."""
-        found = self
+        result = self
         for _ in range(LONGEST_DIVISION):
-            for own, factor in found.terms.items():
+            for own, factor in result.terms.items():
                 rest = _without(own, product)
                 if rest is not None:
-                    found = found - Expression({own: factor}) + Expression({rest: factor}) * other
+                    result = result - Expression({own: factor}) + Expression({rest: factor}) * other
                     break
             else:
                 break
-        return found
+        return result
 
     def value(self, values: Mapping[Symbol, int]) -> int:
         """The number it is for these values of its symbols."""

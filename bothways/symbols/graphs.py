@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways.node_facts import note_of_node
 from bothways.symbols.environment import Environment
 from bothways.symbols.expressions import Applied, Atom, Expression, Symbol
 from bothways.symbols.node import symbol_number
@@ -41,10 +42,10 @@ class SizeNodes:
         """The node that computes a size; plain numbers are themselves."""
         if not isinstance(number, SYMBOLIC):
             return number
-        found = self._computed(number.node.expression)
-        if isinstance(found, torch.fx.Node) and "val" not in found.meta:
-            found.meta["example_value"] = found.meta["val"] = number
-        return found
+        node = self._computed(number.node.expression)
+        if isinstance(node, torch.fx.Node) and "val" not in node.meta:
+            node.meta["example_value"] = node.meta["val"] = number
+        return node
 
     def give(self, symbol: Symbol, node: torch.fx.Node) -> None:
         """Let a node of the graph be what finds the value of a symbol."""
@@ -56,7 +57,7 @@ class SizeNodes:
         for symbol in symbols:
             node = self._placeholder(symbol)
             node.meta["example_value"] = node.meta["val"] = symbol_number(environment, symbol)
-            node.meta["size"] = True
+            note_of_node(node, is_size=True)
             if self._last is None:
                 first = next(iter(self._graph.nodes))
                 if first is not node:
@@ -102,5 +103,5 @@ class SizeNodes:
 
     def _call(self, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
         node = self._graph.call_function(function, args)
-        node.meta["size"] = True
+        note_of_node(node, is_size=True)
         return node

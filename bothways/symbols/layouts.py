@@ -12,12 +12,12 @@ def symbolic_strides(shape: Sequence[Any], sizes: Sequence[int], strides: Sequen
     Where a dimension begins right behind the one inside of it, its stride is that of the other times its size. Other
     strides are numbers.
     """
-    found: list[Any] = list(strides)
+    symbolic: list[Any] = list(strides)
     expected: int = 1
     product: Any = 1
     for dim in sorted(range(len(sizes)), key=lambda dim: (strides[dim], -dim)):
         if strides[dim] == expected:
-            found[dim] = product
+            symbolic[dim] = product
         if sizes[dim] > 1 and strides[dim]:
-            expected, product = strides[dim] * sizes[dim], found[dim] * shape[dim]
-    return tuple(found)
+            expected, product = strides[dim] * sizes[dim], symbolic[dim] * shape[dim]
+    return tuple(symbolic)

@@ -254,7 +254,7 @@ def _is(node: SizeNode, value: int) -> bool:
 
 
 class TruthNode(_Node):
-    """A comparison that nobody has relied on yet, or a truth value."""
+    """A comparison that nothing has relied on yet, or a truth value."""
 
     __slots__ = ("_question", "_value", "environment")
     kind = bool

@@ -36,8 +36,8 @@ class Real:
         self.function, self.args = function, args
 
     def value(self, values: Mapping[Symbol, Any]) -> float:
-        found: float = FUNCTIONS[self.function](*(value_of(arg, values) for arg in self.args))
-        return found
+        value: float = FUNCTIONS[self.function](*(value_of(arg, values) for arg in self.args))
+        return value
 
     def symbols(self) -> set[Symbol]:
         return {symbol for arg in self.args if not isinstance(arg, (int, float)) for symbol in arg.symbols()}

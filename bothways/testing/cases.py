@@ -24,9 +24,9 @@ class TestCase(unittest.TestCase):
 
     def assertSame(self, expected: Any, actual: Any, **options: Any) -> None:
         """Fail with the place of the first difference; ``options`` are those of ``testing.same``."""
-        found = difference(expected, actual, **options)
-        if found is not None:
-            self.fail(found)
+        differs = difference(expected, actual, **options)
+        if differs is not None:
+            self.fail(differs)
 
 
 def _reset() -> None:

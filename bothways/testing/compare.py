@@ -56,97 +56,97 @@ def same(
     passes when its error against the reference is of the size of ``a``'s own. ``log_error`` is called with
     the first difference.
     """
-    how = Tolerance(tol, equal_nan, exact_dtype, cos_similarity, relax_numpy_equality, ignore_non_fp)
-    found = _differ(a, b, fp64_ref, "result", how, set())
-    if found is not None and log_error is not None:
-        log_error(found)
-    return found is None
+    tolerance = Tolerance(tol, equal_nan, exact_dtype, cos_similarity, relax_numpy_equality, ignore_non_fp)
+    differs = _differ(a, b, fp64_ref, "result", tolerance, set())
+    if differs is not None and log_error is not None:
+        log_error(differs)
+    return differs is None
 
 
 def difference(a: Any, b: Any, fp64_ref: Any = None, **options: Any) -> str | None:
-    """Where two results first differ and how, or None; ``options`` are the fields of ``Tolerance``."""
+    """Where two results first differ and tolerance, or None; ``options`` are the fields of ``Tolerance``."""
     return _differ(a, b, fp64_ref, "result", Tolerance(**options), set())
 
 
-def _differ(a: Any, b: Any, ref: Any, path: str, how: Tolerance, seen: set[tuple[int, int]]) -> str | None:
+def _differ(a: Any, b: Any, ref: Any, path: str, tolerance: Tolerance, seen: set[tuple[int, int]]) -> str | None:
     for applies, leaf in LEAVES:
         if applies(a) or applies(b):
-            found = leaf(a, b, ref, how)
-            return found and f"{path}: {found}"
+            differs = leaf(a, b, ref, tolerance)
+            return differs and f"{path}: {differs}"
     if a is b or (id(a), id(b)) in seen:
         return None
     seen.add((id(a), id(b)))
     for applies, parts in CONTAINERS:
         if applies(a) and applies(b):
-            return _differ_in_parts(parts(a), parts(b), parts(ref) if applies(ref) else {}, path, how, seen)
+            return _differ_in_parts(parts(a), parts(b), parts(ref) if applies(ref) else {}, path, tolerance, seen)
     if type(a) is not type(b):
         return f"{path}: {_kind(a)} and {_kind(b)}"
     state, other = _state(a), _state(b)
     if state is None or other is None:
         return None if _equal(a, b) else f"{path}: {_short(a)} and {_short(b)}"
-    return _differ_in_parts(state, other, _state(ref) or {}, path, how, seen)
+    return _differ_in_parts(state, other, _state(ref) or {}, path, tolerance, seen)
 
 
 def _differ_in_parts(
-    a: Parts, b: Parts, ref: Parts, path: str, how: Tolerance, seen: set[tuple[int, int]]
+    a: Parts, b: Parts, ref: Parts, path: str, tolerance: Tolerance, seen: set[tuple[int, int]]
 ) -> str | None:
     if a.keys() != b.keys():
         only = [f"{name} only on the left" for name in a if name not in b]
         only += [f"{name} only on the right" for name in b if name not in a]
         return f"{path}: {', '.join(only[:3])}"
     for name, part in a.items():
-        found = _differ(part, b[name], ref.get(name), path + name, how, seen)
-        if found is not None:
-            return found
+        differs = _differ(part, b[name], ref.get(name), path + name, tolerance, seen)
+        if differs is not None:
+            return differs
     return None
 
 
 # Leaves ----------------------------------------------------------------------------------------------------
 
 
-def _differ_in_tensor(a: Any, b: Any, ref: Any, how: Tolerance) -> str | None:
+def _differ_in_tensor(a: Any, b: Any, ref: Any, tolerance: Tolerance) -> str | None:
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return f"{_kind(a)} and {_kind(b)}"
     for name in ("shape", "device", "dtype", "layout"):
         left, right = getattr(a, name), getattr(b, name)
-        if left != right and (name != "dtype" or how.exact_dtype):
+        if left != right and (name != "dtype" or tolerance.exact_dtype):
             return f"{name} {_short(left)} and {_short(right)}"
     if a.is_meta:
         return None
     with torch.no_grad():
-        return _differ_in_values(_dense(a), _dense(b), ref, how)
+        return _differ_in_values(_dense(a), _dense(b), ref, tolerance)
 
 
-def _differ_in_values(a: Tensor, b: Tensor, ref: Any, how: Tolerance) -> str | None:
+def _differ_in_values(a: Tensor, b: Tensor, ref: Any, tolerance: Tolerance) -> str | None:
     common = torch.promote_types(a.dtype, b.dtype)
     a, b = a.to(common), b.to(common)
     if not (common.is_floating_point or common.is_complex):
-        return None if how.ignore_non_fp or torch.equal(a, b) else _largest_difference(a, b)
-    if how.cos_similarity:
+        return None if tolerance.ignore_non_fp or torch.equal(a, b) else _largest_difference(a, b)
+    if tolerance.cos_similarity:
         cosine = torch.nn.functional.cosine_similarity(
             a.flatten().to(torch.float64), b.flatten().to(torch.float64), dim=0, eps=1e-6
         ).item()
         both_zero = not a.any() and not b.any()
         return None if cosine >= 0.99 or both_zero or torch.equal(a, b) else f"cosine similarity {cosine:.4f}"
-    if torch.allclose(a, b, rtol=how.tol, atol=how.tol, equal_nan=how.equal_nan):
+    if torch.allclose(a, b, rtol=tolerance.tol, atol=tolerance.tol, equal_nan=tolerance.equal_nan):
         return None
-    if isinstance(ref, Tensor) and _error(b, ref) <= 2 * _error(a, ref) + how.tol / 10:
+    if isinstance(ref, Tensor) and _error(b, ref) <= 2 * _error(a, ref) + tolerance.tol / 10:
         return None
-    return _largest_difference(a, b, how.equal_nan)
+    return _largest_difference(a, b, tolerance.equal_nan)
 
 
-def _differ_in_numpy(a: Any, b: Any, ref: Any, how: Tolerance) -> str | None:
-    if not (_is_numpy(a) and _is_numpy(b)) and not how.relax_numpy_equality:
+def _differ_in_numpy(a: Any, b: Any, ref: Any, tolerance: Tolerance) -> str | None:
+    if not (_is_numpy(a) and _is_numpy(b)) and not tolerance.relax_numpy_equality:
         return f"{_kind(a)} and {_kind(b)}"
     try:
-        return _differ_in_tensor(torch.as_tensor(a), torch.as_tensor(b), None, how)
+        return _differ_in_tensor(torch.as_tensor(a), torch.as_tensor(b), None, tolerance)
     except TypeError:  # strings and objects, which no tensor holds
         equal = getattr(a, "shape", None) == getattr(b, "shape", None) and bool((a == b).all())
         return None if equal else f"{_short(a)} and {_short(b)}"
 
 
-def _differ_in_number(a: Any, b: Any, ref: Any, how: Tolerance) -> str | None:
-    if not (_is_number(a) and _is_number(b)) or (how.exact_dtype and type(a) is not type(b)):
+def _differ_in_number(a: Any, b: Any, ref: Any, tolerance: Tolerance) -> str | None:
+    if not (_is_number(a) and _is_number(b)) or (tolerance.exact_dtype and type(a) is not type(b)):
         return f"{_kind(a)} and {_kind(b)}"
     if a == b:
         return None
@@ -154,8 +154,8 @@ def _differ_in_number(a: Any, b: Any, ref: Any, how: Tolerance) -> str | None:
         return f"{a!r} and {b!r}"
     parts = [(complex(a).real, complex(b).real), (complex(a).imag, complex(b).imag)]
     close = all(
-        math.isclose(left, right, rel_tol=how.tol, abs_tol=how.tol)
-        or (how.equal_nan and math.isnan(left) and math.isnan(right))
+        math.isclose(left, right, rel_tol=tolerance.tol, abs_tol=tolerance.tol)
+        or (tolerance.equal_nan and math.isnan(left) and math.isnan(right))
         for left, right in parts
     )
     return None if close else f"{a!r} and {b!r}"

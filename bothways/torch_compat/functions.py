@@ -75,16 +75,16 @@ def global_module_hooks() -> dict[str, Any]:
 
 def fake_tensor_mode(*, allow_real: bool = False) -> Any:
     """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
-    return _quiet_fake_tensor_mode()(allow_non_fake_inputs=allow_real)
+    return _fake_tensor_mode_without_log()(allow_non_fake_inputs=allow_real)
 
 
 @functools.cache
-def _quiet_fake_tensor_mode() -> Any:
+def _fake_tensor_mode_without_log() -> Any:
     """FakeTensorMode writes an error with its traceback into the log when an operation refuses its arguments, which
     is the user's business: plain Python raises the same error at the line that made it."""
     from torch._subclasses import fake_tensor
 
-    class QuietFakeTensorMode(fake_tensor.FakeTensorMode):
+    class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
         def _dispatch_impl(self, *args: Any) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
@@ -92,7 +92,7 @@ def _quiet_fake_tensor_mode() -> Any:
             finally:
                 fake_tensor.log.disabled = before
 
-    return QuietFakeTensorMode
+    return FakeTensorModeWithoutLog
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -122,12 +122,12 @@ def below_dispatch() -> AbstractContextManager[None]:
 def gradients(
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
-    given: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
     create_graph: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
     """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
     run = torch.autograd.graph._engine_run_backward
-    return run(tuple(outputs), tuple(given), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
+    return run(tuple(outputs), tuple(tangents), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
 
 
 def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -137,8 +137,8 @@ def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., An
 
 def context_class(function: type[torch.autograd.Function]) -> type:
     """The class of what a custom function's ``forward`` and ``backward`` are given."""
-    found: type = function._backward_cls
-    return found
+    cls: type = function._backward_cls
+    return cls
 
 
 def graph_is_retained() -> bool:
@@ -161,25 +161,6 @@ def running_autograd_number() -> int | None:
 def release_saved_tensors(context: Any) -> None:
     """Let go of what a node has saved, unless the backward that runs retains its graph."""
     context.maybe_clear_saved_tensors()
-
-
-def view_again(
-    view: torch.Tensor, base: torch.Tensor, size: Callable[[Any], int] | None = None
-) -> torch.Tensor:
-    """The same view of another base, by the same operations; it must have been taken inside of ``tracing``.
-
-    ``size`` gives the numbers that symbolic sizes stand for now.
-    """
-    return view._view_func_unsafe(base) if size is None else view._view_func_unsafe(base, size)
-
-
-def refuses_changes(view: torch.Tensor) -> bool:
-    """Whether autograd lets nobody change a view: it is one of several, or was taken without gradients."""
-    return bool(_C._autograd._get_creation_meta(view) != _C._autograd.CreationMeta.DEFAULT)
-
-
-def was_taken_without_grad(view: torch.Tensor) -> bool:
-    return bool(_C._autograd._get_creation_meta(view) == _C._autograd.CreationMeta.NO_GRAD_MODE)
 
 
 def has_saved_tensors(node: Any) -> bool:
@@ -328,8 +309,8 @@ def fake_with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Te
     with no_modes():
         mode = tensor.fake_mode  # type: ignore[attr-defined]
         with mode:
-            made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
-    return from_functional(made)  # functionalization, when it is on, wraps what factories make
+            empty = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return from_functional(empty)  # functionalization, when it is on, wraps what factories make
 
 
 @contextmanager
@@ -492,7 +473,7 @@ def refuses_leaf(error: BaseException) -> bool:
 
 
 def forget_graph_text(name: str) -> None:
-    """Let go of the text of a graph's code that nobody has any more, by the name of the file that it pretends to be."""
+    """Let go of the text of a graph's code that is gone, by the name of the file that it pretends to be."""
     if name.startswith("<eval_with_key>"):
         linecache.cache.pop(name, None)
         texts = getattr(getattr(torch.fx.graph_module, "_loader", None), "eval_cache", {})

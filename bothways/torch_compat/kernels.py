@@ -14,10 +14,10 @@ import torch._meta_registrations as _meta_registrations
 
 def shape_function(operation: Any) -> Callable[..., Any] | None:
     """PyTorch's own Python for what an operation returns: a meta kernel, or the operation written in other ones."""
-    found = getattr(operation, "prim_meta_impl", None)
+    function = getattr(operation, "prim_meta_impl", None)
     for kind in ("meta", "post_autograd", "pre_autograd"):
-        found = found or _decomp.global_decomposition_table[kind].get(operation)
-    return None if found is None or (_asks_for_device(found) and not _devices_are_told()) else found
+        function = function or _decomp.global_decomposition_table[kind].get(operation)
+    return None if function is None or (_asks_for_device(function) and not _devices_are_told()) else function
 
 
 def _asks_for_device(function: Any) -> bool:
@@ -48,11 +48,11 @@ def functional_form(operation: Any) -> tuple[Any, str | None] | None:
     else:
         return None
     packet, _, chosen = wanted.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), chosen or "default", None)
-    if found is None or found._schema.is_mutable:
+    form = getattr(getattr(torch.ops.aten, packet, None), chosen or "default", None)
+    if form is None or form._schema.is_mutable:
         return None
     kept = [argument.name for argument in schema.arguments if argument.name != target]
-    return (found, target) if kept == [argument.name for argument in found._schema.arguments] else None
+    return (form, target) if kept == [argument.name for argument in form._schema.arguments] else None
 
 
 def aten(name: str) -> Any:
@@ -62,13 +62,13 @@ def aten(name: str) -> Any:
 
 def recurrent(name: str) -> Callable[..., Any]:
     """The function behind a recurrent layer."""
-    found: Callable[..., Any] = getattr(torch._VF, name)
-    return found
+    function: Callable[..., Any] = getattr(torch._VF, name)
+    return function
 
 
 def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
-    found: bool = tensor._has_symbolic_sizes_strides
-    return found
+    answer: bool = tensor._has_symbolic_sizes_strides
+    return answer
 
 
 def has_meta_kernel(operation: Any) -> bool:

@@ -49,7 +49,7 @@ functorch_level: Callable[[], int | None] = _C._functorch.maybe_current_level
 is_jit_tracing: Callable[[], bool] = _C._is_tracing
 are_deterministic_algorithms_enabled: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
 
-# Functions torch calls to ask whether somebody compiles; inside a capture the answers are known.
+# Functions torch calls to ask whether a compiler is at work; inside a capture the answers are known.
 is_scripting: Callable[[], bool] = torch._jit_internal.is_scripting
 get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 

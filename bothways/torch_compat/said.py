@@ -9,7 +9,7 @@ import re
 
 from bothways.source_text import printable
 
-# Words of PyTorch's -> what they mean for somebody whose function is captured.
+# Words of PyTorch's -> what they mean for the user whose function is captured.
 MEANINGS: tuple[tuple[str, str], ...] = (
     (r"data is not allocated yet", "its kernel reads data, which capture has not"),
     (r"Could not run '.*' with arguments from the '.*' backend", "it has no kernel for tensors without data"),

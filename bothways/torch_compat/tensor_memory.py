@@ -27,8 +27,8 @@ def tensor_offset() -> int | None:
         [at for at in range(head, torch.Tensor.__basicsize__, _WORD) if _word(id(tensor) + at) == tensor._cdata]
         for tensor in samples
     ]
-    found = places[0]
-    return found[0] if len(found) == 1 and all(place == found for place in places) else None
+    first = places[0]
+    return first[0] if len(first) == 1 and all(place == first for place in places) else None
 
 
 def _word(address: int) -> int:
@@ -57,8 +57,8 @@ QUESTIONS: dict[str, str] = {
 
 def question(name: str) -> int | None:
     """The address of one of these functions; None when this build of PyTorch calls it otherwise."""
-    found = c_function(QUESTIONS[name])
-    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
+    function = c_function(QUESTIONS[name])
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 # The state of the interpreter that C++ tells by a function without arguments -> that function.
@@ -71,8 +71,8 @@ STATE_QUESTIONS: dict[Any, str] = {
 @functools.cache
 def state_question(ask: Any) -> int | None:
     """The address of the C++ function that a Python function asks; None where there is none, or none of that name."""
-    found = c_function(STATE_QUESTIONS[ask]) if ask in STATE_QUESTIONS else None
-    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
+    function = c_function(STATE_QUESTIONS[ask]) if ask in STATE_QUESTIONS else None
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def put_off(tensor: torch.Tensor) -> list[torch.Tensor]:

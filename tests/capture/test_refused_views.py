@@ -4,6 +4,8 @@ Eager's error comes at the operation that changes such a view, or uses one whose
 it has happened. A compiled function gives such views out as what they are, over breaks and to its callers.
 """
 
+import operator
+
 import pytest
 import torch
 
@@ -34,9 +36,9 @@ class FlatAndRow(torch.autograd.Function):
 
 
 def without_grad(take):
-    def taken(base):
+    def taken(*args, **kwargs):
         with torch.no_grad():
-            return take(base)
+            return take(*args, **kwargs)
 
     return taken
 
@@ -254,3 +256,57 @@ def test_what_is_computed_from_a_view_taken_without_gradients_needs_one_that_lea
     with bothways.config.patch(kernels_for_small_graphs=True):
         results = program(x, y), bothways.compile(program, backend=backend)(x, y)
     assert [result.requires_grad for result in results[0]] == [result.requires_grad for result in results[1]]
+
+
+# What changes a base, or a view of it, so that autograd refuses its views from then on.
+WRITES = {
+    "the base": lambda base, view: base.mul_(2),
+    "the base, by an operator": lambda base, view: operator.iadd(base, 1),
+    "the base, in a list": lambda base, view: torch._foreach_add_([base], 1.0),
+    "the base, as what an operation writes to": lambda base, view: without_grad(torch.neg)(base.detach(), out=base),
+    "the view, without gradients": lambda base, view: without_grad(torch.Tensor.add_)(view, 1),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("late", [False, True], ids=["read before", "read after"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", ["unbind", "a view of one of several", "without gradients", "custom", "detached"])
+def test_what_uses_a_view_after_a_break_and_a_change_raises_where_it_is_caught(name, write, late, backend):
+    take = (VIEWS | OPEN)[name]
+
+    def program(x, y):
+        base = x * y + 1
+        view = take(base)
+        bothways.graph_break()
+        before = torch.zeros(()) if late else view.detach().sum()
+        WRITES[write](base, view)
+        try:
+            after = view.sum() * 2
+        except RuntimeError:
+            y.mul_(3)
+            after = x.sum()
+        return (before + after,)
+
+    agree(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_program_made_for_an_ordinary_view_is_not_used_for_one_of_several(backend):
+    def program(base, view, y):
+        base += 1
+        try:
+            return (base.sum() + view.sum() * 2) * y.sum()
+        except RuntimeError:
+            return y.mul_(3).sum() + base.sum()
+
+    compiled = bothways.compile(program, backend=backend)
+    for take in (lambda base: base[0], lambda base: base[0], lambda base: base.unbind(0)[0], lambda base: base[0]):
+        results = []
+        for function in (program, compiled):
+            x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2)
+            base = x * 2
+            result = function(base, take(base), y)
+            result.backward()
+            results.append([result.detach(), x.grad, y])
+        assert difference(*results) is None

@@ -12,6 +12,7 @@ import bothways
 from bothways.building import build as building
 from bothways.cache.disk import CHECKSUMS, checksums, is_key
 from bothways.errors import KernelWarning, warn_once
+from bothways.grad import differentiated
 from bothways.lower.host import program as programming
 from bothways.lower.host.text import FACTS, PYTHON
 from bothways.testing import same
@@ -51,6 +52,7 @@ def work(monkeypatch):
         monkeypatch.setattr(module, name, count)
 
     counted(differentiating, "trace_joint")
+    counted(differentiated, "trace_joint")
     counted(programming, "lower")
     return done
 

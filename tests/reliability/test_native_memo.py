@@ -19,6 +19,7 @@ from bothways.building import build as building
 from bothways.cache.disk import is_key
 from bothways.cache.spelling import SCOPE, NotSpelled, spelled
 from bothways.config import config
+from bothways.grad import differentiated
 from bothways.lower.host import program as programming
 from bothways.lower.host.text import FACTS
 
@@ -48,6 +49,7 @@ def work(monkeypatch):
         monkeypatch.setattr(module, name, count)
 
     counted(differentiating, "trace_joint")
+    counted(differentiated, "trace_joint")
     counted(programming, "lower")
     return done
 
@@ -394,7 +396,10 @@ def counted(original):
         return original(*args, **kwargs)
     return count_and_run
 
-differentiate.trace_joint, program.lower = counted(differentiate.trace_joint), counted(program.lower)
+from bothways.grad import differentiated
+for module in (differentiate, differentiated):
+    module.trace_joint = counted(module.trace_joint)
+program.lower = counted(program.lower)
 x = torch.linspace(0, 1, 12).requires_grad_()
 y = bothways.compile(lambda x: (x.sin() + 1).exp().sum())(x)
 y.backward()

@@ -105,6 +105,26 @@ def test_second_derivatives(backend):
 
 
 @everywhere
+@pytest.mark.parametrize("hooked", [True, False])
+def test_second_derivatives_of_a_number_that_no_shape_shows(backend, hooked):
+    def program(x, times):
+        return (x.sin() * x * times).exp().sum()
+
+    def second_derivative(function, times):
+        x = torch.linspace(0, 1, 7, dtype=torch.float64).requires_grad_()
+        y = x * 1
+        if hooked:  # which keeps a graph from having a twin
+            y.register_hook(lambda gradient: None)
+        (slope,) = torch.autograd.grad(function(y, times), x, create_graph=True)
+        return torch.autograd.grad(slope.sum(), x)[0]
+
+    compiled = bothways.compile(program, backend=backend, dynamic=True)
+    for times in (3, 4, 5, 3):
+        torch.testing.assert_close(second_derivative(compiled, times), second_derivative(program, times))
+    assert len(bothways.history(compiled)) == 1
+
+
+@everywhere
 def test_backwards_of_calls_with_other_sizes_in_between(backend):
     def program(x):
         return (x.softmax(0) * x.shape[0]).tanh()

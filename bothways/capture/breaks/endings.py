@@ -89,23 +89,24 @@ class Stop:
     def roots(self) -> list[Value]:
         """What has to be built: operands, what is on the stack, the variables that may be read."""
         operands = [getattr(each, "value", each) for each in (self._step.operands if self._step else ())]
-        found = [operand for operand in operands if isinstance(operand, Value)]
-        found += _entered_contexts(self._tracer)
+        roots = [operand for operand in operands if isinstance(operand, Value)]
+        roots += _entered_contexts(self._tracer)
         for outcome in self._outcomes():
-            found += stack_values(outcome.stack)
-            found += [value for value in self._variables(outcome).values() if value is not None]
+            roots += stack_values(outcome.stack)
+            roots += [value for value in self._variables(outcome).values() if value is not None]
         handler = self._handler()
         if handler is not None:
-            found += stack_values(handler.stack)
-            found += [value for value in self._variables(handler).values() if value is not None]
-        return found
+            roots += stack_values(handler.stack)
+            roots += [value for value in self._variables(handler).values() if value is not None]
+        return roots
 
     def _variables(self, outcome: StepOutcome) -> dict[str, Value | None]:
         """The variables that may be read where a frame goes on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
-        found: dict[str, Value | None] = dict(self._frame.locals)
-        found.update([outcome.sets] if outcome.sets is not None else [])
-        return {name: found.get(name) for name in self._origin.slots if name in live or must_stay(found.get(name))}
+        variables: dict[str, Value | None] = dict(self._frame.locals)
+        variables.update([outcome.sets] if outcome.sets is not None else [])
+        slots = ((name, variables.get(name)) for name in self._origin.slots)
+        return {name: value for name, value in slots if name in live or must_stay(value)}
 
     def _handler(self) -> StepOutcome | None:
         """Where the frame goes on when the step raises."""
@@ -142,7 +143,7 @@ class Stop:
             lines.append(f"{emitter.rebuild(context)}.__enter__()")
             if outside is not None:
                 grad = not context.arguments[0]
-        return lines if grad is None else [*lines, *_set_grad(emitter, grad, self._tracer.grad_inside)]
+        return lines if grad is None else [*lines, *_set_grad(emitter, grad, self._tracer.torch_state.grad_inside)]
 
     def _entered(self, step: Step) -> Step:
         """A call of a function that was made inside, as its code entered at the beginning.
@@ -222,11 +223,11 @@ class Stop:
     def _given(self, emitter: Emitter, variables: Iterable[Value | None]) -> list[str]:
         """The parameters that hold what was on the stack, or a generator that may be let go of before the end."""
         parameters = self._frame.code.co_varnames[: self._frame.code.co_argcount]
-        found: list[Source | None] = []
+        sources: list[Source | None] = []
         if self._is_continuation:
-            found += [Local(name) for name in parameters[len(self._origin.slots) :]]
-        found += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
-        return [emitter.read(source) for source in dict.fromkeys(found) if isinstance(source, Local)]
+            sources += [Local(name) for name in parameters[len(self._origin.slots) :]]
+        sources += [value.source for value in variables if isinstance(value, LazyValue) and must_stay(value)]
+        return [emitter.read(source) for source in dict.fromkeys(sources) if isinstance(source, Local)]
 
     def _operand(self, emitter: Emitter, operand: Value | Fact | Named | TakenOperand) -> str:
         if isinstance(operand, Named):
@@ -266,7 +267,7 @@ class Stop:
         return [f"after = {following}", *forget, "return after"] if "failure" in held else [f"return {following}"]
 
     def _name(self, kind: str, origin: Origin, point: ResumePoint, is_compiled: bool = True) -> str:
-        name = f"_{kind}_{self._tracer.tag}{next(self._numbers)}"
+        name = f"_{kind}_{self._tracer.options.tag}{next(self._numbers)}"
         self.continuations.append(Continuation(name, origin, point, is_compiled))
         return name
 
@@ -327,23 +328,23 @@ Ending = Return | Stop
 
 def _entered_contexts(tracer: Tracer) -> list[Any]:
     """The contexts to close and open again; settings that the graph changed stay as they are."""
-    return [context for context in tracer.open_contexts if isinstance(context, Value)]
+    return [context for context in tracer.torch_state.open_contexts if isinstance(context, Value)]
 
 
 def leave_modes(tracer: Tracer, grad_before: bool) -> None:
     """Close in the graph what is open where it ends; the program opens it again behind it."""
-    if tracer.saved_tensors.pushed or tracer.saved_tensors.disabled:
+    if tracer.torch_state.saved_tensors_hooks or tracer.torch_state.hooks_disabled:
         tracer.stop("context_manager", "the break is where hooks for saved tensors are in force")
-    if len(tracer.default_devices) > (torch_compat.caller_device() is not None):
+    if len(tracer.torch_state.default_devices) > (torch_compat.caller_device() is not None):
         tracer.stop("context_manager", "the break is where tensors are made on a device that a context says")
     contexts = _entered_contexts(tracer)
     for context in reversed(contexts):
         context.leave_in_graph(tracer)
-    tracer.grad_inside = torch.is_grad_enabled()
+    grad_inside = torch.is_grad_enabled()
     outside = [context.grad_outside for context in contexts if getattr(context, "grad_outside", None) is not None]
-    grad_after = outside[0] if outside else tracer.grad_inside
+    grad_after = outside[0] if outside else grad_inside
+    tracer.torch_state.end(grad_inside, None if grad_before == grad_after else grad_after)
     if grad_before != grad_after:
-        tracer.grad_after = grad_after
         tracer.graph.statement(torch_compat.set_grad_enabled, (grad_before,))
 
 

@@ -19,7 +19,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.builtins import BuiltinValue
-from bothways.capture.writing.dropping import is_quiet
+from bothways.capture.writing.dropping import holds_only_a_container
 from bothways.errors import Unsupported
 from bothways.runtime.continuations import END, enter_context, import_name
 from bothways.source_text import is_plain_name
@@ -393,7 +393,7 @@ def _for_iter(frame: Frame, inst: Instruction) -> Step:
     ended = StepOutcome(inst.target + AFTER_LOOP, frame.stack[:-1], "result is {end}")
     going_on = StepOutcome(frame.index + 1, [*frame.stack, StepResult()])
     iterator = frame.stack[-1]
-    if is_quiet(iterator):
+    if holds_only_a_container(iterator):
         return Step("return {1}({0}, {2})", [iterator, Fact(next), Fact(END)], [ended, going_on])
     return Step("return {1}({0}.pop(), {2})", [TakenOperand(iterator), Fact(next), Fact(END)], [ended, going_on])
 

@@ -71,9 +71,9 @@ def decode(code: types.CodeType) -> Decoded:
     offsets = sorted(index_of)
 
     def index_at(offset: int) -> int:
-        found = index_of.get(offset)
-        if found is not None:
-            return found
+        index = index_of.get(offset)
+        if index is not None:
+            return index
         return bisect.bisect_left(offsets, offset)
 
     jumps = set(dis.hasjrel) | set(dis.hasjabs)

@@ -101,7 +101,7 @@ class Frame:
     def run(self) -> Signal:
         """Interpret until the frame returns or yields; ``result`` then holds the value."""
         instructions = self.decoded.instructions
-        self.tracer.frames.append(self)
+        self.tracer.running.enter(self)
         try:
             while True:
                 if self.steps == self.stop_before:
@@ -119,7 +119,7 @@ class Frame:
                 if signal is not None:
                     return signal
         finally:
-            self.tracer.frames.pop()
+            self.tracer.running.leave()
 
     def run_to_return(self) -> Value:
         self.run()
@@ -128,12 +128,12 @@ class Frame:
 
     def throw_in(self, observed: Raised) -> None:
         """Raise an exception at the point where a suspended frame stands."""
-        self.tracer.frames.append(self)
+        self.tracer.running.enter(self)
         try:
             self.unwind(observed)
         finally:
             del observed  # as below
-            self.tracer.frames.pop()
+            self.tracer.running.leave()
 
     def unwind(self, observed: Raised) -> None:
         """Jump to the handler of the instruction that raised, or leave the frame."""

@@ -59,8 +59,8 @@ def _frame_is_read(code: types.CodeType, globals_: dict[str, Any]) -> bool:
 
 def _may_lead_to_readers(root: Instruction, code: types.CodeType, globals_: dict[str, Any]) -> bool:
     if root.name in ("LOAD_GLOBAL", "LOAD_NAME"):
-        found = globals_.get(root.argval)
-        return isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] not in _NO_READERS
+        module = globals_.get(root.argval)
+        return isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] not in _NO_READERS
     if "_FAST" in root.name:
         return any(instruction.name == "IMPORT_NAME" for instruction in decode(code).instructions)
     return "DEREF" in root.name or "IMPORT" in root.name

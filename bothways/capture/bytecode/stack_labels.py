@@ -21,24 +21,24 @@ ITERABLE = ".0"
 
 def labels_of(function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, str]:
     """The parameters of a function that the user has no name for, with what they are."""
-    found = {ITERABLE: "<what the comprehension goes through>"} if ITERABLE in arguments else {}
+    labels = {ITERABLE: "<what the comprehension goes through>"} if ITERABLE in arguments else {}
     point, origin = point_of(function), origin_of(function)
     if point is None:
-        return found
+        return labels
     slots = set(origin.slots)
     stack = {name: value for name, value in arguments.items() if name not in slots}
     loops = [loop for loop in _loops(origin.code) if loop.start <= point.offset < loop.end]
     iterators = [name for name, value in stack.items() if hasattr(type(value), "__next__")]
     if len(iterators) >= len(loops):  # those of loops are there before anything else that is one
         for loop, name in zip(loops, iterators, strict=False):
-            found[name] = f"<the iterator of the loop at line {loop.line}>"
+            labels[name] = f"<the iterator of the loop at line {loop.line}>"
     for name, value in stack.items():
         if getattr(value, "__name__", None) == "__exit__":
-            found[name] = "<the end of a with block>"
-    others = [name for name in stack if name not in found]
+            labels[name] = "<the end of a with block>"
+    others = [name for name in stack if name not in labels]
     if others and loops and point.offset == loops[-1].body:
-        found[others.pop()] = f"<the element of the loop at line {loops[-1].line}>"
-    return {**found, **_computed(others, origin.code, point)}
+        labels[others.pop()] = f"<the element of the loop at line {loops[-1].line}>"
+    return {**labels, **_computed(others, origin.code, point)}
 
 
 def _computed(names: list[str], code: types.CodeType, point: ResumePoint) -> dict[str, str]:
@@ -60,12 +60,12 @@ class LoopLines(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def _loops(code: types.CodeType) -> tuple[LoopLines, ...]:
     """The loops of a function, outer ones before those inside."""
-    found = []
+    loops = []
     line = code.co_firstlineno
     instructions = list(dis.get_instructions(code))
     for instruction, following in itertools.pairwise(instructions):
         position = instruction.positions
         line = (position and position.lineno) or line
         if instruction.opname == "FOR_ITER":
-            found.append(LoopLines(instruction.offset, int(instruction.argval), following.offset, line))
-    return tuple(sorted(found))
+            loops.append(LoopLines(instruction.offset, int(instruction.argval), following.offset, line))
+    return tuple(sorted(loops))

@@ -187,13 +187,13 @@ def _c_functions() -> frozenset[Any]:
         torch.fft,
         torch.special,
     ]
-    found = set()
+    functions = set()
     for holder in filter(None, holders):
         for name in dir(holder):
             function = getattr(holder, name, None)
             if isinstance(function, types.BuiltinFunctionType):
-                found.add(function)
-    return frozenset(found) - {getattr(torch, name) for name in NOT_OPERATIONS if hasattr(torch, name)}
+                functions.add(function)
+    return frozenset(functions) - {getattr(torch, name) for name in NOT_OPERATIONS if hasattr(torch, name)}
 
 
 # Functions in torch's namespace that read or change the interpreter instead of computing tensors.

@@ -1,7 +1,7 @@
-"""Definitions of Python and PyTorch that somebody has replaced, compared with what they were when they were imported.
+"""Definitions of Python and PyTorch that were replaced, compared with what they were when they were imported.
 
 Captured code may use replaced definitions like any others. bothways calls some of them itself, though, and while one of
-those is replaced nobody can tell what a capture would give.
+those is replaced it is unknown what a capture would give.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_ours(names: dict[str, Any]) -> bool:
 
 
 def is_replaced(function: Any) -> bool:
-    """Whether something that a library's name stands for is a function of somebody else's."""
+    """Whether something that a library's name stands for is a function that was put there."""
     return isinstance(function, types.FunctionType) and not _is_library_file(function.__code__.co_filename)
 
 
@@ -55,7 +55,7 @@ def _is_library_file(filename: str) -> bool:
     return filename.startswith(_STANDARD) and "site-packages" not in filename and "dist-packages" not in filename
 
 
-# What ``torch.Tensor`` has of its own; anything else was put there by somebody.
+# What ``torch.Tensor`` has of its own; anything else was put there later.
 _OF_TENSORS: dict[str, Any] = {
     name: value
     for name, value in vars(torch.Tensor).items()
@@ -108,12 +108,12 @@ def _is_of_bothways(function: Any) -> bool:
 @functools.cache
 def _mentioned_here() -> frozenset[str]:
     """Every name that a function of bothways reads, as a variable or an attribute."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "bothways":
             for function in _functions_of(module):
-                found.update(mentioned(function.__code__))
-    return frozenset(found)
+                names.update(mentioned(function.__code__))
+    return frozenset(names)
 
 
 def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:

@@ -17,8 +17,8 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True)
 def path_step(cls: type[T]) -> type[T]:
     """A frozen dataclass that works out its hash once: paths are long, and looked up all the time."""
-    made = dataclass(frozen=True)(cls)
-    of_fields = made.__hash__
+    step = dataclass(frozen=True)(cls)
+    of_fields = step.__hash__
 
     def remembered(self: object) -> int:
         known: int | None = self.__dict__.get("_hash")
@@ -26,8 +26,8 @@ def path_step(cls: type[T]) -> type[T]:
             known = self.__dict__["_hash"] = of_fields(self)
         return known
 
-    made.__hash__ = remembered  # type: ignore[method-assign]
-    return made
+    step.__hash__ = remembered  # type: ignore[method-assign]
+    return step
 
 
 @path_step
@@ -171,7 +171,7 @@ class BaseItem(SourceStep):
 
 @path_step
 class Got(SourceStep):
-    """``dict.get(base, key)``: an entry where subscripting would make it, or run somebody's code."""
+    """``dict.get(base, key)``: an entry where subscripting would make it, or run the user's code."""
 
     key: object  # an ``Injected``, or what is its own literal
 

@@ -55,10 +55,10 @@ class _StandIns:
         self._kept: list[Any] = []
 
     def of(self, value: Value) -> Any:
-        made = self._make(value.realize())
-        self._values[id(made)] = value
-        self._kept.append(made)
-        return made
+        stand_in = self._make(value.realize())
+        self._values[id(stand_in)] = value
+        self._kept.append(stand_in)
+        return stand_in
 
     def _make(self, value: Value) -> Any:
         if isinstance(value, linked.TensorValue):
@@ -105,7 +105,7 @@ def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs
         rest = [stand_ins.value(part) for part in seen.rest]
         return OverrideRequest(stand_ins.value(seen.function), seen.types, rest)
     except Exception as error:
-        tracer.stop("torch_mode", f"{type(error).__name__} before anybody could override the call: {error}")
+        tracer.stop("torch_mode", f"{type(error).__name__} before a handler could override the call: {error}")
     finally:
         torch_compat.pop_function_mode()
         torch_compat.set_override_state(before)

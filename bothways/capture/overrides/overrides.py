@@ -1,7 +1,7 @@
 """What people put in the way of PyTorch's functions: function modes, and tensor classes with ``__torch_function__``.
 
-An operation on which somebody has a say is not recorded; the handler is inlined, as eager would call it: the
-innermost mode first, without itself, then the classes of the arguments. What reaches nobody goes into the graph.
+An operation that one of them overrides is not recorded; the handler is inlined, as eager would call it: the
+innermost mode first, without itself, then the classes of the arguments. What none of them takes goes into the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bothways.capture.writing.emit import Emitter
 
 PLAIN_CLASSES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-PASSED = object()  # nobody has a say: the operation is done as it is
+PASSED = object()  # no override: the operation is done as it is
 
 
 class ModeStack:
@@ -47,7 +47,7 @@ MODE_STACK = ModeStack()
 
 
 class Overrides:
-    """Who has a say in a capture: modes from outside and from inside, and whether anybody is heeded at all."""
+    """What overrides operations in a capture: modes from outside and from inside, and which of them are heeded."""
 
     def __init__(self) -> None:
         self.modes: list[Value] = []  # the innermost last
@@ -68,6 +68,23 @@ class Overrides:
         self._at_entry = [tracer.wrap(MODE_STACK[place], Item(stack, place)) for place in places]
         self.modes = list(self._at_entry)
 
+    def enter(self, mode: Value) -> None:
+        """A mode is the innermost from now on."""
+        self.modes.append(mode)
+
+    def leave(self) -> Value:
+        """The innermost mode, which is none from now on."""
+        return self.modes.pop()
+
+    def switch(self, state: Any) -> Any:
+        """Heed from now on what ``state`` says; what was heeded before."""
+        before, self.state = self.state, state
+        return before
+
+    def meet_subclass(self) -> None:
+        """A tensor of a class of the user's takes part."""
+        self.met_subclass = True
+
     @property
     def heeds_modes(self) -> bool:
         return bool(self.modes) and self.state != torch_compat.OverrideState.ALL_DISABLED
@@ -78,16 +95,16 @@ class Overrides:
 
     @property
     def leaves_tensors_alone(self) -> bool:
-        """Whether attributes of tensors are PyTorch's own, and nobody sees who asks for them."""
+        """Whether attributes of tensors are PyTorch's own, and no handler sees who asks for them."""
         return self.idle and not self.is_patched
 
     @property
-    def is_quiet(self) -> bool:
+    def must_not_see(self) -> bool:
         """Whether the program must keep the user's handlers from seeing its guards, its graph and its effects."""
         return bool(self._at_entry) or self.met_subclass
 
-    def has_say(self, values: Iterable[Value]) -> bool:
-        """Whether somebody may have a say in a call with these arguments; looks at those that might."""
+    def may_apply_to(self, values: Iterable[Value]) -> bool:
+        """Whether a mode or a class may override a call with these arguments; looks at those that might."""
         overriders = [value for value in values if value.overrides_functions()]
         return self.heeds_modes or (bool(overriders) and self.state == torch_compat.OverrideState.ENABLED)
 
@@ -127,7 +144,7 @@ def without_class(tensor: torch.Tensor) -> torch.Tensor:
 def overridden(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs | None = None) -> Any:
     """The result that a handler gives for a call of a function in C, or PASSED."""
     kwargs = kwargs or {}
-    if not tracer.overrides.has_say([*args, *kwargs.values()]):
+    if not tracer.overrides.may_apply_to([*args, *kwargs.values()]):
         return PASSED
     request = ask(tracer, function, args, kwargs)
     if request is None or not _is_meant(tracer, request.types):
@@ -136,7 +153,7 @@ def overridden(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs:
 
 
 def _is_meant(tracer: Tracer, types_: tuple[type, ...]) -> bool:
-    """Whether a request is for somebody; plain classes are named in it, too, and have no say of their own."""
+    """Whether a request has a handler; plain classes are named in it, too, and override nothing."""
     return tracer.overrides.heeds_modes or not PLAIN_CLASSES.issuperset(types_)
 
 
@@ -146,11 +163,11 @@ def handle(tracer: Tracer, request: OverrideRequest) -> Value:
     classes: list[Value] = [ClassValue.of(tracer, cls) for cls in request.types]
     arguments = [request.function, TupleValue(classes), *request.rest]
     if overrides.heeds_modes:
-        mode = overrides.modes.pop()
+        mode = overrides.leave()
         try:
             result = protocols.call(tracer, protocols.get_attr(tracer, mode, "__torch_function__"), arguments).realize()
         finally:
-            overrides.modes.append(mode)
+            overrides.enter(mode)
         if not _is_not_implemented(result):
             return result
     if not classes:
@@ -170,10 +187,10 @@ def _is_not_implemented(value: Value) -> bool:
 
 
 def refuse_length(tracer: Tracer, value: Value) -> None:
-    """Stop where Python asks for the length of what it iterates over, to make room, and somebody sees that."""
+    """Stop where Python asks for the length of what it iterates over, to make room, and a handler sees that."""
     overrides = tracer.overrides
-    if not overrides.idle and isinstance(value.realize(), linked.TensorValue) and overrides.has_say([value]):
-        tracer.stop("torch_mode", "a container is made of a tensor where somebody overrides its length")
+    if not overrides.idle and isinstance(value.realize(), linked.TensorValue) and overrides.may_apply_to([value]):
+        tracer.stop("torch_mode", "a container is made of a tensor whose length is overridden")
 
 
 # Hooks for the slots of tensors.
@@ -204,17 +221,17 @@ def slot(method: str, convert: Convert | None = None) -> Callable[[Any], Any]:
 
 
 def call_special(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -> Any:
-    """A special method of a tensor where its class, or somebody who has a say, defines it; else PASSED."""
+    """A special method of a tensor where its class, or an override, defines it; else PASSED."""
     own = own_attribute(tracer, tensor, method)
     if own is not None:
         return protocols.call(tracer, own, args)
-    if not tracer.overrides.has_say([tensor, *args]):
+    if not tracer.overrides.may_apply_to([tensor, *args]):
         return PASSED
     return call_tensor_method(tracer, method, [tensor, *args], {})
 
 
 def call_tensor_method(tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Any:
-    """A method of ``torch.Tensor`` itself, in which somebody may have a say: those in Python ask by themselves."""
+    """A method of ``torch.Tensor`` itself, which may be overridden: those in Python ask by themselves."""
     method = getattr(torch.Tensor, name, None)
     if isinstance(method, types.FunctionType):
         return linked.inline_call(tracer, library_function(tracer, method), args, kwargs)
@@ -237,7 +254,7 @@ def own_attribute(tracer: Tracer, tensor: TensorValue, name: str) -> Value | Non
 
 
 def _patched(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
-    """What somebody has put in the place of a method of tensors; what was there before counts as removed."""
+    """What was put in the place of a method of tensors; what was there before counts as removed."""
     attribute = lookup(tensor.cls, name)
     if not isinstance(attribute, (types.FunctionType, property, staticmethod, classmethod)):
         tracer.stop("attribute_unknown", f"Tensor.{name} was replaced by {type(attribute).__name__}")
@@ -245,7 +262,7 @@ def _patched(tracer: Tracer, tensor: TensorValue, name: str) -> Value | None:
 
 
 def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
-    """An attribute of a tensor where its class, or somebody who has a say, defines it; else PASSED."""
+    """An attribute of a tensor where its class, or an override, defines it; else PASSED."""
     _refuse_hooks(tracer, tensor, "__getattribute__", "__getattr__")
     held = name in tensor.attrs or (tensor.obj is not None and name in tensor.obj.__dict__)
     attribute = lookup(tensor.cls, name)
@@ -254,7 +271,7 @@ def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
     own = own_attribute(tracer, tensor, name)
     if own is not None:
         return own
-    if not tracer.overrides.has_say([tensor]):
+    if not tracer.overrides.may_apply_to([tensor]):
         return PASSED
     if isinstance(attribute, property) and attribute.fget is not None:
         return protocols.call(tracer, linked.library_value(tracer, attribute.fget), [tensor])
@@ -264,7 +281,7 @@ def get_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str) -> Any:
 
 
 def set_tensor_attr(tracer: Tracer, tensor: TensorValue, name: str, value: Value) -> bool:
-    """Whether an attribute of a tensor was set by its class's own setter, or by somebody who has a say."""
+    """Whether an attribute of a tensor was set by its class's own setter, or by an override."""
     _refuse_hooks(tracer, tensor, "__setattr__")
     attribute = lookup(tensor.cls, name)
     if isinstance(attribute, property) and attribute.fset is not None:

@@ -32,7 +32,7 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     texts = [f"({writer.check(guard).code})" for guard in listed if guard not in stamped]
     if names is not None:
         texts.append(f"{tracer.inject(names, 'definitions').key}()")
-    holds: Callable[[], bool] = eval(f"lambda: {' and '.join(texts)}", tracer.namespace)
+    holds: Callable[[], bool] = eval(f"lambda: {' and '.join(texts)}", tracer.names.namespace)
 
     def check() -> bool:
         try:

@@ -243,8 +243,8 @@ class TableWriter:
 
     def _expect_of_class(self, cls: type, name: str) -> None:
         """What a class says about a name, asked once for all its instances; where it differs, they are read slower."""
-        found = lookup(cls, name)
-        expected = 0 if found is MISSING else Address(found)
+        attribute = lookup(cls, name)
+        expected = 0 if attribute is MISSING else Address(attribute)
         self._classes.setdefault((cls, name), Row("PLAIN_CLASS", object=cls, other=name, data=expected))
 
 
@@ -259,8 +259,8 @@ def _is_plain(cls: type) -> bool:
     own = lookup(cls, "__dict__")
     getter = lookup(cls, "__getattribute__")
     # Only the ``class`` statement makes a way to the dictionary that is sure to lead to the dictionary.
-    made = isinstance(own, types.GetSetDescriptorType) and bool(own.__objclass__.__flags__ & HEAP_TYPE)
-    return getter is object.__getattribute__ and made
+    is_made_by_class = isinstance(own, types.GetSetDescriptorType) and bool(own.__objclass__.__flags__ & HEAP_TYPE)
+    return getter is object.__getattribute__ and is_made_by_class
 
 
 def _is_reflexive(constant: object) -> bool:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.tensors.tensors import TensorValue
 
-# Whether somebody would see what the other guards read.
+# Whether a handler of the user's would see what the other guards read.
 FIRST_OF_ALL = tuple(
     f"torch.{ask.__name__}" for ask in (torch_compat.function_mode_depth, torch_compat.is_jit_tracing)
 )
@@ -106,9 +106,9 @@ class GuardWriter:
 
 def _label(constant: object) -> str:
     names = (getattr(constant, attribute, None) for attribute in ("__qualname__", "co_name", "__name__"))
-    found = next((name for name in names if isinstance(name, str)), None)
+    label = next((name for name in names if isinstance(name, str)), None)
     # What a user's class makes of itself as a text may be anything, or raise.
-    return found or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
+    return label or (str(constant) if type(constant).__module__ in ("builtins", "torch") else type(constant).__name__)
 
 
 def _count(source: Source, uses: Counter[Source]) -> None:
@@ -139,7 +139,7 @@ def render(
     before = _draw(tracer, emitter)
     left = tracer.overrides.modes
     emitter.survey([*ending.roots(), *_effect_roots(mutated), *(taken.value for taken in objects), *left])
-    given, prepared = build_before(tracer, emitter, objects)
+    handed_over, prepared = build_before(tracer, emitter, objects)
     for effect in mutated:
         emitter.replay(effect)
     last = ending.emit(emitter)
@@ -149,25 +149,27 @@ def render(
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
-    body = _quiet(emitter, [*loads, *prepared])
+    body = _unseen(emitter, [*loads, *prepared])
     if tracer.graph.has_work:
-        call = f"{graph_key}({', '.join(inputs + given)})"
+        call = f"{graph_key}({', '.join(inputs + handed_over)})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        lines = _quiet(emitter, lines)
+        lines = _unseen(emitter, lines)
         body += _retried(emitter, lines, before, graph_key) if is_retried else lines
-    body += [*_quiet(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
-    if tracer.grad_after is not None:
-        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({tracer.grad_after})")
+    body += [*_unseen(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
+    grad_after = tracer.torch_state.grad_after
+    if grad_after is not None:
+        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
     needed = words_in("\n".join(last))
     done = [name for name in emitter.tensors.values() if name not in needed]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
-    checks = guards.checks + render_late(tracer, parameters, _are_there(tracer, [*tracer.looked_up, *emitter.loaded]))
+    there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
+    checks = guards.checks + render_late(tracer, parameters, there)
     program = Program(
-        program_name, checks, tuple(body), tracer.namespace, tuple(emitter.effects),
+        program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
         op_count=tracer.graph.op_count, table=guards.table(body), unseen_by_modes=_unseen_by_modes(tracer),
     )  # fmt: skip
     return program, outputs
@@ -175,7 +177,7 @@ def render(
 
 def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:
     """How to ask guards that must not be seen by function modes and by the classes of tensors."""
-    if not tracer.overrides.is_quiet:
+    if not tracer.overrides.must_not_see:
         return None
     asked = tracer.inject(torch_compat.override_state, "override_state").key
     expected = tracer.inject(tracer.overrides.state_at_entry, "state").key
@@ -183,7 +185,7 @@ def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:
     return first, tracer.inject(torch_compat.without_function_modes, "without_function_modes").key
 
 
-def _quiet(emitter: Emitter, lines: list[str]) -> list[str]:
+def _unseen(emitter: Emitter, lines: list[str]) -> list[str]:
     """Lines that function modes and the classes of tensors must not see."""
     unseen = _unseen_by_modes(emitter.tracer)
     return lines if unseen is None or not lines else [f"with {unseen[1]}():", *(f"    {line}" for line in lines)]
@@ -227,7 +229,7 @@ def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
     used = [emitter.read(_source_of(value)) for value in outside(tracer)]
     states = {name: emitter.names.fresh("drawn_state") for name in used}
     place = len(emitter.loads)
-    for draw in tracer.draws:
+    for draw in tracer.effects.draws:
         draw.emit(emitter)
     ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
     return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
@@ -250,15 +252,15 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [
-        *_quiet(emitter, ask),
+        *_unseen(emitter, ask),
         "failure = None",
         "try:",
         *(f"    {line}" for line in call),
         "except Exception as error:",
-        *(f"    {line}" for line in _quiet(emitter, undo)),
+        *(f"    {line}" for line in _unseen(emitter, undo)),
         "    failure = error.with_traceback(None)",  # its frames would hold on to what the graph has entered
         "if failure is not None:",
-        *(f"    {line}" for line in _quiet(emitter, put_back)),
+        *(f"    {line}" for line in _unseen(emitter, put_back)),
         f"    result = {PLAIN_CALL}",
         f"    {DISAGREE}(failure)",
         "    return result",
@@ -269,7 +271,7 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     guards = _Guards(tracer, parameters, parameter_names(parameters))
     return Program(
-        program_name, guards.checks, (), tracer.namespace, table=guards.table([]),
+        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([]),
         unseen_by_modes=_unseen_by_modes(tracer),
     )
 
@@ -293,11 +295,11 @@ class _Guards:
     """The guards of a program, as Python and, as far as that has rows for them, as a table."""
 
     def __init__(self, tracer: Tracer, parameters: list[str], names: FreeNames) -> None:
-        guards = sorted(_without_implied(list(tracer.guards)), key=_rank)
+        guards = sorted(_without_implied(list(tracer.assumptions.guards)), key=_rank)
         writer = GuardWriter(tracer, names, guards)
-        self._rows = TableWriter(parameters, tracer.namespace)
-        # What C reads, too, may call somebody's ``__torch_function__``.
-        self._library = call_library() if config.guards_in_c and not tracer.overrides.is_quiet else None
+        self._rows = TableWriter(parameters, tracer.names.namespace)
+        # What C reads, too, may call a ``__torch_function__`` of the user's.
+        self._library = call_library() if config.guards_in_c and not tracer.overrides.must_not_see else None
         is_taken = self._rows.takes if self._library is not None else lambda guard: False
         self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
         self._tracer, self._bound = tracer, dict(names.bound)
@@ -309,10 +311,10 @@ class _Guards:
             return None
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
-        given = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
-        key = f"_table_{self._tracer.tag}".rstrip("_")
-        self._tracer.namespace[key] = self._rows.finish(self._library, given.values())
-        return Table(key, self._parameters, tuple(given))
+        read = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
+        key = f"_table_{self._tracer.options.tag}".rstrip("_")
+        self._tracer.names.put(key, self._rows.finish(self._library, read.values()))
+        return Table(key, self._parameters, tuple(read))
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:
@@ -345,7 +347,7 @@ def _rank(guard: Guard) -> int:
 def _are_there(tracer: Tracer, needed: Iterable[Source]) -> list[Guard]:
     """Guards that read what no other guard does: where it is gone, the program does not apply."""
     read: Counter[Source] = Counter()
-    for guard in tracer.guards:
+    for guard in tracer.assumptions.guards:
         for source in guard.sources:
             _count(source, read)
     may_be_gone = (source for source in dict.fromkeys(needed) if isinstance(source, (Attr, Item, InjectedItem, Cell)))

@@ -10,7 +10,7 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
@@ -33,9 +34,10 @@ from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
 from bothways.grad.tracing.overlaps import is_shared
+from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
-from bothways.runtime.nodes import ApplyFunction, Pinned, Watched, require_holds
+from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
@@ -65,7 +67,7 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
 
 
 class Unrepeatable(Exception):
-    """The graph relies on data and changes its inputs, so that nobody could begin anew where the data is otherwise."""
+    """The graph relies on data and changes its inputs: Python could not begin anew where the data is otherwise."""
 
 
 # What only looks as if it wrote elements, writes to a part, or gives all of them the same value.
@@ -82,6 +84,7 @@ class GraphBuilder:
         self.objects: list[ObjectInput] = []
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
+        self.written = WrittenInputs(tracer)
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)
@@ -93,6 +96,18 @@ class GraphBuilder:
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
         return node
+
+    def take(self, value: TensorValue) -> None:
+        """An input is complete."""
+        self.inputs.append(value)
+
+    def leave_behind(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Nodes were copied into the graph of one node, and are not needed here."""
+        self.left_behind.update(dict.fromkeys(nodes))
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.inputs, self.objects = [], []
 
     def _after(self, node: torch.fx.Node | None) -> Any:
         """Insert behind a node, or at the beginning."""
@@ -153,19 +168,20 @@ class GraphBuilder:
         if self.tracer.definitions.names_another(target):
             target = Pinned(target)
         self._refuse_shared(kind, target, args)
+        self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
-        given = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+        arguments = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
         before = heard()
         try:
-            result = fakes.run(run, *given)
+            result = fakes.run(run, *arguments)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         as_captured = isinstance(result, AsCaptured)
         if as_captured:
             result = result.result
-        if heard() != before or kernel_warns(target, *given, result):
+        if heard() != before or kernel_warns(target, *arguments, result):
             kind, target = self._warning(kind, target)
         node = self.graph.create_node(
             kind,
@@ -175,12 +191,12 @@ class GraphBuilder:
         )
         self._note_origin(node)
         if as_captured:
-            node.meta["as_captured"] = True
+            note_of_node(node, as_captured=True)
         return self._result(node, result, tensors)
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        name = _name_of(target)
         is_method = name.endswith("_") and not name.endswith("__")
         writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
         if not writes or name in NOT_WRITTEN or not args:
@@ -193,14 +209,14 @@ class GraphBuilder:
         """An operation that warns, as a node that runs at the user's line."""
         if kind not in ("call_function", "call_method"):
             return kind, target
-        if may_be_error() and not self.tracer.fullgraph:  # and where it is caught, Python knows best
+        if may_be_error() and not self.tracer.options.fullgraph:  # and where it is caught, Python knows best
             self.tracer.stop("call_unknown", f"{target} warns")
-        return "call_function", Warns(target, self.tracer.where(), self.tracer.frames[-1].globals)
+        return "call_function", Warns(target, self.tracer.where(), self.tracer.running.frames[-1].globals)
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
-        """Note that somebody outside looks at a tensor's gradient, or at the autograd node that computes it."""
-        if tensor.source is None and tensor.node.meta.get("watched") is not Watched.NODE:
-            tensor.node.meta["watched"] = watched
+        """Note that code outside looks at a tensor's gradient, or at the autograd node that computes it."""
+        if tensor.source is None and facts_of_node(tensor.node).watched is not Watched.NODE:
+            note_of_node(tensor.node, watched=watched)
 
     def statement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
         """A node that changes the state the following ones run under: grad mode, autocast."""
@@ -215,23 +231,23 @@ class GraphBuilder:
         self._note_origin(node)
         return node
 
-    def counted(self, call: str, target: Any, args: Sequence[Value], made: Callable[[Any], Fake]) -> Value:
-        """Record an operation whose result is as long as its data says; ``made`` gives the Fake of that length."""
+    def counted(self, call: str, target: Any, args: Sequence[Value], result_of: Callable[[Any], Fake]) -> Value:
+        """Record an operation whose result is as long as its data says; ``result_of`` gives the Fake of that length."""
         node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
         self._note_origin(node)
-        node.meta["as_captured"] = True
+        note_of_node(node, as_captured=True)
         count = self.number(int, "call_method", "size", (node, 0), least=0)
         with self.tracer.symbols.assuming():
-            return self._result(node, made(count), {})
+            return self._result(node, result_of(count), {})
 
     def number(self, kind: type, call: str, target: Any, args: tuple[Any, ...], least: float = -math.inf) -> Any:
         """A number that is found when the graph runs, as a symbol; ``call`` is the fx node's kind."""
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
-        node.meta["as_captured"] = node.meta["number"] = True
-        found = self.tracer.symbols.from_graph(node, kind, least)
-        self._sizes.give(next(iter(expression_of(found).symbols())), node)
-        return found
+        note_of_node(node, as_captured=True, is_number=True)
+        number = self.tracer.symbols.from_graph(node, kind, least)
+        self._sizes.give(next(iter(expression_of(number).symbols())), node)
+        return number
 
     def require(self, left: Any, symbol: str, right: Any) -> None:
         """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
@@ -240,9 +256,9 @@ class GraphBuilder:
 
     def rely_on_data(self) -> None:
         """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
-        if not self.tracer.assumes:
+        if not self.tracer.options.assumes:
             self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
-        self.tracer.final_checks.append(self._check_repeatable)
+        self.tracer.assumptions.check_at_end(self._check_repeatable)
 
     def _check_repeatable(self) -> None:
         if self.changes_inputs:
@@ -307,7 +323,7 @@ class GraphBuilder:
                 own.node = node
                 node.meta["example_value"] = own.fake.outline()
                 if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
-                    node.meta["in_place"] = True  # or something before it was; names do not tell all
+                    note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
             node.meta["example_value"] = result.outline()
@@ -334,12 +350,12 @@ class GraphBuilder:
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
-        found = set(self._sizes.symbols)
+        symbols = set(self._sizes.symbols)
         for value in self.inputs:
             if value.placeholder.users:
                 meta = value.placeholder.meta["example_value"]
-                found.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
-        return sorted(found, key=list(self.tracer.symbols.sources).index)
+                symbols.update(*(expression_of(number).symbols() for number in (*meta.shape, *meta.stride())))
+        return sorted(symbols, key=list(self.tracer.symbols.sources).index)
 
     def finish(self, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
@@ -369,12 +385,12 @@ class GraphBuilder:
 
     def nodes_after(self, node: torch.fx.Node | None) -> list[torch.fx.Node]:
         """The nodes, inputs aside, that were recorded after one of them."""
-        found: list[torch.fx.Node] = []
+        nodes: list[torch.fx.Node] = []
         for later in reversed(self.graph.nodes):
             if later is node or later.op == "placeholder":
                 break
-            found.append(later)
-        return found[::-1]
+            nodes.append(later)
+        return nodes[::-1]
 
     @staticmethod
     def is_untouched(tensor: TensorValue) -> bool:
@@ -401,14 +417,14 @@ class GraphBuilder:
 
     @property
     def has_effects(self) -> bool:
-        """Whether it does something to the world that nobody can undo."""
-        return any(getattr(node.target, "has_effects", False) for node in self.graph.nodes)
+        """Whether it does something to the world that cannot be undone."""
+        return any(facts_of_call(node.target).has_effects for node in self.graph.nodes)
 
     def written_inputs(self) -> list[list[int]]:
         """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
         inputs = [value.placeholder for value in self.used_inputs()]
         return [
-            [index for index, node in enumerate(inputs) if node in found] for found in written_roots(self.graph.nodes)
+            [index for index, node in enumerate(inputs) if node in roots] for roots in written_roots(self.graph.nodes)
         ]
 
     def used_inputs(self) -> list[TensorValue]:
@@ -450,3 +466,8 @@ class GraphBuilder:
 
 def _changes_inputs(node: torch.fx.Node) -> bool:
     return changes_something(node) and not changes_only_its_own(node)
+
+
+def _name_of(target: Any) -> str:
+    """What an operation is called."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")

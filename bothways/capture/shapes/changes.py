@@ -9,6 +9,8 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from bothways.node_facts import facts_of_call, facts_of_node
+
 OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
 IN_PLACE_OPERATORS = frozenset(
     "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor".split()
@@ -20,18 +22,18 @@ def changes_something(node: torch.fx.Node) -> bool:
     in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
     return node.op not in ("placeholder", "output") and (
         in_place
-        or "in_place" in node.meta
+        or facts_of_node(node).is_in_place
         or name in IN_PLACE_OPERATORS
         or "out" in node.kwargs
         or bool(node.kwargs.get("inplace"))
-        or getattr(node.target, "has_effects", False)
+        or facts_of_call(node.target).has_effects
         or bool(statistics_of(node))
     )
 
 
 def changes_only_its_own(node: torch.fx.Node) -> bool:
     """Whether what a node changes was made in the graph, from nothing that came into it."""
-    if getattr(node.target, "has_effects", False) or "out" in node.kwargs or statistics_of(node):
+    if facts_of_call(node.target).has_effects or "out" in node.kwargs or statistics_of(node):
         return False
     node = root_of(node)
     return not node.all_input_nodes and node.op == "call_function"
@@ -77,7 +79,7 @@ def _is_data(node: torch.fx.Node) -> bool:
     return node.target is getattr and node.args[1] == "data"
 
 
-# What gives several views at once, of which autograd lets nobody change one.
+# What gives several views at once, of which autograd refuses every change.
 TAKES_APART = frozenset("unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit".split())
 
 
@@ -95,7 +97,7 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     memories = {_memory(path[-1]) for path in paths}
     return (
         any(_memory(root_of(other)) in memories and other not in targets for other in read)
-        or any(_name(step) in TAKES_APART or step.meta.get("is_view") for path in paths for step in path)
+        or any(_name(step) in TAKES_APART or facts_of_node(step).is_view for path in paths for step in path)
         or not all(map(_has_room_for_each_element, targets))
     )
 
@@ -109,7 +111,8 @@ def _has_room_for_each_element(node: torch.fx.Node) -> bool:
 
 def _memory(root: torch.fx.Node) -> object:
     """What two inputs have in common that share their memory."""
-    return root.meta.get("memory", root)
+    memory = facts_of_node(root).memory
+    return root if memory is None else memory
 
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:

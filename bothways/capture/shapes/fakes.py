@@ -24,7 +24,7 @@ MODE = ThinMode()
 
 
 class Fake:
-    """A tensor without data: the device it stands for, and a thin tensor that is made when somebody needs it."""
+    """A tensor without data: the device it stands for, and a thin tensor that is made when it is needed."""
 
     __slots__ = ("_meta", "_prediction", "device")
 
@@ -124,16 +124,16 @@ def with_data_of(fake: Fake, other: Fake) -> Fake:
     return Fake(_with_history(other.outline(), fake.meta), other.device)
 
 
-def _with_history(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
-        return made
-    return made.requires_grad_() if like.is_leaf else _computed(made)
+        return tensor
+    return tensor.requires_grad_() if like.is_leaf else _computed(tensor)
 
 
-def _computed(made: torch.Tensor) -> torch.Tensor:
-    """A tensor like ``made`` that autograd takes for the result of an operation."""
-    with made.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
-        result: torch.Tensor = _NonLeaf.apply(made.requires_grad_())
+def _computed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one that autograd takes for the result of an operation."""
+    with tensor.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
+        result: torch.Tensor = _NonLeaf.apply(tensor.requires_grad_())
     return result
 
 
@@ -167,7 +167,7 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         raise FakeFailure(error) from error
     except NotThin:
         return _run_on_torch_fakes(function, args, kwargs, fakes)
-    except Unsupported:  # a number is asked for that nobody has
+    except Unsupported:  # a number is asked for that is not there
         raise
     except Exception as error:
         if torch_compat.wants_numbers(error):

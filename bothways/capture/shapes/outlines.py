@@ -82,16 +82,16 @@ def _bilinear(
 def _pinv(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
     if tensor.dim() < 2:
         raise NotThin("no matrix")
-    made = tensor.new_empty((*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2]))
-    return _made_from(made, (tensor,))
+    result = tensor.new_empty((*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2]))
+    return _made_from(result, (tensor,))
 
 
-def _made_from(made: torch.Tensor, sources: Sequence[Any]) -> torch.Tensor:
+def _made_from(result: torch.Tensor, sources: Sequence[Any]) -> torch.Tensor:
     """The tensor as one that is computed from others, for autograd."""
     for source in sources:
         if isinstance(source, torch.Tensor) and source.requires_grad:
-            made = made + source.sum()
-    return made
+            result = result + source.sum()
+    return result
 
 
 # Recurrent layers ------------------------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ def _interpolate(
     else:
         sizes = list(size) if isinstance(size, (list, tuple)) else [size] * spatial
     if mode.startswith("nearest"):
-        found: torch.Tensor = operation(tensor, sizes)
+        result: torch.Tensor = operation(tensor, sizes)
     else:
-        found = operation(tensor, sizes, bool(align_corners))
-    return found
+        result = operation(tensor, sizes, bool(align_corners))
+    return result
 
 
 def _max_pool1d(
@@ -212,8 +212,8 @@ def _stft(
         waves = F.pad(waves, (n_fft // 2, n_fft // 2))
     frames = waves.unfold(-1, n_fft, hop_length or n_fft // 4).clone(memory_format=torch.contiguous_format)
     bands = torch.fft.rfft(frames) if onesided is not False else torch.fft.fft(frames)
-    found = _made_from(bands, (window,)).transpose(1, 2)
-    return found if tensor.dim() == 2 else found.squeeze(0)
+    spectrum = _made_from(bands, (window,)).transpose(1, 2)
+    return spectrum if tensor.dim() == 2 else spectrum.squeeze(0)
 
 
 def _linspace(

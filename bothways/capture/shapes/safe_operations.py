@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways.capture.shapes.changes import may_fail_in_place
 from bothways.fake import holds
+from bothways.node_facts import facts_of_call
 
 SAFE = frozenset(
     (
@@ -62,7 +63,7 @@ def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation can raise on the data it meets."""
     if node.op in ("placeholder", "output"):
         return False
-    if getattr(node.target, "warns", False):
+    if facts_of_call(node.target).warns:
         return True  # where warnings are errors
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
@@ -99,8 +100,8 @@ def _takes_any_data(node: torch.fx.Node, name: str) -> bool:
 
 def _holds_numbers(node: torch.fx.Node) -> bool:
     """Whether the dtypes at hand hold the numbers that are given: ATen refuses to fill bytes with 300."""
-    given: list[Any] = [*node.args, *node.kwargs.values()]
-    numbers = [value for value in given if type(value) in (int, float)]
+    arguments: list[Any] = [*node.args, *node.kwargs.values()]
+    numbers = [value for value in arguments if type(value) in (int, float)]
     result = node.meta.get("example_value")
     tensors = [*_tensors(node), *([result] if isinstance(result, torch.Tensor) else [])]
     return all(holds(tensor.dtype, number) for number in numbers for tensor in tensors)
@@ -121,7 +122,7 @@ RANDOM = re.compile(
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the operation may draw random numbers; of functions that are not PyTorch's, nobody knows."""
+    """Whether the operation may draw random numbers; of functions that are not PyTorch's, that is not known."""
     if node.op in ("placeholder", "output"):
         return False
     module = "torch" if isinstance(node.target, str) else getattr(node.target, "__module__", None) or "torch"

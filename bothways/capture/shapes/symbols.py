@@ -64,9 +64,9 @@ class Symbols:
 
     def without_new_ones(self, tracer: Tracer) -> Symbols:
         """For code that is only looked at, and runs as the user's Python: what it finds outside are constants."""
-        made = copy.copy(self)
-        made._tracer, made._history, made.only_looks = tracer, SizeHistory(dynamic=False), True
-        return made
+        other = copy.copy(self)
+        other._tracer, other._history, other.only_looks = tracer, SizeHistory(dynamic=False), True
+        return other
 
     # What becomes a symbol.
 
@@ -111,8 +111,8 @@ class Symbols:
         """A number that a node of the graph gives."""
         symbol = self.environment.unknown_symbol(GUESSES[kind], least)
         self.nodes[symbol] = node
-        found = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
-        return found
+        number = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
+        return number
 
     def from_program(self, source: Source, kind: type) -> Any:
         """A number that the program finds before the graph runs, and has at ``source``."""
@@ -139,7 +139,7 @@ class Symbols:
             texts.append(text)
         self._tracer.guard(f"{{s0}}.stride() == ({', '.join(texts)},)", *sources)
 
-    # What is assumed about those that nobody knows yet.
+    # What is assumed about those that are not known yet.
 
     @contextmanager
     def assuming(self) -> Iterator[None]:
@@ -151,14 +151,14 @@ class Symbols:
             self._assumes = before
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
-        if question == VALUE or not (self._assumes and self._tracer.assumes) or isinstance(asked, Real):
+        if question == VALUE or not (self._assumes and self._tracer.options.assumes) or isinstance(asked, Real):
             self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
         answer = _is_likely(asked, question, self.environment)
         self._check(asked, question, answer)
         return answer
 
     def known_as(self, asked: Expression | Real) -> str:
-        """What people know a number by that nobody knows yet."""
+        """What people know a number by whose value is not known yet."""
         return " and ".join(dict.fromkeys(self._origin(symbol) for symbol in sorted(asked.symbols())))
 
     def _origin(self, symbol: Symbol) -> str:
@@ -187,7 +187,7 @@ class Symbols:
 
     def _note(self, condition: Condition) -> None:
         guard = self.guard_of(condition)
-        self._tracer.guards.add(guard) if self._late is None else self._late.append(guard)
+        self._tracer.assumptions.add(guard) if self._late is None else self._late.append(guard)
 
     def finish(self) -> list[Guard]:
         """The program is written: what is assumed from now on is collected, for those who make the program."""
@@ -228,8 +228,8 @@ def _assumed_too_late(condition: Condition) -> None:
 def _weakly(method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """A method that does not keep its object: sizes that tensors have in C++ lead to the environment, and from there
     to what holds these tensors, on a road that no garbage collector sees. A capture that was given up would stay."""
-    found = weakref.WeakMethod(method)
-    return lambda *args: (found() or otherwise)(*args)
+    reference = weakref.WeakMethod(method)
+    return lambda *args: (reference() or otherwise)(*args)
 
 
 def is_argument(source: Source) -> bool:
@@ -244,12 +244,12 @@ def _template(
     expression: Expression | Real, places: dict[Symbol, Source], sources: Sequence[Source]
 ) -> tuple[str, list[Source]]:
     """An expression as the text of a guard over sources, which go on from those given."""
-    found = list(sources)
+    listed = list(sources)
 
     def slot(symbol: Symbol) -> str:
         source = places[symbol]
-        if source not in found:
-            found.append(source)
-        return f"{{s{found.index(source)}}}"
+        if source not in listed:
+            listed.append(source)
+        return f"{{s{listed.index(source)}}}"
 
-    return spelled(expression, slot), found
+    return spelled(expression, slot), listed

@@ -49,9 +49,9 @@ def copy(x: Any) -> Any:
         return x.copy()
     if hasattr(kind, "__copy__"):
         return x.__copy__()
-    made = _empty(x, kind)
-    made.__dict__.update(x.__dict__)
-    return made
+    result = _empty(x, kind)
+    result.__dict__.update(x.__dict__)
+    return result
 
 
 def _empty(x: Any, kind: type) -> Any:
@@ -74,9 +74,9 @@ def _deep(x: Any, memo: Any, done: list[tuple[Any, Any]]) -> Any:
     kind = type(x)
     if kind in _ATOMIC or isinstance(x, (type, *_ATOMIC[-2:])):
         return x
-    for original, made in done:
+    for original, copied_before in done:
         if original is x:
-            return made
+            return copied_before
     if kind is list:
         copied: list[Any] = []
         done.append((x, copied))
@@ -99,10 +99,10 @@ def _deep(x: Any, memo: Any, done: list[tuple[Any, Any]]) -> Any:
         return x.__deepcopy__({} if memo is None else memo)
     if kind is set:
         return {_deep(item, memo, done) for item in x}
-    made = _empty(x, kind)
-    done.append((x, made))
-    made.__dict__.update(_deep(x.__dict__, memo, done))
-    return made
+    fresh = _empty(x, kind)
+    done.append((x, fresh))
+    fresh.__dict__.update(_deep(x.__dict__, memo, done))
+    return fresh
 
 
 STANDINS: dict[Any, Any] = {_copy.copy: copy, _copy.deepcopy: deepcopy}

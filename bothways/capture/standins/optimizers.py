@@ -51,10 +51,10 @@ def adafactor(
     """Adafactor's update; the numbers that PyTorch's reads out of tensors stay in them, in double as in Python."""
     if grad_scale is not None or found_inf is not None:
         raise AssertionError("Grad scaling should occur outside of optimizer.step()")
-    for param, given, row_var, col_var, variance, count in zip(
+    for param, gradient, row_var, col_var, variance, count in zip(
         params, grads, row_vars, col_vars, variances, state_steps, strict=True
     ):
-        grad = -given if maximize else given
+        grad = -gradient if maximize else gradient
         smallest = torch.finfo(param.dtype).eps if eps1 is None else eps1
         count += 1
         step = count.double()
@@ -110,10 +110,10 @@ def radam(
     """RAdam's update; which of two it is depends on a counter, and is chosen when it is computed."""
     rate = lr.reshape(()) if isinstance(lr, torch.Tensor) else lr
     longest = 2 / (1 - beta2) - 1
-    for given, gradient, average, square, count in zip(
+    for parameter, gradient, average, square, count in zip(
         *_as_real(params, grads, exp_avgs, exp_avg_sqs), state_steps, strict=True
     ):
-        param, grad = given, -gradient if maximize else gradient
+        param, grad = parameter, -gradient if maximize else gradient
         count += 1
         step = count.double()
         if weight_decay != 0:
@@ -152,10 +152,10 @@ def asgd(
     has_complex: bool,
 ) -> None:
     """ASGD's update, one parameter after the other; it begins to average at a step that a counter tells."""
-    for given, gradient, average, mu, eta, count in zip(
+    for parameter, gradient, average, mu, eta, count in zip(
         *_as_real(params, grads, axs), mus, etas, state_steps, strict=True
     ):
-        param, grad = given, -gradient if maximize else gradient
+        param, grad = parameter, -gradient if maximize else gradient
         count += 1
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)

@@ -1,6 +1,6 @@
 """What one capture takes from definitions: names of library modules, library classes, bodies of functions.
 
-They stay as they are in most processes, and in others somebody patches them. Captured code reads hundreds of them, so
+They stay as they are in most processes, and in others they are patched. Captured code reads hundreds of them, so
 they are not guarded one by one: each dictionary that holds some is one stamp (``runtime/stamps.py``).
 """
 
@@ -142,7 +142,7 @@ class Definitions:
 
     def guard(self, tracer: Tracer) -> None:
         """Assume all of it, and the classes of what the other guards ask about."""
-        for guard in tracer.guards:
+        for guard in tracer.assumptions.guards:
             if guard.template == "type({s0}) is {c0}":
                 cls = guard.constants[0]
                 assert isinstance(cls, type)
@@ -172,18 +172,18 @@ def _stamp_of(cls: type, makes: bool) -> NamesStamp:
 
 def _called_by(function: types.FunctionType) -> tuple[types.FunctionType, ...]:
     """The function and those it may call that are operations, too."""
-    found: dict[types.FunctionType, None] = {}
+    functions: dict[types.FunctionType, None] = {}
     pending = [function]
     while pending:
         caller = pending.pop()
-        if caller in found:
+        if caller in functions:
             continue
-        found[caller] = None
+        functions[caller] = None
         for _, names, name in _names_in(caller):
             value = names.get(name)
             if isinstance(value, types.FunctionType) and policy.treatment_of(value) is policy.Treatment.GRAPH:
                 pending.append(value)
-    return tuple(found)
+    return tuple(functions)
 
 
 def _makes_names(module: types.ModuleType) -> bool:
@@ -203,5 +203,5 @@ def _names_in(function: types.FunctionType) -> Iterator[tuple[str, dict[str, Any
         yield policy.name_of(globals_), globals_, name
         module = globals_[name]
         if isinstance(module, types.ModuleType) and policy.is_library_module(module.__name__):
-            made = _makes_names(module)
-            yield from ((module.__name__, vars(module), member) for member in listed if member in vars(module) or made)
+            members = listed if _makes_names(module) else [member for member in listed if member in vars(module)]
+            yield from ((module.__name__, vars(module), member) for member in members)

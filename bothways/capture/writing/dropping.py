@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CONTAINERS: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), set(), {}, {}.values(), {}.items(), deque())
 # Iterators that hold nothing but a container, so that nothing happens when they go.
-QUIET = frozenset(
+OVER_CONTAINERS = frozenset(
     [type(iter(each)) for each in _CONTAINERS]
     + [type(reversed(each)) for each in _CONTAINERS if hasattr(each, "__reversed__")]
     + [type(iter(OrderedDict())), reversed]
@@ -34,12 +34,12 @@ TAKERS = frozenset([zip, map, filter, enumerate]) | frozenset(
 
 def check_dropped(tracer: Tracer, value: object) -> None:
     """Stop where the rest of a frame lets go of the iterator of a loop, unless that cannot matter."""
-    if not tracer.is_continuation or len(tracer.frames) != 1 or not isinstance(value, LazyValue):
+    if not tracer.options.is_continuation or len(tracer.running.frames) != 1 or not isinstance(value, LazyValue):
         return
     kind = type(value.obj)
     if not isinstance(value.source, Local) or not hasattr(kind, "__next__"):
         return
-    if kind not in QUIET:
+    if kind not in OVER_CONTAINERS:
         tracer.stop("loop_state", f"a {kind.__name__} is let go, which may clean up")
     tracer.guard("type({s0}) is {c0}", value.source, kind)
 
@@ -64,12 +64,13 @@ def _holds(other: object, value: LazyValue) -> bool:
 
 
 def _is_variable(frame: Frame, value: LazyValue) -> bool:
-    return frame.tracer.is_continuation and len(frame.tracer.frames) == 1 and isinstance(value.source, Local)
+    tracer = frame.tracer
+    return tracer.options.is_continuation and len(tracer.running.frames) == 1 and isinstance(value.source, Local)
 
 
-def is_quiet(value: Value) -> bool:
+def holds_only_a_container(value: Value) -> bool:
     """Whether an iterator holds nothing but a container."""
-    return (type(value.obj) if isinstance(value, LazyValue) else value.python_type()) in QUIET
+    return (type(value.obj) if isinstance(value, LazyValue) else value.python_type()) in OVER_CONTAINERS
 
 
 def is_iterator(value: object) -> bool:
@@ -81,6 +82,6 @@ def must_stay(value: object) -> bool:
     if isinstance(value, linked.GeneratorValue):
         return value.must_clean_up()
     if isinstance(value, LazyValue):
-        kind, found = type(value.obj), cast("Any", value.obj)
-        return kind in TAKERS or (kind is types.GeneratorType and found.gi_frame is not None)
+        kind, generator = type(value.obj), cast("Any", value.obj)
+        return kind in TAKERS or (kind is types.GeneratorType and generator.gi_frame is not None)
     return isinstance(value, Value) and is_iterator(value) and any(must_stay(part) for part in value.parts())

@@ -1,4 +1,4 @@
-"""The mutations that outlive the call, in the order they first happened.
+"""What outlives the call, in the order it first happened: mutations, hooks, draws of random numbers.
 
 A Value that stands for an external object registers itself at its first mutation; at the end it writes
 its own changes into the program. Globals and closure cells, which are not Values, are kept here.
@@ -6,6 +6,7 @@ its own changes into the program. Globals and closure cells, which are not Value
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,8 @@ from bothways.capture.guards.sources import Source
 from bothways.capture.values.core.base import Value
 
 if TYPE_CHECKING:
+    from bothways.capture.values.hooks.hooks import Event
+    from bothways.capture.values.tensors.random_numbers import Draw
     from bothways.capture.writing.emit import Emitter
 
 
@@ -42,11 +45,29 @@ class GlobalWrite:
 
 
 class Effects:
-    """Who has to be written back."""
+    """What has to be written back, and what happens besides."""
 
     def __init__(self) -> None:
         self._mutated: dict[int, Mutable] = {}
         self._globals: dict[tuple[int, str], GlobalWrite] = {}
+        self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
+        self.draws: list[Draw] = []  # calls of Python's random number generators, in order
+        # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
+        self.left_to_python: list[tuple[object, Value]] = []
+
+    def follow(self, other: Effects) -> None:
+        """Begin where ``other`` has left objects to the user's Python."""
+        self.left_to_python = list(other.left_to_python)
+
+    def register(self, event: Event) -> None:
+        self.registrations.append(event)
+
+    def draw(self, draw: Draw) -> None:
+        self.draws.append(draw)
+
+    def leave_to_python(self, changed: Iterable[tuple[object, Value]]) -> None:
+        """The user's Python changes these objects while the graph runs."""
+        self.left_to_python += changed
 
     def mutated(self, value: Mutable) -> None:
         self._mutated.setdefault(id(value), value)

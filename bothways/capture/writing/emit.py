@@ -222,7 +222,7 @@ class Emitter:
 
 
 def resolve(value: Value) -> Value:
-    """What to build for a Value: the one behind a lazy one, if anybody looked at it by this very path."""
+    """What to build for a Value: the one behind a lazy one, if it was looked at by this very path."""
     return value.if_realized() if isinstance(value, LazyValue) else value
 
 

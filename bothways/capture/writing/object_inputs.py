@@ -35,18 +35,18 @@ class ObjectInput:
 
 def outline_of(value: Value) -> Outline:
     """What an object consists of: equal outlines mean that nothing in it was exchanged in between."""
-    found: list[object] = []
+    steps: list[object] = []
     seen: set[int] = set()
     pending = [value]
     while pending:
         step = resolve(pending.pop())
         if step.source is not None and not step.mutated:
-            found.append(step.source)
+            steps.append(step.source)
         elif id(step) not in seen:
             seen.add(id(step))
-            found.append(step)
+            steps.append(step)
             pending.extend(step.parts())
-    return tuple(found)
+    return tuple(steps)
 
 
 def build_before(tracer: Tracer, emitter: Emitter, objects: list[ObjectInput]) -> tuple[list[str], list[str]]:

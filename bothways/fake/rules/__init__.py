@@ -61,9 +61,9 @@ def rule_for(operation: Any) -> Rule | None:
     if outputs:
         base = TABLE.get(f"{name}.{overload.removesuffix('out').rstrip('_') or 'default'}") or TABLE.get(name)
         return None if base is None or len(outputs) > 1 else into(base, outputs[0].name)
-    found = TABLE.get(f"{name}.{overload or 'default'}") or TABLE.get(name)
-    if found is not None:
-        return found
+    rule = TABLE.get(f"{name}.{overload or 'default'}") or TABLE.get(name)
+    if rule is not None:
+        return rule
     if name.startswith("_foreach_"):
         return _foreach(name.removeprefix("_foreach_"))
     if name.endswith("_"):

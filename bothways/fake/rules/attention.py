@@ -15,7 +15,7 @@ from bothways.symbols import hint
 
 
 def _choice(*args: Any, **options: Any) -> int:
-    """Asked of PyTorch on tensors with real memory that nobody reads: it looks at sizes, devices and flags only."""
+    """Asked of PyTorch on tensors with real memory that is never read: it looks at sizes, devices and flags only."""
     with torch_compat.no_modes():
         return torch_compat.attention_choice(
             *map(_emptied, args), **{name: _emptied(value) for name, value in options.items()}
@@ -28,8 +28,8 @@ def _emptied(value: Any) -> Any:
     # On a CPU the choice depends on no size above one; elsewhere it may, and symbols become numbers here.
     number = hint if value.is_cpu else int
     shape, stride = [number(size) for size in value.shape], [number(step) for step in value.stride()]
-    made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-    return made.requires_grad_() if value.requires_grad else made
+    empty = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+    return empty.requires_grad_() if value.requires_grad else empty
 
 
 def _heads_inside(shape: Shape, dtype: torch.dtype) -> Spec:

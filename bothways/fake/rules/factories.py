@@ -167,8 +167,8 @@ def _new(
 
 
 def _new_strided(tensor: ThinTensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> ThinTensor:
-    made = _new(tensor, size, **options)
-    return _made(tuple(size), made.dtype, made.device, tuple(stride))
+    spec = _new(tensor, size, **options)
+    return _made(tuple(size), spec.dtype, spec.device, tuple(stride))
 
 
 def _copied_into(target: ThinTensor, source: ThinTensor, non_blocking: bool = False) -> ThinTensor:

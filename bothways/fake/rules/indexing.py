@@ -28,15 +28,15 @@ def _check_index(*indices: ThinTensor) -> None:
 
 def _index(tensor: ThinTensor, indices: Sequence[ThinTensor | None]) -> Spec:
     """TensorIterator over the tensor, with the indexed dimensions standing still, and the indices."""
-    given = {dim: index for dim, index in enumerate(indices) if index is not None}
-    _check_index(*given.values())
-    if len(indices) > tensor.dim() or not given or 0 in tensor.shape:
+    by_dim = {dim: index for dim, index in enumerate(indices) if index is not None}
+    _check_index(*by_dim.values())
+    if len(indices) > tensor.dim() or not by_dim or 0 in tensor.shape:
         raise NotThin("more indices than dimensions, or nothing to index")
     order = list(range(tensor.dim()))
-    dims = sorted(given)
+    dims = sorted(by_dim)
     if dims[-1] - dims[0] + 1 != len(dims):  # not side by side: the result has them in front
-        order = dims + [dim for dim in order if dim not in given]
-    picked = broadcast(tuple(tuple(index.shape) for index in given.values()))
+        order = dims + [dim for dim in order if dim not in by_dim]
+    picked = broadcast(tuple(tuple(index.shape) for index in by_dim.values()))
     at = order.index(dims[0])
     before, after = order[:at], order[at + len(dims) :]
     shape = (*(tensor.shape[dim] for dim in before), *picked, *(tensor.shape[dim] for dim in after))
@@ -44,7 +44,7 @@ def _index(tensor: ThinTensor, indices: Sequence[ThinTensor | None]) -> Spec:
     stride = (*(steps[dim] for dim in before), *(0,) * len(picked), *(steps[dim] for dim in after))
     shapes, strides = [shape], [stride]
     for dim in dims:
-        index = given[dim]
+        index = by_dim[dim]
         own, step = tuple(index.shape), index.stride()
         if index.dtype is not torch.int64:
             step = dense_like(own, step)

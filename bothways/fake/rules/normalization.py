@@ -194,7 +194,7 @@ def _cudnn_batch_norm(
     training: bool,
     *rest: Any,
 ) -> tuple[Spec, ...]:
-    """Statistics are kept for the backward when training, and in either case a reserve that nobody measures."""
+    """Statistics are kept for the backward when training, and in either case a reserve whose size does not matter."""
     shape = tuple(tensor.shape)
     parameters = [one for one in (weight, bias, running_mean, running_var) if one is not None]
     dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype

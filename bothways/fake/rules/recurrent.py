@@ -32,7 +32,7 @@ def _layer(
     hidden_size: int,
     *rest: Any,
 ) -> tuple[Spec, ...]:
-    """What the kernel leaves for its backward is its own business: nobody looks at its size."""
+    """What the kernel leaves for its backward is its own business: its size is never looked at."""
     if tensor.dim() != 3 or tensor.dtype is not torch.float32 or batch_sizes:
         raise NotThin("a recurrent layer on packed sequences")
     output = _new((*tensor.shape[:2], hidden_size), tensor.dtype)

@@ -57,7 +57,7 @@ def viewed(shape: Shape, stride: Shape, wanted: Shape) -> Shape | None:
         return (1,) * len(wanted)
     if 0 in shape:
         return stride if shape == wanted else contiguous(wanted)
-    found = [0] * len(wanted)
+    strides = [0] * len(wanted)
     at = len(wanted) - 1
     step, here, there = stride[-1], 1, 1  # of the run of dimensions that lie side by side
     for dim in reversed(range(len(shape))):
@@ -65,14 +65,14 @@ def viewed(shape: Shape, stride: Shape, wanted: Shape) -> Shape | None:
         if dim and (shape[dim - 1] == 1 or stride[dim - 1] == here * step):
             continue
         while at >= 0 and (there < here or wanted[at] == 1):
-            found[at] = there * step
+            strides[at] = there * step
             there *= wanted[at]
             at -= 1
         if there != here:
             return None
         if dim:
             step, here, there = stride[dim - 1], 1, 1
-    return tuple(found) if at < 0 else None
+    return tuple(strides) if at < 0 else None
 
 
 def _view_dtype(tensor: ThinTensor, dtype: torch.dtype) -> ThinTensor:
@@ -279,7 +279,7 @@ def _conj(tensor: ThinTensor) -> ThinTensor:
 
 def _as_real(tensor: ThinTensor) -> ThinTensor:
     shape, stride = _geometry(tensor)
-    dtype = next((real for real, made in COMPLEX.items() if made is tensor.dtype), None)
+    dtype = next((real for real, whole in COMPLEX.items() if whole is tensor.dtype), None)
     if dtype is None:
         raise NotThin("numbers without an imaginary part")
     return view(tensor, (*shape, 2), (*(step * 2 for step in stride), 1), offset(tensor) * 2, dtype)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 
-from bothways.grad.tracing.sizes import Sizes, symbols_of
+from bothways.grad.tracing.sizes import Sizes
 from bothways.record import generated
 from bothways.runtime.listening import listening
 
@@ -20,41 +19,27 @@ MOST_PROGRAMS = 8
 
 
 class Part:
-    """One stretch as a function; compiled at its first call, when the real inputs are there."""
+    """One section as a function of sizes and tensors; without ``compile_part`` it runs as captured.
 
-    def __init__(self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None) -> None:
-        self.module = module
-        self.__name__ = self.__qualname__ = name
-        self.__module__ = __name__
-        self._compile = compile_part
-        self._generated = generated.current()
-        self._run: Callable[..., Any] | None = module.forward if compile_part is None else None
-
-    def __call__(self, *values: Any) -> Any:
-        if self._run is None:
-            assert self._compile is not None
-            with generated.kept_in(self._generated), listening():
-                self._run = self._compile(self.module, list(values))
-        return self._run(*values)
-
-    def __repr__(self) -> str:
-        return self.__name__
-
-
-class SizedPart(Part):
-    """A part whose first inputs are sizes. The program is in use when it is compiled: what that assumes about sizes is
-    a condition of what comes out, and where it does not hold, another one is made."""
+    The program is in use when a part is compiled: what that assumes about sizes is a condition of what comes out, and
+    where it does not hold, another one is made.
+    """
 
     def __init__(
         self, module: torch.fx.GraphModule, name: str, compile_part: CompilePart | None, sizes: Sizes
     ) -> None:
-        super().__init__(module, name, compile_part)
+        self.module = module
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+        self._compile = compile_part
         self._sizes = sizes
-        self._programs: list[tuple[Callable[..., bool], Callable[..., Any]]] = []
+        self._generated = generated.current()
+        self._run: Callable[..., Any] | None = module.forward if compile_part is None else None  # for all sizes
+        self._programs: list[tuple[Callable[..., bool], Callable[..., Any]]] = []  # for some
 
     def __call__(self, *values: Any) -> Any:
-        if self._compile is None:
-            return self.module.forward(*values)
+        if self._run is not None:
+            return self._run(*values)
         numbers = values[: len(self._sizes.symbols)]
         run = next((run for holds, run in self._programs if holds(*numbers)), None)
         return (run or self._compiled(values, numbers))(*values)
@@ -65,14 +50,13 @@ class SizedPart(Part):
             generated.tell(self._generated, self.__name__, "its sizes keep changing what it does")
             forward: Callable[..., Any] = self.module.forward
             return forward
-        environment = self._sizes.environment
-        later = environment.later(self._sizes.values(numbers))
-        with later as conditions, generated.kept_in(self._generated), listening():
+        with self._sizes.later(numbers) as conditions, generated.kept_in(self._generated), listening():
             run = self._compile(self.module, list(values))
-        self._programs.insert(0, (self._sizes.condition(conditions), run))
+        if conditions:
+            self._programs.insert(0, (self._sizes.condition(conditions), run))
+        else:
+            self._run = run
         return run
 
-
-def sized_part(symbols: Sequence[torch.fx.Node]) -> Callable[..., Part]:
-    """What makes parts of a graph that takes these symbols."""
-    return partial(SizedPart, sizes=symbols_of(symbols))
+    def __repr__(self) -> str:
+        return self.__name__

@@ -2,7 +2,7 @@
 
 A tensor that has a hook, keeps its gradient, or is returned although other results are computed from it, must be a
 tensor of autograd's own: the graph is cut after it, and the parts are differentiated apart. An operation whose node
-is looked at, or that runs somebody's Python in its backward, runs as it was captured, between the parts.
+is looked at, or that runs the user's Python in its backward, runs as it was captured, between the parts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.cutting.parts import CompilePart, Part, sized_part
+from bothways.grad.cutting.parts import CompilePart, Part
 from bothways.grad.tracing.overlaps import is_view_in_secret
-from bothways.grad.tracing.sizes import is_size
+from bothways.grad.tracing.sizes import is_size, symbols_of
 from bothways.grad.tracing.whys import why_captured
+from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.record import generated
 from bothways.runtime.graph_module import graph_module
-from bothways.runtime.nodes import Region, Watched
 
 # Calls that open (+1) or close (-1) a context the operations in between run under.
 CONTEXTS: dict[Any, int] = {
@@ -47,19 +47,19 @@ def split(
 ) -> torch.fx.GraphModule | None:
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
-    Without ``grad`` nobody differentiates, and only what runs the user's Python is taken apart. ``apart`` is for what
+    Without ``grad`` autograd does not look, and only what runs the user's Python is taken apart. ``apart`` is for what
     was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
     read as captured.
     """
-    stretches = stretches_of(graph.graph, grad, apart)
-    if len(stretches) == 1 and not stretches[0].as_captured:
+    sections = sections_of(graph.graph, grad, apart)
+    if len(sections) == 1 and not sections[0].as_captured:
         return None
-    if apart and all(stretch.as_captured for stretch in stretches):
+    if apart and all(section.as_captured for section in sections):
         return None
-    return _chained(graph, stretches, compile_part)
+    return _chained(graph, sections, compile_part)
 
 
-def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
+def sections_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
@@ -67,21 +67,21 @@ def stretches_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
     first = _beginnings(places, captured, grad, apart)
-    found: list[Section] = []
-    boundaries: list[bool] = []  # whether the context at the end of each stretch is that of the graph's beginning
+    sections: list[Section] = []
+    boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
-        as_captured = around or _is_taken_from(place.node, found)
-        if found and grad and place.grad and not cut and _is_come_around(place.node, found[-1]):
+        as_captured = around or _is_taken_from(place.node, sections)
+        if sections and grad and place.grad and not cut and _is_come_around(place.node, sections[-1]):
             cut = True
-        put_off = cut and bool(found) and _is_result(place.node, found[-1].nodes)
-        if (cut and not put_off) or index in first or found[-1].as_captured != as_captured:
-            found.append(Section(as_captured=as_captured))
+        put_off = cut and bool(sections) and _is_result(place.node, sections[-1].nodes)
+        if (cut and not put_off) or index in first or sections[-1].as_captured != as_captured:
+            sections.append(Section(as_captured=as_captured))
             boundaries.append(True)
-        found[-1].nodes.append(place.node)
+        sections[-1].nodes.append(place.node)
         boundaries[-1] = place.ends_plain
         cut = put_off or (grad and place.grad and _is_seen(place.node) and not as_captured)
-    return _whole_contexts(found, boundaries)
+    return _whole_contexts(sections, boundaries)
 
 
 class NodePlace(NamedTuple):
@@ -92,8 +92,8 @@ class NodePlace(NamedTuple):
     is_plain: bool  # whether neither the node nor what is around it is a context
     ends_plain: bool  # whether no context is open behind it
     in_region: bool
-    reads_data: bool  # where nobody differentiates in between
-    of_data: bool  # whether it reads ``.data``, or detaches, while somebody may, or works on what comes of that
+    reads_data: bool  # where autograd does not look in between
+    of_data: bool  # whether it reads ``.data``, or detaches, while autograd may look, or works on what comes of that
 
 
 def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[NodePlace]:
@@ -121,12 +121,12 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Nod
 
 
 def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart: bool) -> set[int]:
-    """Where stretches begin that are to stand alone: contexts that cannot join others, and what is done to data."""
-    found: set[int] = set()
+    """Where sections begin that are to stand alone: contexts that cannot join others, and what is done to data."""
+    beginnings: set[int] = set()
     start: int | None = None
     for index, place in enumerate(places):
         if place.of_data != (index > 0 and places[index - 1].of_data):
-            found.add(index)
+            beginnings.add(index)
         if not place.is_plain and start is None:
             start = index
         if start is not None and place.ends_plain:
@@ -134,9 +134,9 @@ def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart
             without_grad = grad and any(not places[at].grad and (apart or places[at].reads_data) for at in inside)
             watched = any(grad and places[at].grad and _is_seen(places[at].node) for at in inside[:-1])
             if without_grad or watched or any(captured[at] for at in inside):
-                found |= {start, index + 1}
+                beginnings |= {start, index + 1}
             start = None
-    return found
+    return beginnings
 
 
 class _Context:
@@ -151,7 +151,7 @@ class _Context:
         if node.target is torch_compat.set_grad_enabled:
             self.grad = bool(node.args[0])
         self._depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
-        region = getattr(node.target, "region", None)
+        region = facts_of_call(node.target).region
         self.regions += (region is Region.BEGIN) - (region is Region.END)
 
     @property
@@ -164,18 +164,18 @@ class _Context:
         return self.grad == self._grad_before and not self._depth
 
 
-def _whole_contexts(found: list[Section], plain_after: list[bool]) -> list[Section]:
-    """Join stretches that a context spans: each part has to be a program of its own."""
+def _whole_contexts(sections: list[Section], plain_after: list[bool]) -> list[Section]:
+    """Join sections that a context spans: each part has to be a program of its own."""
     joined: list[Section] = []
     open_ = False
-    for stretch, plain in zip(found, plain_after, strict=True):
+    for section, plain in zip(sections, plain_after, strict=True):
         if open_:
-            joined[-1].nodes += stretch.nodes
+            joined[-1].nodes += section.nodes
             joined[-1].as_captured = True
-        elif joined and joined[-1].as_captured and stretch.as_captured:
-            joined[-1].nodes += stretch.nodes
+        elif joined and joined[-1].as_captured and section.as_captured:
+            joined[-1].nodes += section.nodes
         else:
-            joined.append(Section(list(stretch.nodes), stretch.as_captured))
+            joined.append(Section(list(section.nodes), section.as_captured))
         open_ = not plain
     return joined
 
@@ -187,11 +187,11 @@ def _goes_around_autograd(place: NodePlace, apart: bool) -> bool:
         return apart or not (place.reads_data or place.of_data)
     return bool(
         place.in_region
-        or node.meta.get("watched") is Watched.NODE
-        or getattr(node.target, "opaque", False)
+        or facts_of_node(node).watched is Watched.NODE
+        or facts_of_call(node.target).opaque
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
-        or node.meta.get("as_captured")
+        or facts_of_node(node).as_captured
         or makes_leaf(node)
         or is_view_in_secret(node)
     )
@@ -216,17 +216,17 @@ def _with_results(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
         if producer is not None and producer.op != "placeholder" and not _is_tensor(producer):
             taken.setdefault(producer, []).append(node)
     moved = {node for each in taken.values() for node in each}
-    found: list[torch.fx.Node] = []
+    ordered: list[torch.fx.Node] = []
 
     def add(node: torch.fx.Node) -> None:
-        found.append(node)
+        ordered.append(node)
         for result in taken.get(node, ()):
             add(result)
 
     for node in nodes:
         if node not in moved:
             add(node)
-    return found
+    return ordered
 
 
 def _first(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -255,7 +255,7 @@ def _is_tensor(node: torch.fx.Node) -> bool:
 
 
 def _is_hooked(node: torch.fx.Node) -> bool:
-    return node.meta.get("watched") is Watched.GRADIENT
+    return facts_of_node(node).watched is Watched.GRADIENT
 
 
 def _is_one_of_several(node: torch.fx.Node) -> bool:
@@ -266,7 +266,7 @@ def _is_one_of_several(node: torch.fx.Node) -> bool:
 
 def _is_seen(node: torch.fx.Node) -> bool:
     """Whether people outside see the tensor while others are computed from it."""
-    if _is_hooked(node) or node.meta.get("last_write"):
+    if _is_hooked(node) or facts_of_node(node).is_last_write:
         return True
     return len(node.users) > 1 and any(user.op == "output" for user in node.users)
 
@@ -283,58 +283,58 @@ def _is_come_around(node: torch.fx.Node, before: Section) -> bool:
 
 
 def _chained(
-    graph: torch.fx.GraphModule, stretches: list[Section], compile_part: CompilePart
+    graph: torch.fx.GraphModule, sections: list[Section], compile_part: CompilePart
 ) -> torch.fx.GraphModule:
     chain = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
-    numbers = {node for node in graph.graph.nodes if "number" in node.meta}
+    numbers = {node for node in graph.graph.nodes if facts_of_node(node).is_number}
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = chain.node_copy(node)
-    for index, stretch in enumerate(stretches):
-        inputs, outputs = interface(stretch, numbers)
-        name = f"{'captured' if stretch.as_captured else 'compiled'}_{index}"
+    for index, section in enumerate(sections):
+        inputs, outputs = interface(section, numbers)
+        name = f"{'captured' if section.as_captured else 'compiled'}_{index}"
         inputs = [*symbols, *inputs]
-        kind = sized_part(list(symbols)) if symbols else Part
-        part = kind(module_of(stretch, inputs, outputs), name, None if stretch.as_captured else compile_part)
-        if stretch.as_captured:
-            generated.as_captured(part.module, why_captured(stretch.nodes), f"part {index + 1} of {len(stretches)}")
+        module = module_of(section, inputs, outputs)
+        part = Part(module, name, None if section.as_captured else compile_part, symbols_of(symbols))
+        if section.as_captured:
+            generated.as_captured(part.module, why_captured(section.nodes), f"part {index + 1} of {len(sections)}")
         call = chain.call_function(part, tuple(copies[node] for node in inputs))
         for position, node in enumerate(outputs):
             copies[node] = chain.call_function(operator.getitem, (call, position))
-        symbols += [node for node in stretch.nodes if node in numbers]  # which the parts behind it know
+        symbols += [node for node in section.nodes if node in numbers]  # which the parts behind it know
     result = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     chain.output(torch.fx.map_arg(result.args[0], copies.__getitem__))
     return torch.fx.GraphModule(torch.nn.Module(), chain)
 
 
-def interface(stretch: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """What a stretch reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
+def interface(section: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """What a section reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
     them."""
-    own = set(stretch.nodes)
-    read = itertools.chain.from_iterable(node.all_input_nodes for node in stretch.nodes)
+    own = set(section.nodes)
+    read = itertools.chain.from_iterable(node.all_input_nodes for node in section.nodes)
     inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node) and node not in numbers))
-    return inputs, [node for node in stretch.nodes if node in numbers or any(user not in own for user in node.users)]
+    return inputs, [node for node in section.nodes if node in numbers or any(user not in own for user in node.users)]
 
 
 def module_of(
-    stretch: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+    section: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node, placeholder in copies.items():
         placeholder.meta = dict(node.meta)
-        if "number" in node.meta:
-            placeholder.meta["size"] = True
-    for node in _with_sizes(stretch.nodes, copies):
+        if facts_of_node(node).is_number:
+            note_of_node(placeholder, is_size=True)
+    for node in _with_sizes(section.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
     return graph_module(graph)
 
 
 def _with_sizes(nodes: Sequence[torch.fx.Node], known: Container[torch.fx.Node]) -> Iterator[torch.fx.Node]:
-    """The nodes of a stretch, each after those that compute the sizes it takes."""
+    """The nodes of a section, each after those that compute the sizes it takes."""
     done: set[torch.fx.Node] = set()
     for node in nodes:
         pending = [node]

@@ -70,15 +70,15 @@ class Facts:
 def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], has_backward: bool) -> Facts:
     """The facts of a trace whose forward is ``graph``, which returns ``saved`` as well."""
     places = {node: index for index, node in enumerate(joint.recorder.graph.nodes)}
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    tensors = [node for node in graph.graph.nodes if node.op == "placeholder"][len(joint.sizes.symbols) :]
     pairs = list(zip(joint.reached, joint.differentiable, strict=True))[: len(joint.results) - joint.hidden]
-    reached = [found for found, moves in pairs if moves]
+    reached = [behind for behind, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
         bool(joint.random_nodes),
         needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
-        tuple(index for index, node in enumerate(inputs) if node.users),
+        tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
         _unread_inputs(joint), joint.is_turned,
@@ -92,13 +92,13 @@ def _unread_inputs(joint: Joint) -> tuple[int, ...]:
 
 def _statistics_inputs(joint: Joint) -> tuple[int, ...]:
     """The running statistics among the inputs: a batch norm updates them although its schema does not mention it."""
-    found: set[torch.fx.Node] = set()
+    statistics: set[torch.fx.Node] = set()
     for node in joint.forward_nodes:
         schema = getattr(node.target, "_schema", None)
         named = zip(() if schema is None else schema.arguments, node.args, strict=False)
-        given = [value for argument, value in named if argument.name in ("running_mean", "running_var")]
-        found.update(value for value in given if isinstance(value, torch.fx.Node))
-    return tuple(index for index, node in enumerate(joint.primals) if node in found)
+        arguments = [value for argument, value in named if argument.name in ("running_mean", "running_var")]
+        statistics.update(value for value in arguments if isinstance(value, torch.fx.Node))
+    return tuple(index for index, node in enumerate(joint.primals) if node in statistics)
 
 
 def facts_from(data: dict[str, Any]) -> Facts:

@@ -1,8 +1,9 @@
 """What a backward that is differentiated again reads of the forward: the tensors that autograd itself has saved.
 
 Eager's saved tensors have a history, by which second derivatives find their way through the first backward into the
-forward. Here the forward's node gives them as results that nobody sees, and the backward takes them as inputs: neither
-runs again what the other has done. Where a value's history is not known for certain, ``NotDifferentiable`` is raised.
+forward. Here the forward's node gives them as results that the caller never sees, and the backward takes them as
+inputs: neither runs again what the other has done. Where a value's history is not known for certain,
+``NotDifferentiable`` is raised.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch.fx
 
 from bothways.grad.halves.partition import owners_of, reachable
 from bothways.grad.tracing.traced import Joint, NotDifferentiable
+from bothways.node_facts import facts_of_node
 
 Node = torch.fx.Node
 
@@ -60,32 +62,32 @@ def _kept(joint: Joint, needs_grad: tuple[bool, ...]) -> tuple[set[Node], set[No
     """What autograd has saved of the forward besides inputs and windows on them: with a history, and without."""
     owners = owners_of(joint)
     inputs = dict(zip(joint.primals, needs_grad, strict=True))
-    found: tuple[set[Node], set[Node]] = set(), set()
+    kept: tuple[set[Node], set[Node]] = set(), set()
     for node, variable in joint.variables.items():
         if node not in joint.forward_nodes or node.op != "call_function":
             continue
         owner = owners[node]
         if owner not in inputs:
-            found[not variable.requires_grad].add(node)
+            kept[not variable.requires_grad].add(node)
         elif inputs[owner] and _is_connected_window(node, owner) != variable.requires_grad:
             raise NotDifferentiable("a window on an input that autograd does not know as one")
-    return found
+    return kept
 
 
-def check_complete(joint: Joint, gradients: Sequence[Node | None], given: Sequence[Node]) -> None:
-    """Raise unless a backward from what is ``given`` is seen by autograd as a whole.
+def check_complete(joint: Joint, gradients: Sequence[Node | None], inputs: Sequence[Node]) -> None:
+    """Raise unless a backward from these inputs is seen by autograd as a whole.
 
     It may take windows on inputs again, but nothing else of the forward; and no custom function in it may hide what it
     does.
     """
     owners = owners_of(joint)
     wanted = [node for node in gradients if node is not None]
-    needed = reachable(wanted, stop=frozenset(given))
+    needed = reachable(wanted, stop=frozenset(inputs))
     again = needed & joint.forward_nodes
     if any(node.op == "call_function" and owners[node] not in joint.primals for node in again):
         raise NotDifferentiable("the backward reads what autograd has not saved")
     backward = needed - again
-    if any("no_grad" in node.meta for node in backward):
+    if any(facts_of_node(node).without_grad for node in backward):
         raise NotDifferentiable("a part of the backward is not to be differentiated")
     read = again.intersection(itertools.chain(wanted, *(node.all_input_nodes for node in backward)))
     if any(node.op == "call_function" and node not in joint.variables for node in read):
@@ -97,7 +99,7 @@ def _is_connected_window(node: Node, owner: Node) -> bool:
     while node is not owner:
         if node.target is _DETACH:
             return False
-        if "no_grad" in node.meta:
+        if facts_of_node(node).without_grad:
             raise NotDifferentiable("a window that was taken behind autograd's back")
         node = node.all_input_nodes[0]
     return True

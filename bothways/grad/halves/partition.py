@@ -199,15 +199,15 @@ def _size(node: Node) -> int:
 
 def reachable(roots: Iterable[Node], stop: frozenset[Node]) -> set[Node]:
     """The nodes that the roots are computed from, up to and without those in ``stop``."""
-    found: set[Node] = set()
+    reached: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
-        if node in found or node in stop:
+        if node in reached or node in stop:
             continue
-        found.add(node)
+        reached.add(node)
         pending.extend(node.all_input_nodes)
-    return found
+    return reached
 
 
 def extract(
@@ -215,13 +215,13 @@ def extract(
 ) -> torch.fx.GraphModule:
     """The part of the joint graph that computes ``outputs`` from ``inputs``; None stays None.
 
-    ``kept`` are operations that must run even if nobody reads them: those that draw random numbers or check. With
+    ``kept`` are operations that must run even if nothing reads them: those that draw random numbers or check. With
     tangents among its inputs the part is a backward: what it computes again it computes when it first needs it, so
     that it does not lie in memory from the start.
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
-    numbers = None if joint.sizes is None else SizeArguments(graph, joint.sizes)
+    numbers = SizeArguments(graph, joint.sizes) if joint.sizes else None
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)

@@ -19,13 +19,13 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 @dataclass(frozen=True)
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs nobody sees."""
+    of its inputs the user never sees."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
     reads: Sequence[Reads]
     memo: FactMemo | None
-    sizes: Sizes | None
+    sizes: Sizes
     expected: tuple[torch.Tensor | None, ...] | None = None  # laid out like the outputs, where images may be turned
     ours: frozenset[int] = frozenset()
     renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs

@@ -65,12 +65,12 @@ def _looked(memo: FactMemo | None, look: Callable[[FactMemo, Any], Any]) -> Any:
     if memo is None or known is None:
         return None
     try:
-        found = look(memo, known)
+        answer = look(memo, known)
     except (Wrong, AttributeError, IndexError, KeyError, TypeError, ValueError):
-        found = None
-    if found is None:  # also when the program is gone: it may come back under another key
+        answer = None
+    if answer is None:  # also when the program is gone: it may come back under another key
         memo.forget()
-    return found
+    return answer
 
 
 def _checked_groups(groups: Any, outputs: int | None) -> list[list[int]]:
@@ -103,9 +103,9 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
         _expect(_are_places(getattr(facts, name), inputs))
     _expect(outputs is None or len(facts.outputs) == outputs)
     _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))
-    for given in data["outputs"]:
-        if given is not None:
-            kind, place = given
+    for output in data["outputs"]:
+        if output is not None:
+            kind, place = output
             _expect(type(place) is int and 0 <= place < (results if kind == "result" else inputs))
     return facts
 

@@ -20,6 +20,7 @@ from bothways.grad.tracing.joint import nodes_behind, trace_joint
 from bothways.grad.tracing.overlaps import VIEWS, name_of
 from bothways.grad.tracing.sizes import Sizes
 from bothways.grad.tracing.traced import Joint, NotDifferentiable, Result
+from bothways.node_facts import facts_of_node, note_of_node
 
 _CLONE = torch.ops.aten.clone.default
 RENEWED = "an input that is changed is a view, or is hooked, or may not be changed"
@@ -66,11 +67,9 @@ class Renewing:
         return (*outputs, *(own[place] for place in self._arguments))
 
 
-def renewed_inputs(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], sizes: Sizes | None
-) -> tuple[int, ...]:
+def renewed_inputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[int, ...]:
     """The inputs that a function changes where autograd looks; raises where they cannot have another history."""
-    skipped = 0 if sizes is None else len(sizes.symbols)
+    skipped = len(sizes.symbols)
     has_history = [tensor.requires_grad and not tensor.is_leaf for tensor in inputs]
 
     def look(*values: Any) -> Any:
@@ -149,9 +148,9 @@ def prepare(
 
 def mark_writes_by_index(graph: torch.fx.Graph) -> bool:
     """Mark the operations that write to inputs by an index, to run as captured; whether there are new ones."""
-    found = [node for node in graph.nodes if writes_by_index(node) and "as_captured" not in node.meta]
+    found = [node for node in graph.nodes if writes_by_index(node) and not facts_of_node(node).as_captured]
     for node in found:
-        node.meta["as_captured"] = node.meta["writes_by_index"] = True
+        note_of_node(node, as_captured=True, writes_by_index=True)
     return bool(found)
 
 
@@ -200,9 +199,9 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
             root = _root(argument)
             if last.get(root) not in (None, node) and name_of(node) not in VIEWS:
                 read[root] = last[root]
-    found = [node for root, node in read.items() if last[root] is node and "last_write" not in node.meta]
+    found = [node for root, node in read.items() if last[root] is node and not facts_of_node(node).is_last_write]
     for node in found:
-        node.meta["last_write"] = True
+        note_of_node(node, is_last_write=True)
     return bool(found)
 
 

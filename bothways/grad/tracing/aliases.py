@@ -1,4 +1,4 @@
-"""Whether somebody could tell that images lie otherwise than captured: by who shares memory with whom.
+"""Whether the user's code could tell that images lie otherwise than captured: by who shares memory with whom.
 
 ``reshape`` gives a view or a copy by how its tensor lies. That shows where one of the two is written to afterwards, or
 where both leave the graph.
@@ -68,5 +68,5 @@ def _memory(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _first(node: torch.fx.Node) -> torch.fx.Node | None:
-    given = [*node.args[:1], node.kwargs.get("input")]
-    return next((value for value in given if isinstance(value, torch.fx.Node)), None)
+    candidates = [*node.args[:1], node.kwargs.get("input")]
+    return next((value for value in candidates if isinstance(value, torch.fx.Node)), None)

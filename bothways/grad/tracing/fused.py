@@ -35,10 +35,10 @@ def _adam(decoupled: bool) -> Callable[..., None]:
         amsgrad: bool,
         maximize: bool,
     ) -> None:
-        for index, (param, given, average, square, count) in enumerate(
+        for index, (param, gradient, average, square, count) in enumerate(
             zip(params, grads, averages, squares, steps, strict=True)
         ):
-            grad = -given if maximize else given
+            grad = -gradient if maximize else gradient
             step = count.double()
             if weight_decay != 0:
                 if decoupled:
@@ -69,8 +69,8 @@ def _sgd(
     maximize: bool,
     is_first_step: bool,
 ) -> None:
-    for index, (param, given) in enumerate(zip(params, grads, strict=True)):
-        grad = -given if maximize else given
+    for index, (param, gradient) in enumerate(zip(params, grads, strict=True)):
+        grad = -gradient if maximize else gradient
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)
         if momentum != 0:
@@ -98,8 +98,8 @@ def _adagrad(
     eps: float,
     maximize: bool,
 ) -> None:
-    for param, given, total, count in zip(params, grads, sums, steps, strict=True):
-        grad = -given if maximize else given
+    for param, gradient, total, count in zip(params, grads, sums, steps, strict=True):
+        grad = -gradient if maximize else gradient
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)
         rate = _double(lr) / (1 + (count.double() - 1) * lr_decay)

@@ -20,7 +20,7 @@ from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
-from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import (
     USUAL,
@@ -46,13 +46,13 @@ def trace_joint(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment = USUAL,
-    sizes: Sizes | None = None,
+    sizes: Sizes = FIXED,
     expected: Sequence[torch.Tensor | None] | None = None,
     hidden: Sequence[int] | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
-    With ``sizes`` the function takes symbols before the tensors, and the fakes have symbolic sizes. With ``expected``,
+    The function takes the symbols of ``sizes`` before the tensors, and the fakes have these sizes. With ``expected``,
     tensors laid out like the outputs, images between convolutions may lie as is best for those. Where ``hidden`` is
     given, what autograd saved is looked up, and the values at those places of the forward are results as well.
     """
@@ -86,37 +86,30 @@ def _trace(
     inputs: Sequence[torch.Tensor],
     grad: bool,
     moment: Moment,
-    sizes: Sizes | None,
+    sizes: Sizes,
     layouts: Layouts | None,
     hidden: Sequence[int] | None,
 ) -> Joint:
     try:
-        if sizes is not None:
-            return trace_with_sizes(function, inputs, grad, moment, sizes, layouts, hidden)
-        mode = ThinMode()
-        fakes = [mode.from_tensor(tensor.detach()) for tensor in inputs]
-        recorder = Recorder(answer=answer, layouts=layouts)
-        return _trace_joint(mode, recorder, fakes, function, inputs, grad, moment, hidden)
+        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden)
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
-        if sizes is not None:
-            if not sizes.may_specialise:
-                raise NotForAllSizes(str(error)) from error
-            function = partial(function, *sizes.now)
+        if not sizes.may_specialise:
+            raise NotForAllSizes(str(error)) from error
+        function = partial(function, *sizes.now)
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
-        if sizes is not None:
-            sizes.specialise()
+        sizes.specialise()
     joint.sizes = sizes
     return joint
 
 
-def trace_with_sizes(
+def trace_thin(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     grad: bool,
@@ -125,11 +118,13 @@ def trace_with_sizes(
     layouts: Layouts | None = None,
     hidden: Sequence[int] | None = None,
 ) -> Joint:
-    """What becomes known about sizes in the middle changes which operations run: then the whole is traced again."""
+    """Trace on thin tensors. What becomes known about sizes in the middle changes which operations run: then the whole
+    is traced again."""
+    outlines = sizes.outlines or [None] * len(inputs)
     while True:
         known = sizes.environment.version
         mode = ThinMode()
-        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), sizes.outlines, strict=True)]
+        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
         recorder = Recorder(answer=answer, layouts=layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
@@ -232,14 +227,14 @@ def _output_groups(outputs: list[Output], results: list[set[int]]) -> list[list[
 
 
 def _computed_from(node: torch.fx.Node) -> set[torch.fx.Node]:
-    found: set[torch.fx.Node] = set()
+    computed: set[torch.fx.Node] = set()
     pending = [node]
     while pending:
         step = pending.pop()
-        if step.op == "call_function" and step not in found:
-            found.add(step)
+        if step.op == "call_function" and step not in computed:
+            computed.add(step)
             pending.extend(step.all_input_nodes)
-    return found
+    return computed
 
 
 def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]) -> Sequence[Any]:
@@ -267,15 +262,15 @@ def _parts(behind: Sequence[set[Any]]) -> tuple[int | None, ...]:
 
     A second backward through nodes that keep a tensor is an error in eager.
     """
-    found: list[tuple[set[Any], set[int]]] = []
+    parts: list[tuple[set[Any], set[int]]] = []
     for index, nodes in enumerate(behind):
         own, members = set(filter(torch_compat.has_saved_tensors, nodes)), {index}
         if own:
-            for other in [part for part in found if not part[0].isdisjoint(own)]:
-                found.remove(other)
+            for other in [part for part in parts if not part[0].isdisjoint(own)]:
+                parts.remove(other)
                 own, members = own | other[0], members | other[1]
-            found.append((own, members))
-    places = {index: number for number, (_, members) in enumerate(found) for index in members}
+            parts.append((own, members))
+    places = {index: number for number, (_, members) in enumerate(parts) for index in members}
     return tuple(places.get(index) for index in range(len(behind)))
 
 
@@ -283,7 +278,7 @@ def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[f
     """Which inputs a backward through each result comes to, with a gradient or without one."""
     places = {id(value): index for index, value in enumerate(wrapped)}
     leaves = [[getattr(node, "variable", None) for node in nodes] for nodes in behind]
-    return tuple(frozenset(places[id(leaf)] for leaf in found if id(leaf) in places) for found in leaves)
+    return tuple(frozenset(places[id(leaf)] for leaf in variables if id(leaf) in places) for variables in leaves)
 
 
 def nodes_behind(result: torch.Tensor) -> set[Any]:
@@ -300,7 +295,7 @@ def nodes_behind(result: torch.Tensor) -> set[Any]:
 
 def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
     """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
-    found: Variables = {}
+    variables: Variables = {}
     for node in set().union(*map(nodes_behind, results)):
         try:
             saved = list(torch_compat.saved_tensors_of(node))
@@ -308,9 +303,9 @@ def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Vari
             raise NotDifferentiable(said(error)) from error
         for variable in saved:
             made_by = recorder.known(_unwrapped(variable))
-            if made_by is not None and not _same_history(found.setdefault(made_by, variable), variable):
+            if made_by is not None and not _same_history(variables.setdefault(made_by, variable), variable):
                 raise NotDifferentiable("one value is two tensors to autograd")
-    return found
+    return variables
 
 
 def _same_history(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -351,7 +346,7 @@ class _Results:
         assert base is not None
         inner = _unwrapped(output)
         if not _has_known_history(output):
-            raise NotDifferentiable("autograd does not let anybody use an output any more")
+            raise NotDifferentiable("autograd does not let an output be used any more")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
             if base is output:
@@ -360,7 +355,7 @@ class _Results:
         if _memory(inner) in self._input_memory:
             raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
         if self._sharing[_memory(inner)] == 1 and not _is_guarded(output):
-            base = output  # nobody else sees the memory, so what it is a part of does not matter
+            base = output  # nothing else sees the memory, so what it is a part of does not matter
         owner = self._owners.get(_memory(inner))
         if owner is None:
             owner = self._owners[_memory(inner)] = len(self.values)
@@ -383,7 +378,7 @@ def _has_known_history(output: torch.Tensor) -> bool:
 
 
 def _is_guarded(output: torch.Tensor) -> bool:
-    """Whether eager refuses to change a result in place. Nobody does where no gradients are asked for at all."""
+    """Whether eager refuses to change a result in place. It never does where no gradients are asked for."""
     return torch.is_grad_enabled() and output._is_view() and torch_compat.refuses_changes(output)
 
 
@@ -423,26 +418,27 @@ def _add_backward(
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
     before = [_unwrapped(value) for value in wrapped]
-    roots, tangents, given = [], [], []
+    roots, tangents, inners = [], [], []
     for index, (result, stride) in enumerate(zip(results, joint.tangent_strides, strict=True)):
         if stride is not None:
             inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner).requires_grad_(moment.again))
-            given.append(inner)
+            inners.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        found = iter(torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources))
+        all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources)
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error
         raise NotDifferentiable(said(error)) from error
-    changed = zip([*wrapped, *tangents], [*before, *given], strict=True)
+    gradients = iter(all_of_them)
+    changed = zip([*wrapped, *tangents], [*before, *inners], strict=True)
     if any(_unwrapped(value) is not inner for value, inner in changed):
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")
     for original in inputs:
-        gradient = next(found) if original.requires_grad else None
+        gradient = next(gradients) if original.requires_grad else None
         if gradient is not None and joint.recorder.layouts is not None:
             gradient = joint.recorder.layouts.restored_gradient(gradient, original)
         joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))

@@ -1,7 +1,7 @@
 """Convolutions of images that lie channel by channel are traced as convolutions of images that lie pixel by pixel.
 
 PyTorch's convolutions on CPUs reorder the first kind before and after, and take the second as it is; everything between
-two convolutions then lies like that, too. Nobody outside sees it: results and gradients leave as they would have been.
+two convolutions then lies like that, too. Outside it is not seen: results and gradients leave as they would have been.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Origins:
         self._lines.append(line)
 
     def now(self) -> str:
-        """The line that the operation which runs now comes from; nothing when nobody knows."""
+        """The line that the operation which runs now comes from; nothing when that is not known."""
         number = torch_compat.running_autograd_number()
         if number is None:
             return self._lines[-1] if self._lines else ""
@@ -54,7 +54,7 @@ class Origins:
 
 
 def noting_origins(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """The graph's forward, which notes the lines it comes from while somebody traces it."""
+    """The graph's forward, which notes the lines it comes from while it is traced."""
 
     def run(*inputs: Any) -> Any:
         origins = _active.get()
@@ -115,10 +115,10 @@ class _Noting(torch.fx.Interpreter):
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
-        given = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
+        before = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
         try:
             result = super().run_node(node)
         except torch_compat.fake_tensor_errors() as error:
             raise ReadsData(node, said(error)) from error
-        self._overlaps.after(node, given, result)
+        self._overlaps.after(node, before, result)
         return result

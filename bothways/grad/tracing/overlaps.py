@@ -27,21 +27,21 @@ class Overlaps:
     def __init__(self) -> None:
         self._through: set[torch.fx.Node] = set()  # nodes that give views through memory whose elements are shared
 
-    def before(self, given: list[Any]) -> list[tuple[torch.Tensor, int]]:
+    def before(self, arguments: list[Any]) -> list[tuple[torch.Tensor, int]]:
         """The tensors a node is given, with their versions."""
-        return [(tensor, tensor._version) for tensor in _tensors(given) if not tensor.is_inference()]
+        return [(tensor, tensor._version) for tensor in _tensors(arguments) if not tensor.is_inference()]
 
-    def after(self, node: torch.fx.Node, given: list[tuple[torch.Tensor, int]], result: Any) -> None:
+    def after(self, node: torch.fx.Node, before: list[tuple[torch.Tensor, int]], result: Any) -> None:
         """Look at what a node has done; raises where that cannot be expressed without memory."""
         behind = any(argument in self._through for argument in node.all_input_nodes)
         views = [tensor for tensor in _tensors(result) if tensor._is_view() or node.op == "placeholder"]
         if any(behind or shares_elements(tensor) for tensor in views):
             self._through.add(node)
-        written = [tensor for tensor, version in given if tensor._version != version]
+        written = [tensor for tensor, version in before if tensor._version != version]
         for tensor in written:
             if shares_elements(tensor) or (behind and tensor._is_view()):
                 raise WritesShared("an operation writes to elements that share their memory")
-            if not puts_back(node) and any(_meet(tensor, other) for other, _ in given if other is not tensor):
+            if not puts_back(node) and any(_meet(tensor, other) for other, _ in before if other is not tensor):
                 raise WritesShared("an operation writes to a part of what it reads")
 
 

@@ -1,14 +1,20 @@
-"""The symbols a captured graph takes before its tensors, and the sizes of those in terms of them."""
+"""The symbols a captured graph takes before its tensors, and the sizes of those in terms of them.
+
+A graph whose sizes are fixed is the case with no symbols: every question about its sizes has one answer, which costs
+nothing to find.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 
+from bothways.node_facts import facts_of_node
 from bothways.symbols import (
     SYMBOLIC,
     Condition,
@@ -28,13 +34,21 @@ class Sizes:
     ``may_specialise``, what cannot be told for all sizes is told for those of this call."""
 
     environment: Environment
-    symbols: tuple[Symbol, ...]
-    outlines: tuple[torch.Tensor, ...]
+    symbols: tuple[Symbol, ...] = ()
+    outlines: tuple[torch.Tensor, ...] = ()
     may_specialise: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether any size is a symbol."""
+        return bool(self.symbols)
 
     @property
     def specialising(self) -> Sizes:
-        return replace(self, may_specialise=True)
+        return self if self.may_specialise else replace(self, may_specialise=True)
+
+    def about(self, outlines: Sequence[torch.Tensor]) -> Sizes:
+        """The same symbols in front of other tensors."""
+        return replace(self, outlines=tuple(outlines)) if self.symbols else self
 
     @property
     def numbers(self) -> list[Any]:
@@ -54,19 +68,40 @@ class Sizes:
     def values(self, numbers: Sequence[int]) -> dict[Symbol, int]:
         return dict(zip(self.symbols, numbers, strict=True))
 
+    def reader(self, numbers: Sequence[int]) -> Callable[[Any], int]:
+        """What gives the number that a symbolic size stands for in a call."""
+        values = self.values(numbers)
+        return lambda number: expression_of(number).value(values)
+
+    def later(self, numbers: Sequence[int]) -> AbstractContextManager[list[Condition]]:
+        """Inside of it the program is finished, and called with these numbers: what is assumed goes into the list."""
+        return self.environment.later(self.values(numbers)) if self.symbols else nullcontext([])
+
     # Questions at run time, as functions of the numbers of a call.
 
     def condition(self, conditions: Sequence[Condition]) -> Callable[..., bool]:
         """Whether all conditions hold."""
-        return self._function(" and ".join(map(str, dict.fromkeys(conditions))) or "True")
+        return self._function(" and ".join(map(str, dict.fromkeys(conditions)))) if conditions else always
 
     def layouts(self, strides: Sequence[tuple[Any, ...] | None]) -> Callable[..., Any]:
         """The strides that symbolic ones stand for."""
+        if not self.symbols:
+            fixed = tuple(strides)
+            return lambda: fixed
         texts = ["None" if stride is None else _tuple_text(stride) for stride in strides]
         return self._function(f"({''.join(f'{text}, ' for text in texts)})")
 
     def _function(self, text: str) -> Any:
         return eval(f"lambda {', '.join(symbol.key for symbol in self.symbols)}: {text}", {"max": max, "min": min})
+
+
+# The sizes of a graph without symbols.
+FIXED = Sizes(Environment(), may_specialise=True)
+
+
+def always(*numbers: int) -> bool:
+    """The condition that holds for all sizes."""
+    return True
 
 
 def _tuple_text(numbers: Sequence[Any]) -> str:
@@ -75,16 +110,19 @@ def _tuple_text(numbers: Sequence[Any]) -> str:
 
 
 def sizes_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[Sizes, list[torch.Tensor]] | None:
-    """What a captured graph says about its inputs, which begin with symbols; None when others than those are there."""
+    """What a captured graph says about its inputs, which may begin with symbols; None when others than those are
+    there."""
+    if all(isinstance(value, torch.Tensor) for value in inputs):
+        return FIXED, list(inputs)
     symbols: list[Symbol] = []
     tensors: list[torch.Tensor] = []
     outlines: list[torch.Tensor] = []
     environment: Environment | None = None
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for node, given in zip(placeholders, inputs, strict=True):
+    for node, argument in zip(placeholders, inputs, strict=True):
         example = node.meta.get("example_value")
-        if isinstance(given, torch.Tensor) and isinstance(example, torch.Tensor):
-            tensors.append(given)
+        if isinstance(argument, torch.Tensor) and isinstance(example, torch.Tensor):
+            tensors.append(argument)
             outlines.append(example)
         elif isinstance(example, SYMBOLIC) and not tensors:
             [atom] = example.node.origin.atoms()
@@ -104,13 +142,13 @@ class SymbolicArgument:
 
 def is_size(node: torch.fx.Node) -> bool:
     """Whether a node of a captured graph is a symbol, or computes a size from symbols."""
-    return "size" in node.meta
+    return facts_of_node(node).is_size
 
 
 def symbols_of(placeholders: Sequence[torch.fx.Node]) -> Sizes:
     """The symbols that placeholders of a captured graph stand for."""
     nodes = [placeholder.meta["example_value"].node for placeholder in placeholders]
-    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes), ())
+    return Sizes(nodes[0].environment, tuple(next(node.origin.atoms()) for node in nodes)) if nodes else FIXED
 
 
 class SizeArguments:

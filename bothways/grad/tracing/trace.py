@@ -21,6 +21,7 @@ from bothways import torch_compat
 from bothways.errors import InvalidTarget
 from bothways.grad.tracing.layouts import Layouts
 from bothways.grad.tracing.sizes import SymbolicArgument
+from bothways.node_facts import note_of_node
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Recorder(DispatchMode):
         if self.origins is not None:
             node.meta["stack_trace"] = self.origins.now()
         if not torch.is_grad_enabled():
-            node.meta["no_grad"] = True
+            note_of_node(node, without_grad=True)
         self._bind_result(node, result)
 
     def _with_nodes(self, value: Any) -> Any:

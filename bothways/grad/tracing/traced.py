@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
 
 
@@ -42,6 +42,10 @@ class IndependentResults(NotDifferentiable):
         self.groups = groups
 
 
+# The number of this call that a symbolic size stands for.
+SizeNow = Callable[[Any], int]
+
+
 @dataclass(frozen=True, eq=False)
 class ResultView:
     """An output that is a window on other memory: on an input, or on one of the graph's own results.
@@ -55,14 +59,14 @@ class ResultView:
     window: torch.Tensor | None = None
     no_grad: bool = False
 
-    def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> torch.Tensor:
+    def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None) -> torch.Tensor:
         base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
         if self.window is None:
             return base
         if self.no_grad:
             with torch.no_grad():
-                return torch_compat.view_again(self.window, base)
-        return torch_compat.view_again(self.window, base)
+                return torch_compat.view_again(self.window, base, size)
+        return torch_compat.view_again(self.window, base, size)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Joint:
     tangent_strides: Strides = ()
     moment: Moment = USUAL
     gradients: list[torch.fx.Node | None] = field(default_factory=list)
-    sizes: Sizes | None = None
+    sizes: Sizes = FIXED
     is_turned: bool = False  # whether images lie otherwise than the captured function's
     hidden: int = 0
     variables: Variables = field(default_factory=dict)
@@ -127,7 +131,7 @@ class Joint:
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
-        """Forward operations that run even if nobody reads them: they draw random numbers, or check and raise."""
+        """Forward operations that run even if nothing reads them: they draw random numbers, or check and raise."""
         return [
             node
             for node in self.recorder.graph.nodes
@@ -155,15 +159,22 @@ def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None
                 raise NotDifferentiable(f"an output has strides {value.stride()} instead of {like.stride()}")
 
 
-def take_outputs(outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of the original function from what the graph returned."""
-    return tuple(_take(output, inputs, results) for output in outputs)
+def take_outputs(
+    outputs: list[Output], inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None = None
+) -> tuple[Any, ...]:
+    """The outputs of the original function from what the graph returned; views have the sizes of this call."""
+    return tuple(_take(output, inputs, results, size) for output in outputs)
 
 
-def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None) -> Any:
     if output is None:
         return None
-    return results[output.index] if isinstance(output, Result) else output.take(inputs, results)
+    return results[output.index] if isinstance(output, Result) else output.take(inputs, results, size)
+
+
+def takes_windows(outputs: Sequence[Output]) -> bool:
+    """Whether one of the outputs is a view that has sizes of its own."""
+    return any(isinstance(output, ResultView) and output.window is not None for output in outputs)
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:
@@ -178,6 +189,6 @@ def _is_random(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name == "dropout_p":
-            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given != 0.0)
+            probability = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(probability != 0.0)
     return True

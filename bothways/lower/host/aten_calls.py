@@ -32,22 +32,22 @@ WORTH_A_CONTEXT = 3
 
 def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..., Any]:
     """The graph as a function of its inputs, or of one list, which it empties, so that each input is freed when it was
-    last read: nobody can let go of an argument while the function it was passed to runs.
+    last read: a caller cannot let go of an argument while the function it was passed to runs.
 
     """
     drop_needless_views(graph.graph)
     code = graph.graph.python_code("self")
-    found = _FORWARD.fullmatch(code.src)
-    assert found is not None
-    names, body = found.groups()
+    parts = _FORWARD.fullmatch(code.src)
+    assert parts is not None
+    names, body = parts.groups()
     scope: dict[str, Any] = {**code.globals, "self": graph}
     writer = _Writer(graph.graph, scope, set(re.findall(r"\w+", code.src)))
     body = _CALL.sub(writer.call, body)
     operations = [node.target for node in graph.graph.nodes if node.op.startswith("call")]
     below = len(operations) >= WORTH_A_CONTEXT and all(map(_is_known, operations))
     if takes_list:
-        given = writer.fresh("inputs")
-        lines = [f"def run({given}):", f"    [{names}] = {given}", f"    {given}.clear()"]
+        listed = writer.fresh("inputs")
+        lines = [f"def run({listed}):", f"    [{names}] = {listed}", f"    {listed}.clear()"]
     else:
         lines = [f"def run({names}):"]
     if below:
@@ -96,10 +96,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _defined(source: str, scope: dict[str, Any]) -> Any:
-    """The function ``run`` of a text, whose lines tracebacks show for as long as somebody holds its code."""
+    """The function ``run`` of a text, whose lines tracebacks show for as long as its code lives."""
     label = f"<bothways aten {next(_numbers)}>"
     linecache.cache[label] = (len(source), None, source.splitlines(True), label)
-    found: dict[str, Any] = {}
-    exec(compile(source, label, "exec"), scope, found)
-    weakref.finalize(found["run"].__code__, linecache.cache.pop, label, None).atexit = False
-    return found["run"]
+    defined: dict[str, Any] = {}
+    exec(compile(source, label, "exec"), scope, defined)
+    weakref.finalize(defined["run"].__code__, linecache.cache.pop, label, None).atexit = False
+    return defined["run"]

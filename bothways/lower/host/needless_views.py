@@ -28,7 +28,7 @@ Key = tuple[torch.fx.Node, tuple[int, ...], tuple[int, ...]]
 
 
 def drop_needless_views(graph: torch.fx.Graph) -> None:
-    """Change the graph: a view of what an earlier node shows is that node, and views that nobody reads are gone."""
+    """Change the graph: a view of what an earlier node shows is that node, and views that nothing reads are gone."""
     roots: dict[torch.fx.Node, torch.fx.Node] = {}
     seen: dict[Key, torch.fx.Node] = {}
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
@@ -59,36 +59,36 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 def _of_view(node: torch.fx.Node) -> None:
     """A view of another view is one of what that is of; and a sum without the dimensions it is over needs none."""
-    given: Any = node.args[0]
-    if not isinstance(given, torch.fx.Node):
+    viewed: Any = node.args[0]
+    if not isinstance(viewed, torch.fx.Node):
         return
-    if str(given.target) == VIEW and isinstance(given.args[0], torch.fx.Node):
-        node.args = (given.args[0], *node.args[1:])
-        if not given.users:
+    if str(viewed.target) == VIEW and isinstance(viewed.args[0], torch.fx.Node):
+        node.args = (viewed.args[0], *node.args[1:])
+        if not viewed.users:
             _of_view(node)
-    elif str(given.target) == "aten.sum.dim_IntList" and len(given.users) == 1 and given.args[2:] == (True,):
-        dims: Any = given.args[1]
-        sizes, wanted = _layout(given), _layout(node)
+    elif str(viewed.target) == "aten.sum.dim_IntList" and len(viewed.users) == 1 and viewed.args[2:] == (True,):
+        dims: Any = viewed.args[1]
+        sizes, wanted = _layout(viewed), _layout(node)
         if isinstance(dims, (list, tuple)) and dims and sizes is not None and wanted is not None:
             count = len(sizes[0])
             kept = [place for place in range(count) if place not in [dim % count for dim in dims]]
             if wanted == (tuple(sizes[0][place] for place in kept), tuple(sizes[1][place] for place in kept)):
-                given.args = given.args[:2]
-                given.meta = {**given.meta, "val": node.meta["val"]}
-                node.replace_all_uses_with(given)
+                viewed.args = viewed.args[:2]
+                viewed.meta = {**viewed.meta, "val": node.meta["val"]}
+                node.replace_all_uses_with(viewed)
 
 
 def _of_transposed(node: torch.fx.Node) -> None:
     """A product with a transposed matrix is what a linear layer does, which transposes it itself."""
     args: Any = node.args
-    *bias, given, weight = args
+    *bias, tensor, weight = args
     if not isinstance(weight, torch.fx.Node) or str(weight.target) != "aten.t.default" or node.kwargs:
         return
     sizes = _layout(bias[0]) if bias and isinstance(bias[0], torch.fx.Node) else None
     if bias and (sizes is None or len(sizes[0]) != 1):
         return
     if len(weight.users) == 1:
-        node.target, node.args = torch.ops.aten.linear.default, (given, weight.args[0], *bias)
+        node.target, node.args = torch.ops.aten.linear.default, (tensor, weight.args[0], *bias)
 
 
 VIEW = "aten.view.default"

@@ -53,7 +53,7 @@ def recall(cache: Cache, key: str, takes: int, gives: int, dialect: Dialect) -> 
             raise Damaged("library")
         run = text.function(namespace, functions)
         _check_names(run.__code__.co_names, namespace)
-    except KernelWarning:  # somebody wants warnings to be errors
+    except KernelWarning:  # the user wants warnings to be errors
         raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)
@@ -79,9 +79,9 @@ def _parsed(files: dict[str, bytes], dialect: Dialect) -> tuple[Text, dict[str, 
 
 def _taken(text: Text) -> int:
     """How many inputs a program takes, or takes from its list."""
-    found = ast.parse(_line(text, "def run(") + " pass").body[0]
-    assert isinstance(found, ast.FunctionDef)
-    names, begin = [argument.arg for argument in found.args.args], _lines(text)[1:3]
+    definition = ast.parse(_line(text, "def run(") + " pass").body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    names, begin = [argument.arg for argument in definition.args.args], _lines(text)[1:3]
     emptied = f"    {names[0]}.clear()" if names else None
     if text.takes_list != (emptied in begin):
         raise Damaged("takes_list")

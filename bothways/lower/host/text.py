@@ -76,10 +76,10 @@ class Text:
 
 def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:
     """The function of a text, whose lines people see in tracebacks under its label."""
-    found: dict[str, Any] = {}
+    defined: dict[str, Any] = {}
     linecache.cache[label] = (len(source), None, source.splitlines(True), label)
-    exec(compile(source, label, "exec"), namespace, found)
-    run = found["run"]
+    exec(compile(source, label, "exec"), namespace, defined)
+    run = defined["run"]
     # Whoever may still show a line of it, such as a traceback, holds its code.
     weakref.finalize(run.__code__, linecache.cache.pop, label, None).atexit = False
     return run

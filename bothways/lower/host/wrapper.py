@@ -34,9 +34,9 @@ def as_laid_out(
 def blank(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor without memory, to make others like it: that takes half as long as to say what they are."""
     with torch.inference_mode(False):
-        made = torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
-        made.untyped_storage().resize_(0)
-    return made
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
+        tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 # The C function that runs kernels: its name, the memories and the sizes it takes.
@@ -80,7 +80,7 @@ class PythonWriter:
         if self.uses_threads:
             lines.append("    get_num_threads()  # a new Python thread has PyTorch's number of threads from now on")
         self._taken: dict[Memory, dict[str, str]] = {}  # the views that have a name: what they are, and which
-        free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that nobody needs any more, by what they are
+        free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that are not needed any more, by what they are
         last = self._last_uses(takes_list)
         for number, run in enumerate(self._runs):
             if isinstance(run, list):
@@ -133,14 +133,14 @@ class PythonWriter:
     def _made_by_runs(self) -> dict[int, list[Memory]]:
         """The tensors that have to be made before each run of kernels."""
         known = {*self._lowered.inputs, *self._lowered.constants}
-        made: dict[int, list[Memory]] = {}
+        by_run: dict[int, list[Memory]] = {}
         self._last_made: dict[tuple[Any, ...], int] = {}  # the last run that wants a new tensor of a kind
         for number, run in enumerate(self._runs):
             if number in self._entries:
-                made[number] = [memory for memory in self._entries[number][1] if memory not in known]
-                self._last_made.update({_kind(memory): number for memory in made[number]})
+                by_run[number] = [memory for memory in self._entries[number][1] if memory not in known]
+                self._last_made.update({_kind(memory): number for memory in by_run[number]})
             known.update(memories_of(run))
-        return made
+        return by_run
 
     def _run_kernels(self, number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
         name, memories, sizes = self._entries[number]
@@ -152,12 +152,12 @@ class PythonWriter:
                 lines.append(f"    {memory.name} = {old}; del {old}")
             else:
                 lines.append(f"    {memory.name} = {self._allocation(*_kind(memory))}")
-        given = [memory.name for memory in memories]
+        arguments = [memory.name for memory in memories]
         area = self._plan.areas[number]
         if area.size:
             lines.append(f"    area = {self._allocation((area.size,), (1,), torch.uint8)}")
-            given.append("area")
-        lines.append(f"    {name}({', '.join([*given, *sizes])})")
+            arguments.append("area")
+        lines.append(f"    {name}({', '.join([*arguments, *sizes])})")
         if area.size:
             lines.append("    del area")
         return lines
@@ -177,9 +177,9 @@ class PythonWriter:
             return ""
         key = shape, strides, dtype
         if key not in self._blanks:
-            made = blank(*key)
-            is_dense = torch.empty_like(made).stride() == strides
-            self._blanks[key] = self.constant(made, f"like_{len(self._blanks)}") if is_dense else ""
+            example = blank(*key)
+            is_dense = torch.empty_like(example).stride() == strides
+            self._blanks[key] = self.constant(example, f"like_{len(self._blanks)}") if is_dense else ""
         return self._blanks[key]
 
     def _kind_of_tensor(self, dtype: torch.dtype) -> str:
@@ -216,11 +216,11 @@ class PythonWriter:
 
     def _unused(self, name: str) -> str:
         count = itertools.count(1)
-        found = name
-        while found in self._known_names:
-            found = f"{name}_{next(count)}"
-        self._known_names.add(found)
-        return found
+        unused = name
+        while unused in self._known_names:
+            unused = f"{name}_{next(count)}"
+        self._known_names.add(unused)
+        return unused
 
     def _argument(self, value: Any) -> str:
         if isinstance(value, Buffer):

@@ -98,17 +98,17 @@ class Builder:
     def rounded(self, node: Node) -> Node:
         """The value that memory would hold."""
         if self.is_rounded(node):
-            found = node
+            rounded = node
         elif isinstance(node, Reshape):
-            found = self.reshape(self.rounded(node.arg), node.shape)
+            rounded = self.reshape(self.rounded(node.arg), node.shape)
         elif isinstance(node, Expand):
-            found = self.expand(self.rounded(node.arg), node.shape)
+            rounded = self.expand(self.rounded(node.arg), node.shape)
         elif isinstance(node, Permute):
-            found = self.permute(self.rounded(node.arg), node.dims)
+            rounded = self.permute(self.rounded(node.arg), node.dims)
         else:
-            found = Map(node.shape, node.dtype, "cast", (node,), **self.labels)
-        self._rounded.add(found)
-        return found
+            rounded = Map(node.shape, node.dtype, "cast", (node,), **self.labels)
+        self._rounded.add(rounded)
+        return rounded
 
     def is_rounded(self, node: Node) -> bool:
         """Whether a value is one that memory can hold."""
@@ -237,12 +237,12 @@ class Builder:
             return self._viewed(node)
         if isinstance(node, (Scalar, IndexAlong, Take)):
             node = self._copied(node)
-        found = self.buffers.get(node)
-        if found is None:
+        buffer = self.buffers.get(node)
+        if buffer is None:
             strides = _strides(node)
             memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
-            found = self.buffers[node] = _whole(memory, node)
-        return found
+            buffer = self.buffers[node] = _whole(memory, node)
+        return buffer
 
     def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
         """One memory that is filled part by part: each where its first element goes. Together they cover it."""
@@ -272,14 +272,14 @@ class Builder:
 
     def updates(self) -> list[Map]:
         """What is written to inputs."""
-        found = []
+        buffers = []
         for first in [old for old in self.current if isinstance(old, Buffer) and old.memory in self.own_inputs]:
             new: Node = first
             while new in self.current:
                 new = self.current[new]
             self.labels = {"name": first.name, "origin": new.origin}
-            found.append(self.written(new, first))
-        return found
+            buffers.append(self.written(new, first))
+        return buffers
 
     def check(self, bad: Node, function: Any, *args: Any) -> None:
         """Call ``function`` with whether anything is bad, and ``args``, which it may raise an error about."""
@@ -287,13 +287,13 @@ class Builder:
         self.extern(function, (anything, *args), {}, (), "check")
 
     def empty(self, fake: torch.Tensor) -> Buffer:
-        """Memory that nobody reads."""
-        found = self.extern(
+        """Memory that nothing reads."""
+        buffer = self.extern(
             torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype}, fake,
             self.labels.get("name", "empty"),
         )  # fmt: skip
-        assert isinstance(found, Buffer)
-        return found
+        assert isinstance(buffer, Buffer)
+        return buffer
 
     def _viewed(self, node: View) -> Buffer:
         below = node.arg

@@ -46,11 +46,11 @@ class Domain:
         return self.resolved(self._roots)
 
     def resolved(self, loops: Iterable[int]) -> Loops:
-        found: list[int] = []
+        resolved: list[int] = []
         for loop in loops:
             parts = self._parts.get(loop)
-            found.extend((loop,) if parts is None else self.resolved(parts))
-        return tuple(found)
+            resolved.extend((loop,) if parts is None else self.resolved(parts))
+        return tuple(resolved)
 
     def settled(self, mapping: Mapping) -> Mapping:
         """The mapping in terms of the loops there are now."""
@@ -69,13 +69,13 @@ class Domain:
 
     def strides(self, mapping: Mapping, strides: Shape) -> dict[int, int]:
         """How far one step of each loop goes in memory, for a node with this mapping and these strides."""
-        found: dict[int, int] = {}
+        steps: dict[int, int] = {}
         for loops, stride in zip(self.settled(mapping), strides, strict=True):
             step = stride
             for loop in reversed(loops or ()):
-                found[loop] = found.get(loop, 0) + step
+                steps[loop] = steps.get(loop, 0) + step
                 step *= self.sizes[loop]
-        return found
+        return steps
 
 
 def upward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
@@ -93,10 +93,10 @@ def upward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
 def downward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
     """The mapping of a view's argument from that of the view."""
     if isinstance(view, Permute):
-        found: list[Loops | None] = [()] * len(mapping)
+        below: list[Loops | None] = [()] * len(mapping)
         for loops, dim in zip(mapping, view.dims, strict=True):
-            found[dim] = loops
-        return tuple(found)
+            below[dim] = loops
+        return tuple(below)
     if isinstance(view, Expand):
         return tuple(() if size == 1 else loops for loops, size in zip(mapping, view.arg.shape, strict=True))
     return _regrouped(mapping, view.shape, view.arg.shape, domain)
@@ -152,13 +152,13 @@ def unified(mappings: Iterable[Mapping | None], domain: Domain) -> Mapping | Non
     known = [domain.settled(mapping) for mapping in mappings if mapping is not None]
     if not known:
         return None
-    found: list[Loops | None] = []
+    unified: list[Loops | None] = []
     for column in zip(*known, strict=True):
         choices = {loops for loops in column if loops is not None}
         if len(choices) > 1:
             raise NoMapping
-        found.append(choices.pop() if choices else None)
-    used = [loop for loops in found for loop in loops or ()]
+        unified.append(choices.pop() if choices else None)
+    used = [loop for loops in unified for loop in loops or ()]
     if len(used) != len(set(used)):
         raise NoMapping
-    return tuple(found)
+    return tuple(unified)

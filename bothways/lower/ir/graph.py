@@ -58,13 +58,13 @@ class Decomposition:
         self._relaid: dict[torch.fx.Node, Map] = {}
         self._known: dict[Any, Any] = {}
         self._returned: dict[Memory, torch.fx.Node] = {}
-        given = iter(inputs)
+        values = iter(inputs)
         for node in graph.graph.nodes:
             match node.op:
                 case "placeholder" if isinstance(node.meta.get("val"), SYMBOLIC):
-                    self._values[node] = self._symbol(node, next(given))
+                    self._values[node] = self._symbol(node, next(values))
                 case "placeholder":
-                    memory = self._given(node.name, self._outline(node, next(given)))
+                    memory = self._given(node.name, self._outline(node, next(values)))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
                     if all(map(_updates_input, node.users)):

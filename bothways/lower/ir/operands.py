@@ -46,8 +46,8 @@ def holds_numbers(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], va
 
 
 def _scalars(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    given: list[tuple[Any, Any]] = [*enumerate(args), *kwargs.items()]
-    for key, number in given:
+    arguments: list[tuple[Any, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, number in arguments:
         large = type(number) in (int, float) and not abs(number) <= SURELY_HELD
         if (large or isinstance(number, (Size, Fraction))) and _kinds(target).get(key) in SCALAR:
             yield number

@@ -98,7 +98,7 @@ class Map(Node):
     op: str
     args: tuple[Node, ...]
     strides: Shape | None = field(default=None, kw_only=True)  # the layout eager gives it, when it is stored
-    into: Buffer | None = field(default=None, kw_only=True)  # memory of somebody else that it is written to
+    into: Buffer | None = field(default=None, kw_only=True)  # other memory that it is written to
 
     def sources(self) -> tuple[Node, ...]:
         return self.args

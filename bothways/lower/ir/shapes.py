@@ -20,22 +20,22 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     if math.prod(shape) == 0:
         return tuple(1 for _ in new)
     blocks = _contiguous_blocks(shape, strides)
-    found: list[int] = []
+    reshaped: list[int] = []
     position = len(new) - 1
     for size, stride in reversed(blocks):
         covered = 1
         while position >= 0 and (covered != size or new[position] == 1):
             if size % (covered * new[position]) != 0:
                 return None
-            found.append(stride * covered)
+            reshaped.append(stride * covered)
             covered *= new[position]
             position -= 1
         if covered != size:
             return None
     while position >= 0 and new[position] == 1:
-        found.append(1)
+        reshaped.append(1)
         position -= 1
-    return tuple(reversed(found)) if position < 0 else None
+    return tuple(reversed(reshaped)) if position < 0 else None
 
 
 def _contiguous_blocks(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
@@ -59,5 +59,5 @@ def normal_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
     """Dimensions from the front, in order; none given means all."""
     if dims is None or (not isinstance(dims, int) and not dims):
         return tuple(range(rank))
-    given = [dims] if isinstance(dims, int) else dims
-    return tuple(sorted(normal_dim(dim, rank) for dim in given)) if rank else ()
+    listed = [dims] if isinstance(dims, int) else dims
+    return tuple(sorted(normal_dim(dim, rank) for dim in listed)) if rank else ()

@@ -27,7 +27,7 @@ class SizeNames:
         self.environment = environment
         self.computed: dict[Atom, str] = {}
         self._reals: dict[str, str] = {}
-        self.written: dict[str, None] = {}  # the names that were written since somebody emptied this
+        self.written: dict[str, None] = {}  # the names that were written since this was last emptied
 
     def size(self, number: Any) -> Any:
         """A symbolic number as kernels take it; anything else as it is."""

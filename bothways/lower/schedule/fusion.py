@@ -152,10 +152,10 @@ class Fusion:
         space = node.arg if isinstance(node, Reduce) else node
         if not group.members:
             return group.domain.identity(space.shape)
-        found = self._upward(group, space)
-        if found is None:
-            found = self._like(group, space)
-        return None if found is None else self._without_unknown(group, space, found)
+        mapping = self._upward(group, space)
+        if mapping is None:
+            mapping = self._like(group, space)
+        return None if mapping is None else self._without_unknown(group, space, mapping)
 
     @staticmethod
     def _like(group: Group, node: Node) -> Mapping | None:
@@ -269,14 +269,14 @@ class Fusion:
             yield node
 
     def _units_of(self, nodes: Iterable[Node]) -> set[Unit]:
-        found: set[Unit] = set()
+        units: set[Unit] = set()
         for node in nodes:
             producer = node.memory.producer if isinstance(node, Buffer) else node
             if isinstance(producer, Extern):
-                found.add(self._call_of[producer])
+                units.add(self._call_of[producer])
             elif producer is not None:
-                found.update(self._units_of_computed(producer))
-        return found
+                units.update(self._units_of_computed(producer))
+        return units
 
     def _units_of_computed(self, node: Node) -> set[Unit]:
         if node in self.group_of:
@@ -312,15 +312,15 @@ def _loops_of(group: Group, mapping: Iterable[tuple[int, ...] | None]) -> set[in
 
 
 def _live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
-    """Everything that is needed; externs with nobody to read them are dropped by whoever lists them."""
-    found: set[Node] = set()
+    """Everything that is needed; externs that nothing reads are dropped where they are listed."""
+    live: set[Node] = set()
     pending: list[Node] = [*roots, *externs]
     while pending:
         node = pending.pop()
-        if node not in found:
-            found.add(node)
+        if node not in live:
+            live.add(node)
             pending.extend(node.sources())
-    return found
+    return live
 
 
 def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
@@ -340,7 +340,7 @@ def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
         if not isinstance(node, (View, Buffer)):
             for source in node.sources():
                 note(source, False)
-    found: set[Node] = {
+    inlined: set[Node] = {
         node
         for node in live
         if isinstance(node, Map)
@@ -350,9 +350,9 @@ def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
     cheap = {
         node
         for node in live
-        if isinstance(node, Map) and node not in stored and node not in expanded and _is_cheap(node, found)
+        if isinstance(node, Map) and node not in stored and node not in expanded and _is_cheap(node, inlined)
     }
-    return _bounded(live, found | cheap)
+    return _bounded(live, inlined | cheap)
 
 
 def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:

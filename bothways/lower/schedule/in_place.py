@@ -1,6 +1,6 @@
 """Lets kernels write results straight into the inputs they are meant for: parameters that an optimizer updates.
 
-That is legal when nobody needs the old value any more: everyone else who reads the input has run before, and the
+That is legal when nothing needs the old value any more: every other reader of the input has run before, and the
 kernel itself reads, at each index, just the element it then writes.
 """
 
@@ -40,7 +40,7 @@ def _is_whole(output: Buffer, target: Memory) -> bool:
 
 
 def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
-    found: dict[Memory, set[Unit]] = {}
+    readers: dict[Memory, set[Unit]] = {}
     for unit in fusion.units:
         nodes: Iterable[Node] = []
         if isinstance(unit, Group):
@@ -49,8 +49,8 @@ def _readers(fusion: Fusion) -> dict[Memory, set[Unit]]:
             nodes = unit.extern.sources()
         for node in nodes:
             if isinstance(node, Buffer):
-                found.setdefault(node.memory, set()).add(unit)
-    return found
+                readers.setdefault(node.memory, set()).add(unit)
+    return readers
 
 
 def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusion: Fusion) -> bool:

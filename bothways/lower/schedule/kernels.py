@@ -101,12 +101,12 @@ class KernelScheduler:
     def _stage_of(self, member: Map | Reduce) -> int:
         """The sweep a value is computed in; for a value of the row, the sweep after which it is known."""
         in_loop = self._in_loop(member)
-        found = 0 if in_loop else -1
+        stage = 0 if in_loop else -1
         for leaf in self.fusion.leaves(member):
             if leaf in self.members:
                 later = in_loop and self._is_row(leaf)
-                found = max(found, self._stage[leaf] + later)
-        return found
+                stage = max(stage, self._stage[leaf] + later)
+        return stage
 
     # Loops.
 
@@ -196,15 +196,15 @@ class KernelScheduler:
 
     def _row(self, row: Scope | None, threads: Threads | None) -> tuple[Statement, ...]:
         """What is done for one row; without a scope of the row, each of its values has one of its own."""
-        found: list[Statement] = [*self._scratch.values(), *self._values_of_row(row, -1)]
+        statements: list[Statement] = [*self._scratch.values(), *self._values_of_row(row, -1)]
         for stage in range(self._stages):
             self._stage_now = stage
             reduces = [m for m in self.group.members if isinstance(m, Reduce) and self._stage[m] == stage]
             into = {m: Accumulator(plain(m.name), m.op, m.dtype, m.arg.dtype) for m in reduces}
-            found.append(Sweep(self.nest.reduced, tuple(into.values()), self._values(stage, into), threads))
-            found += [self._total(reduce, accumulator) for reduce, accumulator in into.items()]
-            found += self._values_of_row(row, stage)
-        return tuple(found)
+            statements.append(Sweep(self.nest.reduced, tuple(into.values()), self._values(stage, into), threads))
+            statements += [self._total(reduce, accumulator) for reduce, accumulator in into.items()]
+            statements += self._values_of_row(row, stage)
+        return tuple(statements)
 
     def _total(self, reduce: Reduce, accumulator: Accumulator) -> Total:
         value = self._row_values[reduce] = self._named(reduce)

@@ -16,6 +16,7 @@ from bothways.lower.schedule.fusion import Call, Fusion, Group
 from bothways.lower.schedule.in_place import write_in_place
 from bothways.lower.schedule.kernels import KernelScheduler
 from bothways.lower.schedule.tree import Kernel
+from bothways.node_facts import writes_of
 from bothways.record.generated import operations_in
 
 Step = Kernel | Extern
@@ -41,7 +42,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     builder = lowering.builder
     outputs = [lowering.output(node) for node in lowering.results]
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
-    # Calls whose results nobody reads still run when they do more than compute.
+    # Calls whose results nothing reads still run when they do more than compute.
     fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:
@@ -50,7 +51,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
                 if fusion.group_of.get(leaf, group) is not group:
                     builder.stored(leaf)
     skipped = len(lowering.symbols)
-    writes = {position: index - skipped for position, index in graph.meta.get("writes", {}).items()}
+    writes = {position: index - skipped for position, index in writes_of(graph).items()}
     write_in_place(outputs, writes, lowering.inputs, fusion, builder)
     steps: list[Step] = []
     for unit in fusion.in_order():

@@ -158,7 +158,7 @@ def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
             f"cannot access local variable {inst.argval!r} where it is not associated with a value",
         )
     if cell.content.source is not None:
-        frame.tracer.looked_up.append(cell.content.source)
+        frame.tracer.assumptions.look_up(cell.content.source)
     frame.push(cell.content)
 
 

@@ -138,9 +138,9 @@ def _unpacked(frame: Frame, value: Value) -> list[Value]:
     return protocols.unpack(frame.tracer, value)
 
 
-def _complain_unpack(frame: Frame, found: int, expected: int) -> None:
-    if found < expected:
-        frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {found})")
+def _complain_unpack(frame: Frame, count: int, expected: int) -> None:
+    if count < expected:
+        frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {count})")
     frame.tracer.throw(ValueError, f"too many values to unpack (expected {expected})")
 
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @opcode
 def PUSH_EXC_INFO(frame: Frame, inst: Instruction) -> None:
-    raised, handling = frame.pop().realize(), frame.tracer.handling
+    raised, running = frame.pop().realize(), frame.tracer.running
     if not isinstance(raised, ExceptionValue):
         frame.tracer.stop("object_unknown", f"{raised.describe()} is handled")
-    frame.push(Handled(handling[-1], raised))
+    frame.push(Handled(running.handling[-1], raised))
     frame.push(raised)
-    handling[-1] = raised
+    running.handle(raised)
 
 
 @opcode
 def POP_EXCEPT(frame: Frame, inst: Instruction) -> None:
-    frame.tracer.handling[-1] = frame.pop().before
+    frame.tracer.running.handle(frame.pop().before)
 
 
 @opcode
@@ -43,7 +43,7 @@ def CHECK_EXC_MATCH(frame: Frame, inst: Instruction) -> None:
 def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     tracer = frame.tracer
     if inst.arg == 0:
-        handled = tracer.handled or tracer.outer_exception().realize()
+        handled = tracer.running.handled or tracer.outer_exception().realize()
         if not isinstance(handled, ExceptionValue):
             tracer.throw(RuntimeError, "No active exception to reraise")
         raise Raised(handled, again=True)
@@ -51,7 +51,7 @@ def RAISE_VARARGS(frame: Frame, inst: Instruction) -> None:
     raised = as_exception(tracer, frame.pop())
     if cause is not None and not is_none(cause):
         cause = _as_cause(tracer, cause)
-    raised.chain(tracer, cause=cause, context=tracer.handled)
+    raised.chain(tracer, cause=cause, context=tracer.running.handled)
     raise Raised(raised)
 
 

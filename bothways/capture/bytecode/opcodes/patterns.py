@@ -48,14 +48,14 @@ def MATCH_KEYS(frame: Frame, inst: Instruction) -> None:
     tracer, subject = frame.tracer, frame.stack[-2].realize()
     keys = protocols.unpack(tracer, frame.stack[-1])
     _reject_twice(tracer, [key.realize().hash_key(tracer) for key in keys])
-    found = []
+    values = []
     for key in keys:
         value = _entry(tracer, subject, key.realize())
         if value is None:
             frame.push(ConstantValue(None))
             return
-        found.append(value)
-    frame.push(TupleValue(found))
+        values.append(value)
+    frame.push(TupleValue(values))
 
 
 def _reject_twice(tracer: Tracer, keys: list[Any]) -> None:
@@ -69,8 +69,8 @@ def _entry(tracer: Tracer, mapping: Value, key: Value) -> Value | None:
     if isinstance(mapping, DictValue):
         return mapping.get_item(tracer, key) if mapping.contains(tracer, key) else None
     nothing = ObjectValue(object)
-    found = protocols.call_attr(tracer, mapping, "get", key, nothing).realize()
-    return None if found is nothing else found
+    value = protocols.call_attr(tracer, mapping, "get", key, nothing).realize()
+    return None if value is nothing else value
 
 
 @opcode
@@ -82,10 +82,10 @@ def MATCH_CLASS(frame: Frame, inst: Instruction) -> None:
     if not isinstance_of(tracer, subject, pattern):
         frame.push(ConstantValue(None))
         return
-    found: list[Value] = []
+    values: list[Value] = []
     positional, itself = _positional_names(tracer, pattern, inst.arg)
     if itself:
-        found.append(subject)
+        values.append(subject)
     wanted = [*positional, *names.constant()]
     for index, name in enumerate(wanted):
         if name in wanted[:index]:
@@ -95,8 +95,8 @@ def MATCH_CLASS(frame: Frame, inst: Instruction) -> None:
         if attribute is None:
             frame.push(ConstantValue(None))
             return
-        found.append(attribute)
-    frame.push(TupleValue(found))
+        values.append(attribute)
+    frame.push(TupleValue(values))
 
 
 def _positional_names(tracer: Tracer, pattern: Any, count: int) -> tuple[list[str], bool]:

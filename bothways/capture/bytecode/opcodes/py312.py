@@ -81,10 +81,10 @@ def super_attribute(frame: Frame, inst: Instruction) -> Value:
     owner, cls, function = frame.pop(), frame.pop(), frame.pop().realize()
     explicit = bool(inst.arg & 2)
     if isinstance(function, ClassValue) and function.cls is super:
-        found = make_super(frame.tracer, [cls, owner])
+        bound = make_super(frame.tracer, [cls, owner])
     else:
-        found = protocols.call(frame.tracer, function, [cls, owner] if explicit else [])
-    return protocols.get_attr(frame.tracer, found, inst.argval)
+        bound = protocols.call(frame.tracer, function, [cls, owner] if explicit else [])
+    return protocols.get_attr(frame.tracer, bound, inst.argval)
 
 
 # Slices.

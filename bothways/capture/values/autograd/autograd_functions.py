@@ -46,6 +46,7 @@ from bothways.capture.values.tensors.tensors import TensorValue, check_history
 from bothways.capture.writing.definitions import Definitions
 from bothways.capture.writing.object_inputs import outline_of
 from bothways.errors import Unsupported
+from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Reads
 
@@ -155,22 +156,21 @@ def _taken_whole(call: FunctionCall) -> Value:
 
 def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     side = _fork(call.tracer)
-    side.open_contexts = list(call.tracer.open_contexts)
+    side.torch_state.follow(call.tracer.torch_state)
     stand_ins = StandIns(call.tracer, side)
     try:
         with _undone(side, call.tracer):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
     except Raised:
-        if side.effects or side.left_to_python != call.tracer.left_to_python or stand_ins.tensors_changed:
+        before = call.tracer.effects.left_to_python
+        if side.effects or side.effects.left_to_python != before or stand_ins.tensors_changed:
             call.tracer.stop("autograd_function", f"{call.name}.forward changes something and raises")
         raise
     finally:
-        side.guard_expected()
-        for guard in side.guards:
-            call.tracer.guards.add(guard)
+        side.assumptions.complete()
+        call.tracer.assumptions.take_over(side.assumptions.guards)
     looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context))
-    for guard in side.guards:
-        call.tracer.guards.add(guard)
+    call.tracer.assumptions.take_over(side.assumptions.guards)
     check_marks(side, context)
     stand_ins.check_kept(f"{call.name}.forward")
     check_order(call.tracer, side, f"{call.name}.forward")
@@ -193,7 +193,7 @@ def _run_forward(call: FunctionCall, side: Tracer, given: Args) -> tuple[Functio
 
 def _fork(tracer: Tracer) -> Tracer:
     side = tracer.fork()
-    side.left_to_python = list(tracer.left_to_python)
+    side.effects.follow(tracer.effects)
     return side
 
 
@@ -203,10 +203,10 @@ def _undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        for context in reversed(side.open_contexts):
-            if context not in tracer.open_contexts:
+        for context in reversed(side.torch_state.open_contexts):
+            if context not in tracer.torch_state.open_contexts:
                 context.leave()
-        for setting in reversed(side.changed_settings):
+        for setting in reversed(side.torch_state.changed_settings):
             setting.leave()
         torch_compat.set_grad_enabled(False)
 
@@ -233,7 +233,7 @@ def _runs_as_python(looked: ForwardFindings) -> bool:
         _is_stateful(side)
         or stand_ins.tensors_changed
         or bool(context.dirty)
-        or bool(side.asked & ABOUT_HISTORY)
+        or bool(side.assumptions.asked & ABOUT_HISTORY)
         or any(map(_can_change, looked.held))
         or _shares_memory(looked)
     )
@@ -244,7 +244,7 @@ def _is_stateful(side: Tracer) -> bool:
     return (
         bool(side.graph.inputs)
         or bool(side.effects)
-        or linked.COMPILED in side.asked
+        or linked.COMPILED in side.assumptions.asked
         or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
     )
 
@@ -269,12 +269,12 @@ def _backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
     """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
     places = [isinstance(value, TensorValue) for value in looked.outputs]
     if looked.context.materializes:
-        return _reads_the_world(call, looked, places, call.tracer.fullgraph)
+        return _reads_the_world(call, looked, places, call.tracer.options.fullgraph)
     if sum(places) > COMBINED_RESULTS:
         return True
     choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
     return any(
-        _reads_the_world(call, looked, list(given), call.tracer.fullgraph and list(given) == places)
+        _reads_the_world(call, looked, list(given), call.tracer.options.fullgraph and list(given) == places)
         for given in choices
     )
 
@@ -282,14 +282,14 @@ def _backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
 def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bool], must_capture: bool) -> bool:
     """Interpret the backward with gradients for some of the results."""
     side = _fork(call.tracer)
-    side.definitions = Definitions()
+    side.meet_definitions_apart()
     gradients: Args = [
         _gradient(looked, value) if there else ConstantValue(None)
         for value, there in zip(looked.outputs, given, strict=True)
     ]
     own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
     backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
-    count, outline = len(side.guards), outline_of(looked.context)
+    count, outline = len(side.assumptions.guards), outline_of(looked.context)
     try:
         with _undone(side, call.tracer):
             result = protocols.call(side, backward, [looked.context, *gradients])
@@ -299,13 +299,14 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
         return True
     except Raised:
         return True
-    read = [guard for guard in itertools.islice(side.guards, count, None) if not _is_settled(guard)]
+    of_forward = looked.side.assumptions.guards
+    read = [guard for guard in itertools.islice(side.assumptions.guards, count, None) if not _is_settled(guard)]
     opaque = (
         not all(map(can_be_checked_later, read))
-        or (bool(read) and not all(_is_settled(guard) or _is_about_code(guard) for guard in looked.side.guards))
+        or (bool(read) and not all(_is_settled(guard) or _is_about_code(guard) for guard in of_forward))
         or _is_stateful(side)
-        or bool(side.asked)
-        or any(getattr(node.target, "opaque", False) or is_random(node) for node in side.graph.graph.nodes)
+        or bool(side.assumptions.asked)
+        or any(facts_of_call(node.target).opaque or is_random(node) for node in side.graph.graph.nodes)
         or outline_of(looked.context) != outline
         or looked.stand_ins.tensors_changed
         or not _fits(call.inputs, result.realize())
@@ -314,8 +315,7 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
         call.backward_reads += read
         call.backward_definitions.append(side.definitions)
         call.tracer.definitions.absorb(side.definitions)
-        for guard in side.guards:
-            call.tracer.guards.add(guard)
+        call.tracer.assumptions.take_over(side.assumptions.guards)
     return opaque
 
 
@@ -391,7 +391,8 @@ def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
 
 
 def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
-    of_forward = [guard for guard in looked.side.guards if not _is_settled(guard) and can_be_checked_later(guard)]
+    assumed = looked.side.assumptions.guards
+    of_forward = [guard for guard in assumed if not _is_settled(guard) and can_be_checked_later(guard)]
     stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
     return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
 
@@ -399,7 +400,7 @@ def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
 def _changes_free_tensors(side: Tracer) -> bool:
     metas = [value.fake.meta for value in side.graph.inputs]
     return any(meta.is_inference() or meta._version for meta in metas) or any(
-        getattr(node.target, "has_effects", False) for node in side.graph.graph.nodes
+        facts_of_call(node.target).has_effects for node in side.graph.graph.nodes
     )
 
 

@@ -29,14 +29,14 @@ ASKED_FOR = (ListValue, DictValue, SetValue, DequeValue, ObjectValue, ModuleValu
 def check_order(tracer: Tracer, side: Tracer, name: str) -> None:
     """Stop unless the code that ``side`` has looked at may run while the graph does; remember what it changes."""
     _check_reads(tracer, side, name)
-    changes = side.left_to_python[len(tracer.left_to_python) :]
+    changes = side.effects.left_to_python[len(tracer.effects.left_to_python) :]
     if not changes and not side.effects:
         return
     changes += [_reached(tracer, side, value, name) for value in side.effects.values()]
     known = any(tracer.known(obj) is not None for obj, _ in changes)
     if known or side.effects.globals() or tracer.effects.changed or side.graph.may_fail:
         tracer.stop("autograd_function", f"{name} changes something outside of it")
-    tracer.left_to_python += changes
+    tracer.effects.leave_to_python(changes)
 
 
 def _check_reads(tracer: Tracer, side: Tracer, name: str) -> None:
@@ -50,7 +50,7 @@ def _check_reads(tracer: Tracer, side: Tracer, name: str) -> None:
             if changed.source is not None and other.source is not None and type(other) is type(changed):
                 tracer.guard("{s0} is not {s1}", changed.source, other.source)
     written = [Item(write.globals_, write.variable) for write in tracer.effects.globals()]
-    if any(step in written for guard in side.guards for source in guard.sources for step in _steps(source)):
+    if any(step in written for guard in side.assumptions.guards for source in guard.sources for step in _steps(source)):
         tracer.stop("autograd_function", f"{name} reads a global that the function has changed before")
 
 

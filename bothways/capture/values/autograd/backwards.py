@@ -22,9 +22,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.grad.differentiate import DifferentiatedGraph
 from bothways.grad.halves.partition import NotRepeatable
-from bothways.grad.tracing.traced import Moment
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -65,19 +63,15 @@ def _compiled_node(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _backward_graph(opened: OpenedGraph, grads: Sequence[Value]) -> torch.fx.GraphModule | None:
     """The backward graph of a node for gradients that are laid out like these; None where there is none to copy."""
     graph = opened.graph
-    if (
-        type(graph) is not DifferentiatedGraph
-        or not graph.may_be_copied
-        or torch.is_grad_enabled()
-        or torch_compat.is_any_autocast_enabled()
-    ):
+    if torch.is_grad_enabled() or torch_compat.is_any_autocast_enabled():
         return None
     fakes = [grad.fake if isinstance(grad := one.realize(), TensorValue) else None for one in grads]
     strides = tuple(None if fake is None else fake.stride for fake in fakes[: graph.result_count])
     if any(type(step) is not int for steps in strides if steps is not None for step in steps):
         return None
     try:
-        return graph.backward_graph(Moment(strides, torch_compat.autocast_now(), False), opened.inputs, None)
+        module: torch.fx.GraphModule | None = graph.backward_to_copy(strides, opened.inputs)
+        return module
     except NotRepeatable:
         return None
 

@@ -100,9 +100,9 @@ class ClassValue(Value):
         attribute = lookup(type(self.cls), name)
         if attribute is MISSING:
             guard_class_lacks(tracer, self.cls)
-            found = self._special(tracer, "__getattr__", ConstantValue(name))
-            if found is not None:
-                return found
+            result = self._special(tracer, "__getattr__", ConstantValue(name))
+            if result is not None:
+                return result
             tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
             return linked.BoundBuiltin(self, name)
@@ -146,9 +146,9 @@ class ClassValue(Value):
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
             return ConstantValue(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]))  # type: ignore[index]
-        found = self._special(tracer, "__getitem__", key)
-        if found is not None:
-            return found
+        result = self._special(tracer, "__getitem__", key)
+        if result is not None:
+            return result
         if isinstance(lookup(self.cls, "__class_getitem__"), types.FunctionType):
             return protocols.call_attr(tracer, self, "__class_getitem__", key)
         return constant_value(tracer.run_const(lambda: self.cls[protocols.as_constant(tracer, key)]), tracer)  # type: ignore[index]
@@ -157,35 +157,35 @@ class ClassValue(Value):
         if isinstance(self.cls, enum.EnumMeta):
             members: list[Any] = list(self.cls)
             return linked.SequenceIterator([ConstantValue(member) for member in members], types.GeneratorType)
-        found = self._special(tracer, "__iter__")
-        return found.realize() if found is not None else super().iterate(tracer)
+        result = self._special(tracer, "__iter__")
+        return result.realize() if result is not None else super().iterate(tracer)
 
     def length(self, tracer: Tracer) -> int:
         if isinstance(self.cls, enum.EnumMeta):
             return len(self.cls)
-        found = self._special(tracer, "__len__")
-        return protocols.as_index(tracer, found) if found is not None else super().length(tracer)
+        result = self._special(tracer, "__len__")
+        return protocols.as_index(tracer, result) if result is not None else super().length(tracer)
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
             wanted = protocols.as_constant(tracer, item)
             return bool(tracer.run_const(lambda: wanted in self.cls))  # type: ignore[operator]
-        found = self._special(tracer, "__contains__", item)
-        return protocols.truth(tracer, found) if found is not None else super().contains(tracer, item)
+        result = self._special(tracer, "__contains__", item)
+        return protocols.truth(tracer, result) if result is not None else super().contains(tracer, item)
 
     def truth(self, tracer: Tracer) -> bool:
         for name in ("__bool__", "__len__"):
-            found = self._special(tracer, name)
-            if found is not None:
-                return protocols.truth(tracer, found)
+            result = self._special(tracer, name)
+            if result is not None:
+                return protocols.truth(tracer, result)
         return True
 
     def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
         method = op.reflected if reflected else op.method
-        found = self._special(tracer, method, other) if method else None
-        if found is not None:
-            found = found.realize()
-            return None if isinstance(found, ConstantValue) and found.content is NotImplemented else found
+        result = self._special(tracer, method, other) if method else None
+        if result is not None:
+            result = result.realize()
+            return None if isinstance(result, ConstantValue) and result.content is NotImplemented else result
         if op.symbol in ("==", "!=") and isinstance(other, ClassValue):
             return ConstantValue((self.cls is other.cls) == (op.symbol == "=="))
         if op.symbol == "|" and other.is_constant:
@@ -194,8 +194,8 @@ class ClassValue(Value):
         return None
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        found = self._special(tracer, "__repr__") if conversion == "repr" else None
-        return repr(self.cls) if found is None else protocols.as_string(tracer, found)
+        result = self._special(tracer, "__repr__") if conversion == "repr" else None
+        return repr(self.cls) if result is None else protocols.as_string(tracer, result)
 
     def parts(self) -> Iterable[Value]:
         return [value for value in self.attrs.values() if value is not None]
@@ -253,8 +253,8 @@ def make_super(tracer: Tracer, args: Args) -> Value:
     """``super()`` and ``super(C, self)``."""
     if len(args) > 2:
         tracer.throw(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
-    given, owner = (args[0], args[-1]) if args else _implicit_arguments(tracer)
-    after = given.realize()
+    first, owner = (args[0], args[-1]) if args else _implicit_arguments(tracer)
+    after = first.realize()
     if not isinstance(after, ClassValue):
         tracer.throw(TypeError, f"super() argument 1 must be a type, not {after.python_type().__name__}")
     if len(args) == 1:
@@ -268,7 +268,7 @@ def make_super(tracer: Tracer, args: Args) -> Value:
 
 def _implicit_arguments(tracer: Tracer) -> tuple[Value, Value]:
     """What ``super()`` finds in the frame that calls it: the class, and the first argument."""
-    frame = tracer.frames[-1]
+    frame = tracer.running.frames[-1]
     if not frame.code.co_argcount:
         tracer.throw(RuntimeError, "super(): no arguments")
     owner = frame.locals.get(frame.code.co_varnames[0])

@@ -252,13 +252,13 @@ class FunctionValue(Value):
             TypeError, f"{self.qualname}() missing {len(names)} required {kind} argument{plural}: {listed}"
         )
 
-    def _complain_too_many(self, tracer: Tracer, given: int) -> None:
+    def _complain_too_many(self, tracer: Tracer, positional: int) -> None:
         count, optional = self.code.co_argcount, len(self.defaults)
         takes = f"from {count - optional} to {count}" if optional else str(count)
         plural = "s" if count != 1 or optional else ""
-        verb = "was" if given == 1 else "were"
+        verb = "was" if positional == 1 else "were"
         tracer.throw(
-            TypeError, f"{self.qualname}() takes {takes} positional argument{plural} but {given} {verb} given"
+            TypeError, f"{self.qualname}() takes {takes} positional argument{plural} but {positional} {verb} given"
         )
 
     # Attributes: fields that CPython keeps in C, and what is in ``__dict__``.

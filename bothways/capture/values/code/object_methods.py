@@ -24,16 +24,16 @@ _REPR_WRAPPERS = frozenset((dataclasses.__file__, reprlib.__file__))
 
 def call_repr(tracer: Tracer, owner: ObjectValue) -> Value | None:
     """``__repr__`` written in Python, or None; the wrapper that asks for the object's address is looked through."""
-    found = lookup(owner.cls, "__repr__")
-    code = getattr(found, "__code__", None)
-    if code is None or code.co_filename not in _REPR_WRAPPERS or not hasattr(found, "__wrapped__"):
+    method = lookup(owner.cls, "__repr__")
+    code = getattr(method, "__code__", None)
+    if code is None or code.co_filename not in _REPR_WRAPPERS or not hasattr(method, "__wrapped__"):
         return owner.special(tracer, "__repr__")
     if owner.printing:
         return ConstantValue("...")
-    guard_class_attribute(tracer, owner.cls, "__repr__", found)
+    guard_class_attribute(tracer, owner.cls, "__repr__", method)
     owner.printing = True
     try:
-        return protocols.call(tracer, linked.library_value(tracer, found.__wrapped__), [owner])
+        return protocols.call(tracer, linked.library_value(tracer, method.__wrapped__), [owner])
     finally:
         owner.printing = False
 

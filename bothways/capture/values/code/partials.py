@@ -1,7 +1,7 @@
 """``functools.partial`` and ``functools.lru_cache``: callables made from a function.
 
 A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
-long as nobody could tell a cached result from a new one.
+long as a cached result cannot be told from a new one.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class PartialValue(Value):
 
     def rebuild(self, emitter: Emitter) -> str:
         make = emitter.inject(functools.partial, "partial")
-        given = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
+        arguments = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
         named = {name: emitter.rebuild(value) for name, value in self.kwargs.items()}
         if all(map(is_plain_name, named)):
-            given += [f"{name}={text}" for name, text in named.items()]
+            arguments += [f"{name}={text}" for name, text in named.items()]
         else:
-            given.append("**{" + ", ".join(f"{name!r}: {text}" for name, text in named.items()) + "}")
-        return f"{make}({', '.join(given)})"
+            arguments.append("**{" + ", ".join(f"{name!r}: {text}" for name, text in named.items()) + "}")
+        return f"{make}({', '.join(arguments)})"
 
     rebuild_empty = rebuild
 

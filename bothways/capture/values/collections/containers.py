@@ -158,19 +158,19 @@ class ListValue(SequenceValue):
         return self._write(tracer).pop(self.position(tracer, where, "pop index out of range"))
 
     def _remove(self, tracer: Tracer, item: Value) -> Value:
-        found = self.find(tracer, item, None, None)
-        if found is None:
+        place = self.find(tracer, item, None, None)
+        if place is None:
             tracer.throw(ValueError, "list.remove(x): x not in list")
-        del self._write(tracer)[found]
+        del self._write(tracer)[place]
         return none()
 
     def _index(
         self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
     ) -> Value:
-        found = self.find(tracer, item, start, stop)
-        if found is None:
+        place = self.find(tracer, item, start, stop)
+        if place is None:
             tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in list")
-        return ConstantValue(found)
+        return ConstantValue(place)
 
     def _clear(self, tracer: Tracer) -> Value:
         self._write(tracer).clear()
@@ -250,8 +250,8 @@ class ListValue(SequenceValue):
 
     def _effect(self, emitter: Emitter, name: str, method: str, *arguments: str) -> None:
         if self.base is not None:
-            given = ["slice(None)" if argument == ":" else argument for argument in arguments]
-            emitter.effect(f"list.{method}({', '.join([name, *given])})")
+            spelled = ["slice(None)" if argument == ":" else argument for argument in arguments]
+            emitter.effect(f"list.{method}({', '.join([name, *spelled])})")
         elif method == "__setitem__":
             emitter.effect(f"{name}[{arguments[0]}] = {arguments[1]}")
         else:
@@ -396,10 +396,10 @@ class TupleValue(SequenceValue):
     def _index(
         self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
     ) -> Value:
-        found = self.find(tracer, item, start, stop)
-        if found is None:
+        place = self.find(tracer, item, start, stop)
+        if place is None:
             tracer.throw(ValueError, "tuple.index(x): x not in tuple")
-        return ConstantValue(found)
+        return ConstantValue(place)
 
     def _numel(self, tracer: Tracer) -> Value:
         product: Value = ConstantValue(1)
@@ -466,10 +466,10 @@ class SliceValue(Value):
         return call_from_table(tracer, self, self.METHODS, slice(None), name, args, kwargs)
 
     def _indices(self, tracer: Tracer, length: Value) -> Value:
-        found = tracer.run_const(
+        indices = tracer.run_const(
             protocols.index_constant(tracer, self).indices, protocols.as_index(tracer, length)
         )
-        return TupleValue([ConstantValue(number) for number in found])
+        return TupleValue([ConstantValue(number) for number in indices])
 
     METHODS: ClassVar[dict[str, Method]] = {"indices": _indices}
 

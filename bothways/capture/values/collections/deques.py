@@ -196,16 +196,16 @@ class DequeValue(SequenceValue):
     def _index(
         self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
     ) -> Value:
-        found = self.find(tracer, item, start, stop)
-        if found is None:
+        place = self.find(tracer, item, start, stop)
+        if place is None:
             tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in deque")
-        return ConstantValue(found)
+        return ConstantValue(place)
 
     def _remove(self, tracer: Tracer, item: Value) -> Value:
-        found = self.find(tracer, item, None, None)
-        if found is None:
+        place = self.find(tracer, item, None, None)
+        if place is None:
             tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in deque")
-        del self._write(tracer)[found]
+        del self._write(tracer)[place]
         return none()
 
     def _reverse(self, tracer: Tracer) -> Value:

@@ -249,9 +249,9 @@ class DictValue(Value):
         if is_none(self.default_factory):
             tracer.throw(KeyError, key_values.exception_argument(key))
         assert self.default_factory is not None
-        made = protocols.call(tracer, self.default_factory, [])
-        self.set_item(tracer, key, made)
-        return made
+        value = protocols.call(tracer, self.default_factory, [])
+        self.set_item(tracer, key, value)
+        return value
 
     def del_item(self, tracer: Tracer, key: Value) -> None:
         if self.remove(tracer, key) is None:

@@ -383,8 +383,8 @@ _SELF = (lambda self: self).__code__.co_code
 def taken_along(emitter: Emitter, iterator: Value) -> str:
     """An iterator as an argument of one that takes from it, which asks for its iterator once more."""
     iterator = iterator.realize()
-    found = linked.lookup_attribute(iterator.python_type(), "__iter__")
-    if isinstance(found, types.FunctionType) and found.__code__.co_code != _SELF:
+    method = linked.lookup_attribute(iterator.python_type(), "__iter__")
+    if isinstance(method, types.FunctionType) and method.__code__.co_code != _SELF:
         what = iterator.describe()
         emitter.tracer.stop("escape", f"cannot rebuild an iterator over {what}, which has an __iter__ of its own")
     return emitter.rebuild(iterator)

@@ -184,14 +184,14 @@ class LazyValue(Value):
         kind = type(self.obj)
         if kind in (list, tuple) or hasattr(kind, "__torch_function__"):
             return self.realize().overrides_functions()
-        return False  # a hook, say, which nobody has to look at
+        return False  # a hook, say, which does not have to be looked at
 
     def _known_source(self) -> Source:
         assert self.source is not None
         return self.source
 
     def if_realized(self) -> Value:
-        """The Value behind it, if somebody looked at the object by this very path; else itself.
+        """The Value behind it, if the object was looked at by this very path; else itself.
 
         That the object is known by another path counts for nothing: no guard says that the two are one.
         """

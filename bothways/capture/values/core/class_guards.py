@@ -26,8 +26,8 @@ def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) 
     if not is_plain_name(name):
         if isinstance(attribute, (classmethod, staticmethod, types.FunctionType, property)):
             read = Attr(source, name)
-            found = Attr(read, "__func__") if isinstance(attribute, classmethod) else read
-            tracer.guard("{s0} is {c0}", found, getattr(attribute, "__func__", attribute))
+            function = Attr(read, "__func__") if isinstance(attribute, classmethod) else read
+            tracer.guard("{s0} is {c0}", function, getattr(attribute, "__func__", attribute))
     elif isinstance(attribute, classmethod):
         tracer.guard(f"{{s0}}.{name}.__func__ is {{c0}}", source, attribute.__func__)
     elif isinstance(attribute, staticmethod):

@@ -75,20 +75,20 @@ class ConstantValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if isinstance(self.content, enum.Enum):
             return _member_attribute(tracer, self, self.content, name)
-        found = tracer.run_const(getattr, self.content, name)
-        if isinstance(found, (types.BuiltinMethodType, types.MethodWrapperType)):
+        attribute = tracer.run_const(getattr, self.content, name)
+        if isinstance(attribute, (types.BuiltinMethodType, types.MethodWrapperType)):
             return linked.BoundBuiltin(self, name)
-        return constant_value(found, tracer)
+        return constant_value(attribute, tracer)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         origin = typing.get_origin(self.content)
         if not isinstance(origin, type):
             return super().call(tracer, args, kwargs)
         # ``Stack[int](…)`` makes a Stack and, where it can, notes on it what it was made from.
-        made = library_class(tracer, origin).call(tracer, args, kwargs).realize()
-        if made.python_type().__dictoffset__ and not isinstance(self.content, types.GenericAlias):
-            made.set_attr(tracer, "__orig_class__", self)
-        return made
+        instance = library_class(tracer, origin).call(tracer, args, kwargs).realize()
+        if instance.python_type().__dictoffset__ and not isinstance(self.content, types.GenericAlias):
+            instance.set_attr(tracer, "__orig_class__", self)
+        return instance
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.content, str) and name in ("format", "format_map"):
@@ -161,10 +161,10 @@ def library_class(tracer: Tracer, cls: type) -> Value:
 
 def _member_attribute(tracer: Tracer, value: ConstantValue, member: enum.Enum, name: str) -> Value:
     """An attribute of an enum member: its name and value, what ``__init__`` gave it, or one of its class."""
-    found = linked.lookup_attribute(type(member), name)
-    if name in ("name", "value") and found is enum.Enum.__dict__[name]:
+    attribute = linked.lookup_attribute(type(member), name)
+    if name in ("name", "value") and attribute is enum.Enum.__dict__[name]:
         return linked.library_value(tracer, getattr(member, name))
-    if name in vars(member) and not linked.is_data_descriptor(found):
+    if name in vars(member) and not linked.is_data_descriptor(attribute):
         source = Attr(tracer.inject(member, str(member)), name)
         return tracer.member(vars(member)[name], source, "hasattr({s0}, {c0})")
     return linked.class_attribute(tracer, value, name)

@@ -65,18 +65,18 @@ def call_from_table(
     return method(owner, tracer, *args, **kwargs)
 
 
-def fits(method: Method, own: int, given: int, kwargs: Kwargs) -> bool:
+def fits(method: Method, own: int, positional: int, kwargs: Kwargs) -> bool:
     """Whether arguments fit a row's signature, whose first ``own`` parameters are not the caller's."""
     code = method.__code__
     names = code.co_varnames[own : code.co_argcount]
     optional = len(method.__defaults__ or ())
     keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    by_name = names[max(given, code.co_posonlyargcount - own) :] + keywords
-    if given > len(names) and not code.co_flags & inspect.CO_VARARGS:
+    by_name = names[max(positional, code.co_posonlyargcount - own) :] + keywords
+    if positional > len(names) and not code.co_flags & inspect.CO_VARARGS:
         return False
     if not code.co_flags & inspect.CO_VARKEYWORDS and any(k not in by_name for k in kwargs):
         return False
-    required = names[given : len(names) - optional]
+    required = names[positional : len(names) - optional]
     return all(name in kwargs for name in required)
 
 

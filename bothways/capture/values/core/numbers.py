@@ -110,7 +110,7 @@ class NumberValue(Value):
         return self.format(tracer, "")
 
     def format(self, tracer: Tracer, spec: str) -> str:
-        if not tracer.fullgraph:  # a program for each number would be the price of a constant text
+        if not tracer.options.fullgraph:  # a program for each number would be the price of a constant text
             tracer.stop("value_changes", "a number that is another one at each call is made a text")
         return format(self.constant(), spec)
 

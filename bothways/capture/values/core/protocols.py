@@ -1,7 +1,7 @@
 """Python's data model over Values: what an operator, a call, a loop or a test does.
 
 Opcodes and stand-ins come here; each function realizes its operands, asks the kinds for their slots in the
-order Python asks, and raises the captured program's own TypeError when nobody answers.
+order Python asks, and raises the captured program's own TypeError when no method answers.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
 
 
 def _is_no_singleton(tracer: Tracer, value: Value, other: Value) -> bool:
-    """Whether something that nobody looked at yet is not None (or True, …): it need not be looked at for that."""
+    """Whether something that was not looked at yet is not None (or True, …): it need not be looked at for that."""
     if not isinstance(value, LazyValue) or value.if_realized() is not value:
         return False
     if not isinstance(other, ConstantValue) or not isinstance(other.content, SINGLETONS) or value.obj is other.content:

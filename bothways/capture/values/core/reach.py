@@ -68,22 +68,22 @@ STORES: dict[str, str] = {
 
 
 @functools.lru_cache(512)
-def habits_of(code: types.CodeType) -> CodeUses:
-    found: dict[str, set[Any]] = {kind: set() for kind in ("names", "attributes", "globals", "cells", "items")}
-    found["names"].update(code.co_names)
+def uses_of(code: types.CodeType) -> CodeUses:
+    kinds: dict[str, set[Any]] = {kind: set() for kind in ("names", "attributes", "globals", "cells", "items")}
+    kinds["names"].update(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname in STORES:
-            found[STORES[instruction.opname]].add(instruction.argval)
+            kinds[STORES[instruction.opname]].add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = habits_of(constant)
+            inner = uses_of(constant)
             for kind in ("names", "attributes", "globals", "cells"):
-                found[kind] |= getattr(inner, kind)
-            found["items"] |= {True} if inner.items else set()
+                kinds[kind] |= getattr(inner, kind)
+            kinds["items"] |= {True} if inner.items else set()
     names, attributes, globals_, cells = (
-        frozenset(found[kind]) for kind in ("names", "attributes", "globals", "cells")
+        frozenset(kinds[kind]) for kind in ("names", "attributes", "globals", "cells")
     )
-    return CodeUses(names, attributes, globals_, cells - set(code.co_cellvars), bool(found["items"]))
+    return CodeUses(names, attributes, globals_, cells - set(code.co_cellvars), bool(kinds["items"]))
 
 
 class ReachedObjects:
@@ -91,15 +91,15 @@ class ReachedObjects:
 
     def __init__(self, roots: Iterable[object]) -> None:
         self.objects: dict[int, object] = {}
-        self.habits: list[CodeUses] = []
+        self.uses: list[CodeUses] = []
         self.names: frozenset[str] = IMPLICIT
         self.complete = True
-        self._spaces: list[Any] = []  # classes and modules, of which only what somebody names is followed
+        self._spaces: list[Any] = []  # classes and modules, of which only what is named is followed
         self._follow(list(roots))
         before = -1
         while before != len(self.objects):
             before = len(self.objects)
-            self.names = IMPLICIT.union(*(habits.names for habits in self.habits))
+            self.names = IMPLICIT.union(*(code.names for code in self.uses))
             for space in list(self._spaces):
                 self._follow([vars(space)[name] for name in self.names & vars(space).keys()])
 
@@ -116,7 +116,7 @@ class ReachedObjects:
 
     def _parts(self, step: Any) -> Iterator[object]:
         if isinstance(step, types.CodeType):
-            self.habits.append(habits_of(step))
+            self.uses.append(uses_of(step))
         elif isinstance(step, types.FunctionType):
             if policy.is_library_module(step.__module__ or ""):
                 yield from step.__closure__ or ()
@@ -151,7 +151,7 @@ class ReachedObjects:
         yield from function.__defaults__ or ()
         yield from (function.__kwdefaults__ or {}).values()
         globals_ = function.__globals__
-        yield from (globals_[name] for name in habits_of(function.__code__).names & globals_.keys())
+        yield from (globals_[name] for name in uses_of(function.__code__).names & globals_.keys())
 
     def _instance_parts(self, step: Any) -> Iterator[object]:
         yield type(step)
@@ -167,10 +167,10 @@ class ReachedObjects:
         if id(obj) not in self.objects:
             return False
         if isinstance(obj, types.CellType):
-            return any(habits.cells for habits in self.habits)
+            return any(code.cells for code in self.uses)
         if isinstance(obj, CONTAINERS):
-            return any(habits.changes_containers for habits in self.habits)
-        return any(habits.names & REFLECTION or habits.attributes & names_read for habits in self.habits)
+            return any(code.changes_containers for code in self.uses)
+        return any(code.names & REFLECTION or code.attributes & names_read for code in self.uses)
 
 
 def keeps_apart(
@@ -186,6 +186,6 @@ def keeps_apart(
         reach.complete
         and not any(id(obj) in reach.objects for obj in changed)
         and not any(reach.may_change(obj, names_read) for obj in read)
-        and not any(habits.globals & names_read for habits in reach.habits)
+        and not any(code.globals & names_read for code in reach.uses)
         and not reach.names & names_changed
     )

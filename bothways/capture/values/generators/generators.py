@@ -42,10 +42,11 @@ class GeneratorValue(Value):
         self.frame: Frame | None = frame
         self._name, self._taken = frame.function.name, 0
         self.started = False
-        self.made_at = tracer.frames[0].steps - 1 if tracer.frames else 0  # the instruction of the captured function
+        frames = tracer.running.frames
+        self.made_at = frames[0].steps - 1 if frames else 0  # the instruction of the captured function
         self.running = False
         self._handled: ExceptionValue | None = None
-        tracer.generators.append(self)
+        tracer.running.add_generator(self)
 
     def python_type(self) -> type:
         return types.GeneratorType
@@ -148,7 +149,7 @@ class GeneratorValue(Value):
 
     def _run(self, tracer: Tracer, frame: Frame, thrown: Raised | None = None) -> Value:
         self.running = True
-        tracer.handling.append(self._handled)
+        tracer.running.resume_generator(self._handled)
         try:
             if thrown is not None:
                 thrown.value.chain(tracer, context=self._handled)
@@ -160,7 +161,7 @@ class GeneratorValue(Value):
                 raise Raised(stop_iteration_error(tracer, observed.value)) from None
             raise
         finally:
-            self._handled = tracer.handling.pop()
+            self._handled = tracer.running.suspend_generator()
             self.running = False
         assert frame.result is not None
         if signal is Signal.YIELD:
@@ -228,9 +229,9 @@ def _where_exit_passes(frame: Frame, handler: int) -> int | None:
 
 
 def _throw(owner: GeneratorValue, tracer: Tracer, kind: Value, *rest: Value) -> Value:
-    given = [value for value in rest[:1] if not is_none(value)]
+    arguments = [value for value in rest[:1] if not is_none(value)]
     complaint = "exceptions must be classes or instances deriving from BaseException, not {}"
-    return owner.throw(tracer, as_exception(tracer, kind, given, complaint))
+    return owner.throw(tracer, as_exception(tracer, kind, arguments, complaint))
 
 
 _METHODS: dict[str, Callable[..., Value]] = {
@@ -259,7 +260,7 @@ def stop_iteration_error(tracer: Tracer, raised: ExceptionValue) -> ExceptionVal
 
 def check_abandoned(tracer: Tracer, kept: Iterable[Value]) -> None:
     """Stop when a generator is left behind that Python would clean up at a moment of its own choosing."""
-    left = [generator for generator in tracer.generators if generator.must_clean_up()]
+    left = [generator for generator in tracer.running.generators if generator.must_clean_up()]
     if not left:
         return
     reached = _reached(kept)
@@ -270,10 +271,10 @@ def check_abandoned(tracer: Tracer, kept: Iterable[Value]) -> None:
 def _reached(roots: Iterable[Value]) -> set[int]:
     """What the program builds, by id."""
     pending = [resolve(root) for root in roots]
-    found: set[int] = set()
+    reached: set[int] = set()
     while pending:
         value = pending.pop()
-        if id(value) not in found and (value.source is None or value.mutated):
-            found.add(id(value))
+        if id(value) not in reached and (value.source is None or value.mutated):
+            reached.add(id(value))
             pending += [resolve(part) for part in value.parts()]
-    return found
+    return reached

@@ -1,6 +1,6 @@
 """Generators that leave the captured function before their end, as the real objects that go on from there.
 
-One that nobody has asked for an element is made by calling its function. Those that stand for ``itertools`` are made
+One that was not asked for an element yet is made by calling its function. Those that stand for ``itertools`` are made
 as the objects of that module, from what is left of their iterators. Any other is a generator of the same code that is
 put behind the ``yield`` where it stands, with its variables and its stack.
 """
@@ -147,8 +147,8 @@ def _called(frame: Frame, started: bool) -> tuple[Callable[..., Any], str] | Non
 
 def _variables(frame: Frame) -> dict[str, Value]:
     """What the variables hold, and what the frame takes elements from."""
-    found = {**frame.locals, **({"delegate": frame.stack[-1]} if frame.stack else {})}
-    held = {name: value.content if isinstance(value, CellValue) else value for name, value in found.items()}
+    variables = {**frame.locals, **({"delegate": frame.stack[-1]} if frame.stack else {})}
+    held = {name: value.content if isinstance(value, CellValue) else value for name, value in variables.items()}
     return {name: value for name, value in held.items() if value is not None}
 
 
@@ -171,8 +171,8 @@ def _in_the_middle(frame: Frame, emitter: Emitter) -> str:
     unbound = tuple(name for name, value in variables.items() if value is None)
     make = suspended(code, ResumePoint(offset, tuple(entries), unbound), frame.globals, frame.function.name)
     shift = len(make.__code__.co_code) - len(code.co_code)
-    given = [variables.get(name) for name in slots_of(code) + code.co_freevars]
-    slots = ["None" if value is None else emitter.rebuild(value) for value in given]
+    values = [variables.get(name) for name in slots_of(code) + code.co_freevars]
+    slots = ["None" if value is None else emitter.rebuild(value) for value in values]
     # A number on the stack is the place of an instruction, for an exception that passes a ``finally``.
     places = [frame.decoded.instructions[text].offset if isinstance(text, int) else text for text in texts]
     stack = [str((place + shift) // 2) if isinstance(place, int) else place for place in places]
@@ -183,12 +183,12 @@ def _arguments(code: types.CodeType, texts: dict[str, str]) -> list[str]:
     """The arguments of a call, from the variables they were bound to."""
     count, keywords = code.co_argcount, code.co_kwonlyargcount
     names = code.co_varnames
-    given = [texts[name] for name in names[:count]]
+    arguments = [texts[name] for name in names[:count]]
     cursor = count + keywords
     if code.co_flags & inspect.CO_VARARGS:
-        given.append(f"*{texts[names[cursor]]}")
+        arguments.append(f"*{texts[names[cursor]]}")
         cursor += 1
-    given += [f"{name}={texts[name]}" for name in names[count : count + keywords]]
+    arguments += [f"{name}={texts[name]}" for name in names[count : count + keywords]]
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        given.append(f"**{texts[names[cursor]]}")
-    return given
+        arguments.append(f"**{texts[names[cursor]]}")
+    return arguments

@@ -41,7 +41,7 @@ class GradFnValue(Value):
 
     def __init__(self, tracer: Tracer, moment: TensorMoment) -> None:
         self.tracer, self.moment = tracer, moment
-        self._fake = moment.tensor.fake.meta.grad_fn  # kept: one node is one object as long as somebody has it
+        self._fake = moment.tensor.fake.meta.grad_fn  # kept: one node is one object as long as something holds it
         self._held: torch.fx.Node | None = None
         if moment.is_input:
             assert moment.tensor.source is not None
@@ -70,9 +70,9 @@ class GradFnValue(Value):
             return register(tracer, on_tensor(self.moment, HOOKS[name]), [*args, *kwargs.values()])
         real = self.moment.tensor.obj
         if name == "name" and self.source is not None and real is not None and real.grad_fn is not None:
-            found = real.grad_fn.name()
-            tracer.guard("{s0}.name() == {c0}", self.source, found)
-            return ConstantValue(found)
+            label = real.grad_fn.name()
+            tracer.guard("{s0}.name() == {c0}", self.source, label)
+            return ConstantValue(label)
         return super().call_method(tracer, name, args, kwargs)
 
     def parts(self) -> Iterable[Value]:

@@ -23,8 +23,8 @@ from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.errors import Break, Unsupported
+from bothways.node_facts import Watched
 from bothways.runtime.hooks import HookSite, RegisterEarly, RegisterManyEarly, is_of_tensor, retain_early
-from bothways.runtime.nodes import Watched
 from bothways.runtime.program import COMPILED_HOOK
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RegistrationPlace:
     write: Callable[[Emitter, list[str], str], str]  # given the names of the tensors and the hook's text
     early: Any
     handle: type = RemovableHandle
-    captured: bool = False  # whether fullgraph=True has a say in what the hook does
+    captured: bool = False  # whether fullgraph=True holds for what the hook does
 
 
 def on_tensor(moment: TensorMoment, path: str) -> RegistrationPlace:
@@ -85,8 +85,8 @@ class Event(Value):
 
 def happen(tracer: Tracer, event: Event) -> None:
     """Add an event to those that follow the graph."""
-    event.earlier = tracer.registrations[-1] if tracer.registrations else None
-    tracer.registrations.append(event)
+    event.earlier = tracer.effects.registrations[-1] if tracer.effects.registrations else None
+    tracer.effects.register(event)
     tracer.effects.mutated(event)
 
 
@@ -150,7 +150,7 @@ class Registration(HandleEvent):
 
     def _hook(self, emitter: Emitter) -> str:
         text = emitter.rebuild_all(self.args)
-        if emitter.tracer.fullgraph and self.place.captured:
+        if emitter.tracer.options.fullgraph and self.place.captured:
             return f"{COMPILED_HOOK}({emitter.inject(HookSite(), 'hooks_here')}, {text})"
         return text
 
@@ -201,16 +201,16 @@ def _remove(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         slots = ", ".join(f"{{s{index}}}" for index in range(len(modules) + 1))
         tracer.guard(f"{{c0}}({slots})", is_of_tensor, handle.source, *(source for _, source in modules))
 
-    tracer.final_checks.append(check)
+    tracer.assumptions.check_at_end(check)
     happen(tracer, Removal(handle))
     return ConstantValue(None)
 
 
 def register(tracer: Tracer, place: RegistrationPlace, args: Args) -> Registration:
     """Register a hook; the Value of its handle."""
-    made = Registration(place, list(args))
-    happen(tracer, made)
-    return made
+    registration = Registration(place, list(args))
+    happen(tracer, registration)
+    return registration
 
 
 def register_on_tensor(tracer: Tracer, tensor: TensorValue, method: str, args: Args) -> Value:
@@ -221,9 +221,9 @@ def register_on_tensor(tracer: Tracer, tensor: TensorValue, method: str, args: A
         tracer.throw(RuntimeError, REFUSALS[method])
     if method == "register_post_accumulate_grad_hook" and not tensor.fake.meta.is_leaf:
         tracer.throw(RuntimeError, "post accumulate grad hooks cannot be registered on non-leaf tensors")
-    made = register(tracer, on_tensor(TensorMoment.now(tracer, tensor), method), args)
+    registration = register(tracer, on_tensor(TensorMoment.now(tracer, tensor), method), args)
     tracer.graph.watch(tensor, Watched.GRADIENT)
-    return ConstantValue(None) if method == "retain_grad" else made
+    return ConstantValue(None) if method == "retain_grad" else registration
 
 
 def _unbound(method: str) -> None:
@@ -246,9 +246,9 @@ def _register_multi_grad_hook(tracer: Tracer, /, *args: Value, **kwargs: Value) 
 def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = None) -> Value:
     """``register_multi_grad_hook(tensors, fn, mode=…)``, on tensors that all need gradients."""
     kind = "all" if mode is None else protocols.as_constant(tracer, mode)
-    found = [tensor.realize() for tensor in protocols.unpack(tracer, tensors)]
+    values = [tensor.realize() for tensor in protocols.unpack(tracer, tensors)]
     moments = []
-    for tensor in found:
+    for tensor in values:
         if not isinstance(tensor, TensorValue) or not tensor.fake.requires_grad:
             tracer.stop("hook", "register_multi_grad_hook is given something that needs no gradient")
         moments.append(TensorMoment.now(tracer, tensor))

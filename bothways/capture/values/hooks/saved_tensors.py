@@ -23,7 +23,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import handles
-from bothways.capture.values.core.reach import habits_of, keeps_apart
+from bothways.capture.values.core.reach import keeps_apart, uses_of
 from bothways.capture.values.objects.builtins import BoundBuiltin
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.emit import resolve
@@ -40,14 +40,14 @@ UNCHANGING = (torch.Tensor, types.FunctionType, types.BuiltinFunctionType, types
 @handles(torch_compat.push_saved_tensors_hooks)
 def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     pack, unpack = args
-    state = tracer.saved_tensors
-    if state.disabled:
-        tracer.throw(RuntimeError, state.disabled[-1])
+    state = tracer.torch_state
+    if state.hooks_disabled:
+        tracer.throw(RuntimeError, state.hooks_disabled[-1])
     roots = list(_roots(tracer, pack))
     named = (("pack", pack), ("unpack", unpack))
-    given = tuple(tracer.graph.add_object(hook, name, checked=True).node for name, hook in named)
+    hooks = tuple(tracer.graph.add_object(hook, name, checked=True).node for name, hook in named)
     push = runtime.push_saved_tensors_hooks if _is_library(pack) else runtime.push_users_hooks
-    state.pushed.append(tracer.graph.statement(push, given))
+    state.push_hooks(tracer.graph.statement(push, hooks))
     where, *stack = tracer.stack() or (tracer.where(),)  # the line of the ``with``, not PyTorch's
 
     def check() -> None:
@@ -55,15 +55,15 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
             reason = "the pack hook of saved tensors may read or change what the function changes or reads"
             raise Unsupported(Break("hook", reason, where, tuple(stack)))
 
-    tracer.final_checks.append(check)
+    tracer.assumptions.check_at_end(check)
     return ConstantValue(None)
 
 
 @handles(torch_compat.pop_saved_tensors_hooks)
 def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    if not tracer.saved_tensors.pushed:
-        tracer.stop("hook", "saved-tensor hooks are taken away that somebody else has set")
-    tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.saved_tensors.pushed.pop(),))
+    if not tracer.torch_state.saved_tensors_hooks:
+        tracer.stop("hook", "saved-tensor hooks are taken away that the function has not set")
+    tracer.graph.statement(runtime.pop_saved_tensors_hooks, (tracer.torch_state.pop_hooks(),))
     return ConstantValue(None)
 
 
@@ -85,7 +85,7 @@ class Root:
 
 def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
     """Where a hook leads: the object itself, or for one that captured code has made, what it is made of."""
-    pending, seen, made, codes = [hook], set[int](), False, list[types.CodeType]()
+    pending, seen, holds_values, codes = [hook], set[int](), False, list[types.CodeType]()
     while pending:
         value = resolve(pending.pop())
         if id(value) in seen or isinstance(value, (ConstantValue, TensorValue)):
@@ -94,8 +94,8 @@ def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
         if value.source is not None:
             if value.mutated:
                 tracer.stop("hook", "the pack hook of saved tensors refers to an object that the function changes")
-            found = value.obj if isinstance(value, LazyValue) else tracer.object_of(value)
-            yield Root(found, value.source)
+            obj = value.obj if isinstance(value, LazyValue) else tracer.object_of(value)
+            yield Root(obj, value.source)
             continue
         if isinstance(value, FunctionValue):
             empty = tuple(types.CellType() for _ in value.code.co_freevars)
@@ -103,11 +103,11 @@ def _roots(tracer: Tracer, hook: Value) -> Iterator[Root]:
             codes.append(value.code)
             pending += [*value.closure, *value.defaults, *value.keyword_defaults.values()]
             continue
-        made = made or not isinstance(value, CellValue)
+        holds_values = holds_values or not isinstance(value, CellValue)
         pending += value.parts()
-    if any(habits_of(code).cells for code in codes):
+    if any(uses_of(code).cells for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors changes a variable of the function")
-    if made and any(habits_of(code).changes_containers or habits_of(code).attributes for code in codes):
+    if holds_values and any(uses_of(code).changes_containers or uses_of(code).attributes for code in codes):
         tracer.stop("hook", "the pack hook of saved tensors may change an object that the function has made")
 
 
@@ -118,7 +118,9 @@ def _guard_apart(tracer: Tracer, roots: list[Root]) -> bool:
     ]
     changed = [(obj, value.source) for obj, value in known if value.mutated]
     read = [(obj, value.source) for obj, value in known if not value.mutated]
-    sources = [*tracer.expected_sources(), *(source for guard in tracer.guards for source in guard.sources)]
+    assumptions = tracer.assumptions
+    guarded = (source for guard in assumptions.guards for source in guard.sources)
+    sources = [*assumptions.expected_sources(), *guarded]
     names_read = frozenset(name for source in sources for name in _names_in(source))
     names_changed = frozenset(written.variable for written in tracer.effects.globals())
     objects = [tuple(obj for obj, _ in group) for group in (read, changed)]
@@ -171,14 +173,14 @@ class DisabledHooks(Value):
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        state = tracer.saved_tensors
+        state = tracer.torch_state
         if name == "__enter__":
-            if state.pushed:
+            if state.saved_tensors_hooks:
                 tracer.throw(RuntimeError, self.message)
             self._entered.append(tracer.graph.statement(runtime.disable_saved_tensors_hooks, (self.message,)))
-            state.disabled.append(self.message)
+            state.disable_hooks(self.message)
             return ConstantValue(None)
-        state.disabled.pop()
+        state.enable_hooks()
         tracer.graph.statement(runtime.restore_saved_tensors_hooks, (self._entered.pop(),))
         return ConstantValue(False)
 

@@ -99,29 +99,29 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
     if issubclass(cls, torch.autograd.Function) and not args and not kwargs:
         return ObjectValue(cls)  # an instance has no state; people make one to reach ``apply``
     make = lookup(cls, "__new__")
-    made: Value
+    instance: Value
     if isinstance(make, staticmethod):
-        made = protocols.call(tracer, linked.library_value(tracer, make.__func__), [target, *args], kwargs)
+        instance = protocols.call(tracer, linked.library_value(tracer, make.__func__), [target, *args], kwargs)
     elif isinstance(make, types.FunctionType):
-        made = protocols.call(tracer, linked.library_value(tracer, make), [target, *args], kwargs)
+        instance = protocols.call(tracer, linked.library_value(tracer, make), [target, *args], kwargs)
     else:
-        made = new_instance(tracer, cls, args, kwargs)
-    made = made.realize()
-    if issubclass(made.python_type(), cls):
-        _initialize(tracer, made, cls, args, kwargs)
-    return made
+        instance = new_instance(tracer, cls, args, kwargs)
+    instance = instance.realize()
+    if issubclass(instance.python_type(), cls):
+        _initialize(tracer, instance, cls, args, kwargs)
+    return instance
 
 
-def _initialize(tracer: Tracer, made: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
+def _initialize(tracer: Tracer, instance: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
     initialize = lookup(cls, "__init__")
     if isinstance(initialize, types.FunctionType):
-        protocols.call(tracer, bind_class_attribute(tracer, made, cls, "__init__", initialize), args, kwargs)
+        protocols.call(tracer, bind_class_attribute(tracer, instance, cls, "__init__", initialize), args, kwargs)
     elif initialize is object.__init__ or issubclass(cls, torch.Tensor):
         # object.__init__ complains about arguments only when __new__ is object's as well.
         if (args or kwargs) and lookup(cls, "__new__") is object.__dict__["__new__"]:
             tracer.throw(TypeError, f"{cls.__name__}() takes no arguments")
     else:
-        made.call_method(tracer, "__init__", args, kwargs)
+        instance.call_method(tracer, "__init__", args, kwargs)
 
 
 def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
@@ -129,7 +129,7 @@ def new_instance(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value
     if issubclass(cls, torch.Tensor):
         return new_tensor(tracer, cls, args, kwargs)
     if lookup(cls, "__del__") is not MISSING:
-        tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nobody holds it")
+        tracer.stop("object_unknown", f"{described(cls)} is made, whose __del__ runs when nothing holds it any more")
     base = builtin_base(cls)
     if base is object:
         if not _made_by_object(cls):
@@ -236,10 +236,10 @@ def _folded(name: str) -> Callable[..., Value]:
 
 def _subclasses(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """The classes that were derived so far, by their addresses: the program does not keep them alive."""
-    found: list[type] = type.__subclasses__(target.cls)
+    classes: list[type] = type.__subclasses__(target.cls)
     source = tracer.inject(target.cls, target.cls.__qualname__)
-    tracer.guard("(*map(id, {c0}({s0})),) == {c1}", source, type.__subclasses__, tuple(map(id, found)))
-    return ListValue([ClassValue.of(tracer, cls) for cls in found])
+    tracer.guard("(*map(id, {c0}({s0})),) == {c1}", source, type.__subclasses__, tuple(map(id, classes)))
+    return ListValue([ClassValue.of(tracer, cls) for cls in classes])
 
 
 CLASS_METHODS: dict[str, Callable[..., Value]] = {

@@ -167,10 +167,10 @@ def _placed(tracer: Tracer, values: list[Value]) -> tuple[list[Value], Side]:
         return values, Side(None, (), len(values))
     led = tracer.graph.op("call_function", lead_through, lead_through, list(tensors), {})
     assert isinstance(led, TupleValue)
-    found = dict(zip(places, led.items, strict=True))
+    replaced = dict(zip(places, led.items, strict=True))
     first = next(value for value in led.items if isinstance(value, TensorValue) and value.fake.requires_grad)
     side = Side(GradFnValue(tracer, TensorMoment.now(tracer, first)), tuple(places), len(values))
-    return [found.get(index, value) for index, value in enumerate(values)], side
+    return [replaced.get(index, value) for index, value in enumerate(values)], side
 
 
 class ModuleHooked(Event):
@@ -237,9 +237,9 @@ class ModuleRegistration(HandleEvent):
 
     def rebuild_empty(self, emitter: Emitter) -> str:
         self.emit_earlier(emitter)
-        given = [emitter.rebuild(value) for value in self.args]
-        given += [f"{name}={emitter.rebuild(value)}" for name, value in self.kwargs.items()]
-        return f"{emitter.rebuild(self.module)}.{self.method}({', '.join(given)})"
+        arguments = [emitter.rebuild(value) for value in self.args]
+        arguments += [f"{name}={emitter.rebuild(value)}" for name, value in self.kwargs.items()]
+        return f"{emitter.rebuild(self.module)}.{self.method}({', '.join(arguments)})"
 
 
 # Method of nn.Module -> the kind of hook it registers.
@@ -270,10 +270,10 @@ def _register(tracer: Tracer, module: Value, method: str, args: Args, kwargs: Kw
         tracer.guard("{s0} is {c0}", Attr(module.source, "_is_full_backward_hook"), before)
         if before is kinds.last or (kinds.full and known.last) or (kinds.last and known.full):
             tracer.stop("hook", f"{module.describe()} has backward hooks of the other kind")
-    made = ModuleRegistration(module, method, args, kwargs)
-    module.registered.append(made)
-    happen(tracer, made)
-    return made
+    registration = ModuleRegistration(module, method, args, kwargs)
+    module.registered.append(registration)
+    happen(tracer, registration)
+    return registration
 
 
 def kinds_registered(module: ModuleValue) -> Kinds:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The dictionaries nn.Module.__getattr__ looks in, in its order.
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
-# What modules are called and asked by; where somebody has replaced one of them, it is inlined like any other method.
+# What modules are called and asked by; where one of them was replaced, it is inlined like any other method.
 _OWN: dict[str, Any] = {
     name: lookup(torch.nn.Module, name)
     for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__")
@@ -166,13 +166,13 @@ class ModuleValue(ObjectValue):
             tracer.stop("lazy_module", f"{self.describe()} does not know its sizes yet")
 
     def _has_forward_hooks(self, tracer: Tracer) -> bool:
-        found = False
+        has_hooks = False
         for name in FORWARD_HOOKS:
             if self._hooks(name):
-                found = True
+                has_hooks = True
             elif self.source is not None:
                 tracer.guard("not {s0}", Attr(self.source, name))
-        return found
+        return has_hooks
 
     def _hooks(self, name: str) -> Any:
         if self.source is None:

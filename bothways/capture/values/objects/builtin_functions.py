@@ -93,15 +93,15 @@ def _abs(tracer: Tracer, value: Value) -> Value:
 @handles(round)
 def _round(tracer: Tracer, number: Value, ndigits: Value | None = None) -> Value:
     number = number.realize()
-    given = [] if ndigits is None or is_none(ndigits) else [ndigits]
+    arguments = [] if ndigits is None or is_none(ndigits) else [ndigits]
     if isinstance(number, ConstantValue):
-        digits = [protocols.as_constant(tracer, digit) for digit in given]
+        digits = [protocols.as_constant(tracer, digit) for digit in arguments]
         return constant_value(tracer.run_const(round, number.content, *digits), tracer)
     method = protocols.try_get_attr(tracer, number, "__round__")
     if method is None:
         name = number.python_type().__name__
         tracer.throw(TypeError, f"type {name} doesn't define __round__ method")
-    return protocols.call(tracer, method, given)
+    return protocols.call(tracer, method, arguments)
 
 
 @handles(divmod)
@@ -242,8 +242,8 @@ def _getattr(tracer: Tracer, value: Value, name: Value, default: Value | None = 
     wanted = _attribute_name(tracer, name)
     if default is None:
         return protocols.get_attr(tracer, value, wanted)
-    found = protocols.try_get_attr(tracer, value, wanted)
-    return found if found is not None else default
+    attribute = protocols.try_get_attr(tracer, value, wanted)
+    return attribute if attribute is not None else default
 
 
 @handles(setattr)
@@ -277,7 +277,7 @@ def _id(tracer: Tracer, value: Value) -> Value:
     try:
         weakref.ref(obj)
     except TypeError:
-        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end nobody notices")
+        tracer.stop("call_unknown", f"id() is asked of {value.describe()}, whose end the program would not notice")
     tracer.guard("{s0} is {c0}", value.source, WeakIdentity(obj))
     return ConstantValue(id(obj))
 

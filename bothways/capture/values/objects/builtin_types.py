@@ -43,10 +43,10 @@ def _number(kind: type, *methods: str) -> Callable[..., Value]:
         if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
             for method in methods:
                 if hasattr(values[0].python_type(), method):
-                    found = protocols.call_attr(tracer, values[0], method).realize()
-                    if method == methods[0] or issubclass(found.python_type(), kind):
-                        return found
-                    return constant_value(tracer.run_const(kind, protocols.as_constant(tracer, found)), tracer)
+                    number = protocols.call_attr(tracer, values[0], method).realize()
+                    if method == methods[0] or issubclass(number.python_type(), kind):
+                        return number
+                    return constant_value(tracer.run_const(kind, protocols.as_constant(tracer, number)), tracer)
         payloads = [content(value) for value in values]
         positional, keywords = constant_arguments(tracer, payloads, kwargs)
         return constant_value(tracer.run_const(kind, *positional, **keywords), tracer)
@@ -66,8 +66,8 @@ def _str(tracer: Tracer, object: Value | None = None, *rest: Value, **kwargs: Va
         return ConstantValue("")
     if object is not None and not rest and not kwargs:
         return ConstantValue(protocols.text(tracer, object, "str"))
-    given = [object] if object is not None else []
-    positional, keywords = constant_arguments(tracer, [*given, *rest], kwargs)
+    first = [object] if object is not None else []
+    positional, keywords = constant_arguments(tracer, [*first, *rest], kwargs)
     return constant_value(tracer.run_const(str, *positional, **keywords), tracer)
 
 
@@ -96,11 +96,11 @@ def _slice(tracer: Tracer, first: Value, second: Value | None = None, third: Val
 
 @handles(list)
 def _list(tracer: Tracer, iterable: Value | None = None, /) -> Value:
-    made = ListValue([])
+    result = ListValue([])
     if iterable is not None:
         refuse_length(tracer, iterable)
-        made.extend_with(tracer, iterable)
-    return made
+        result.extend_with(tracer, iterable)
+    return result
 
 
 @handles(tuple)
@@ -140,9 +140,9 @@ def _new_dict(kind: type) -> Callable[..., Value]:
     def handler(tracer: Tracer, *args: Value, **items: Value) -> Value:
         if len(args) > 1:
             tracer.run_const(kind, *[()] * len(args))  # complains about their number
-        made = DictValue(kind)
-        made.call_method(tracer, "__init__", list(args), items)
-        return made
+        result = DictValue(kind)
+        result.call_method(tracer, "__init__", list(args), items)
+        return result
 
     return handler
 
@@ -160,19 +160,19 @@ def _defaultdict(
         "__call__" in base.__dict__ for base in factory.python_type().__mro__
     ):
         tracer.throw(TypeError, "first argument must be callable or None")
-    made = DictValue(collections.defaultdict, factory)
-    made.call_method(tracer, "update", list(args), items)
-    return made
+    result = DictValue(collections.defaultdict, factory)
+    result.call_method(tracer, "update", list(args), items)
+    return result
 
 
 @handles(collections.deque)
 def _deque(tracer: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
-    made = DequeValue([])
-    given = {"iterable": iterable, "maxlen": maxlen}
-    made.call_method(
-        tracer, "__init__", [], {name: value for name, value in given.items() if value is not None}
+    result = DequeValue([])
+    arguments = {"iterable": iterable, "maxlen": maxlen}
+    result.call_method(
+        tracer, "__init__", [], {name: value for name, value in arguments.items() if value is not None}
     )
-    return made
+    return result
 
 
 @handles(types.MappingProxyType)

@@ -124,12 +124,12 @@ class BuiltinValue(Value):
         return f"the built-in {_name(self.function)}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        found = tracer.run_const(getattr, self.function, name)
+        attribute = tracer.run_const(getattr, self.function, name)
         if isinstance(self.function, types.GetSetDescriptorType) and name in DESCRIPTOR_CALLS:
-            return BuiltinValue(found)
-        if isinstance(found, types.MethodWrapperType):
+            return BuiltinValue(attribute)
+        if isinstance(attribute, types.MethodWrapperType):
             return BoundBuiltin(self, name)
-        return constant_value(found, tracer)
+        return constant_value(attribute, tracer)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__call__":
@@ -160,11 +160,11 @@ class BuiltinValue(Value):
             tracer.throw(TypeError, f"unbound method {kind.__name__}.{name}() needs an argument")
         owner = args[0].realize()
         if not issubclass(owner.python_type(), kind):
-            given = owner.python_type().__name__
-            message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {given!r} object"
+            other = owner.python_type().__name__
+            message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {other!r} object"
             tracer.throw(TypeError, message)
         if name in tracer.definitions.patched and issubclass(owner.python_type(), torch.Tensor):
-            # The method that PyTorch had, which somebody took before another was put in its place.
+            # The method that PyTorch had, taken before another was put in its place.
             return tracer.graph.op("call_function", Pinned(self.function), self.function, [owner, *args[1:]], kwargs)
         return owner.call_method(tracer, name, args[1:], kwargs)
 

@@ -257,9 +257,9 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
             values.append(constant_value(arg))
         except NotConstant:
             values.append(ConstantValue(str(arg)))
-    made = ExceptionValue(kind, values)
-    made.chain(tracer, context=tracer.handled)
-    return made
+    exception = ExceptionValue(kind, values)
+    exception.chain(tracer, context=tracer.running.handled)
+    return exception
 
 
 def as_exception(
@@ -271,11 +271,11 @@ def as_exception(
     """``raise X`` makes an instance when X is a class; ``args`` are what ``throw`` gives for it."""
     value = value.realize()
     if isinstance(value, ClassValue) and issubclass(value.cls, BaseException):
-        given = [arg.realize() for arg in args or ()]
-        if given and issubclass(given[0].python_type(), value.cls):
-            value = given[0]
+        arguments = [arg.realize() for arg in args or ()]
+        if arguments and issubclass(arguments[0].python_type(), value.cls):
+            value = arguments[0]
         else:
-            value = value.call(tracer, given, {}).realize()
+            value = value.call(tracer, arguments, {}).realize()
     if not isinstance(value, ExceptionValue):
         tracer.throw(TypeError, complaint.format(value.python_type().__name__))
     return value
@@ -294,7 +294,7 @@ def catches(tracer: Tracer, wanted: Value, raised: ExceptionValue) -> bool:
 
 @handles(sys.exc_info)
 def _exc_info(tracer: Tracer) -> Value:
-    handled = tracer.handled
+    handled = tracer.running.handled
     if handled is None:
         return TupleValue([ConstantValue(None)] * 3)
     names = ("__class__", "__traceback__")
@@ -304,4 +304,4 @@ def _exc_info(tracer: Tracer) -> Value:
 
 @handles(sys.exception)
 def _exception(tracer: Tracer) -> Value:
-    return tracer.handled or ConstantValue(None)
+    return tracer.running.handled or ConstantValue(None)

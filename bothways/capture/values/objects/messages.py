@@ -40,15 +40,15 @@ _CACHED = type(functools.lru_cache(len))
 class Message(Value):
     """A call that tells people something, made when everything else is done."""
 
-    only_registers = True  # nobody reads it
+    only_registers = True  # captured code never reads it
 
     def __init__(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.say, self.args, self.kwargs = call, args, kwargs
 
     def emit_effects(self, emitter: Emitter) -> None:
-        given = [emitter.literal(arg) for arg in self.args]
-        given += [f"{name}={emitter.literal(arg)}" for name, arg in self.kwargs.items()]
-        emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(given)})")
+        arguments = [emitter.literal(arg) for arg in self.args]
+        arguments += [f"{name}={emitter.literal(arg)}" for name, arg in self.kwargs.items()]
+        emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(arguments)})")
 
 
 _OF_LOGGERS: dict[str, Any] = {name: lookup(logging.Logger, name) for name in (*LEVELS, "log", "isEnabledFor")}
@@ -74,7 +74,7 @@ class LoggerValue(ObjectValue):
 
 
 class LoggerMethod(Value):
-    """A method that logs a message, or, where somebody cached it, logs it once."""
+    """A method that logs a message, or, where the method is cached, logs it once."""
 
     def __init__(self, owner: LoggerValue, name: str) -> None:
         self.owner, self.name = owner, name
@@ -117,8 +117,8 @@ class LoggerMethod(Value):
         if not all(arg.is_constant for arg in [*args, *kwargs.values()]) or "exc_info" in kwargs:
             tracer.stop("call_unknown", "a message is logged whose parts are not constants")
         positional, keywords = constant_arguments(tracer, args, kwargs)
-        given = [number, *positional] if self.name == "log" else positional
-        tracer.effects.mutated(Message(self._method(), given, keywords))
+        arguments = [number, *positional] if self.name == "log" else positional
+        tracer.effects.mutated(Message(self._method(), arguments, keywords))
         return none()
 
 
@@ -134,9 +134,9 @@ def _warn(
         tracer.stop("call_unknown", "a warning is given whose parts are not constants")
     text, level = message.constant(), 1 if stacklevel is None else stacklevel.constant()
     kind = UserWarning if category is None or is_none(category) else category.constant()
-    if not isinstance(text, str) or (source is not None and not is_none(source)) or level > len(tracer.frames):
+    if not isinstance(text, str) or (source is not None and not is_none(source)) or level > len(tracer.running.frames):
         tracer.stop("call_unknown", "a warning is given that is not about a line of the compiled function")
-    frame = tracer.frames[-max(level, 1)]
+    frame = tracer.running.frames[-max(level, 1)]
     where = frame.position()
     module = frame.globals.get("__name__", "<string>")
     if _would_raise(text, kind, module, where.line):

@@ -68,11 +68,11 @@ class ObjectValue(Value):
         return has_handler(self.cls)
 
     def hash_key(self, tracer: Tracer) -> Hashable:
-        found = find_class_attribute(tracer, self.cls, "__hash__")
-        if found is object.__hash__:
+        method = find_class_attribute(tracer, self.cls, "__hash__")
+        if method is object.__hash__:
             self._rely_on_identity(tracer)
             return self
-        if found is None:
+        if method is None:
             tracer.throw(TypeError, f"unhashable type: {self.cls.__name__!r}")
         hashed = self.special(tracer, "__hash__")
         if hashed is not None:
@@ -439,9 +439,9 @@ class ObjectValue(Value):
 
     def _store(self, name: str, attribute: str, value: str) -> str:
         custom = isinstance(lookup(self.cls, "__setattr__"), types.FunctionType)
-        found = lookup(self.cls, attribute)
-        hidden = found is not MISSING and is_data_descriptor(found)
-        if hidden and not isinstance(found, C_FIELDS):
+        descriptor = lookup(self.cls, attribute)
+        hidden = descriptor is not MISSING and is_data_descriptor(descriptor)
+        if hidden and not isinstance(descriptor, C_FIELDS):
             return f"{name}.__dict__[{attribute!r}] = {value}"
         if not custom and not hidden and is_plain_name(attribute):
             return f"{name}.{attribute} = {value}"

@@ -33,7 +33,7 @@ def assume(tracer: Tracer, condition: TensorValue) -> None:
 def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
     """Go on as if a condition that only data can tell were true; False where the capture can tell, or cannot go on."""
     condition = condition.realize()
-    if not tracer.assumes or tracer.symbols.only_looks:
+    if not tracer.options.assumes or tracer.symbols.only_looks:
         return False
     if isinstance(condition, OpenTruth):
         condition.assume(tracer)
@@ -41,7 +41,7 @@ def takes_for_granted(tracer: Tracer, condition: Value) -> bool:
     if not isinstance(condition, TensorValue) or not condition.is_single:
         return False
     if tracer.overrides.heeds_modes or condition.cls not in PLAIN_CLASSES:
-        return False  # somebody has a say in what is true
+        return False  # what is true is overridden
     assume(tracer, condition)
     return True
 
@@ -54,9 +54,9 @@ def _lazy_property_of_class(tracer: Tracer, /, *args: Value, **kwargs: Value) ->
 
 @handles(torch_compat.assert_)
 def _assert(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
-    if not takes_for_granted(tracer, given["condition"]) and not protocols.truth(tracer, given["condition"]):
-        tracer.throw(AssertionError, protocols.as_constant(tracer, given["message"]))
+    arguments = dict(zip(("condition", "message"), args, strict=False)) | kwargs
+    if not takes_for_granted(tracer, arguments["condition"]) and not protocols.truth(tracer, arguments["condition"]):
+        tracer.throw(AssertionError, protocols.as_constant(tracer, arguments["message"]))
     return ConstantValue(None)
 
 

@@ -1,6 +1,6 @@
 """Numbers read from data, where the configuration wants them in the graph: ``item()``, ``int()``, ``tolist()``.
 
-Each is a node of the graph and a symbol whose value nobody knows before the graph has run. It goes through
+Each is a node of the graph and a symbol whose value is not known before the graph has run. It goes through
 arithmetic, sizes and indices like any other number of the program; what has to know it stops the capture.
 """
 
@@ -19,6 +19,7 @@ from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
+from bothways.node_facts import note_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -59,7 +60,7 @@ _read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_met
 def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     kind = _kind(tensor.fake.dtype)
     # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
-    wanted = _is_wanted(tracer) or (kind is int and tracer.fullgraph and not tracer.symbols.only_looks)
+    wanted = _is_wanted(tracer) or (kind is int and tracer.options.fullgraph and not tracer.symbols.only_looks)
     if not wanted or kind is None or args or kwargs:
         tracer.stop(*STOPS["tolist"])
     sizes = [int(size) for size in tensor.fake.shape]  # a list has a length
@@ -91,16 +92,16 @@ def _made_of_data(function: Any) -> Handler:
         def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
             return torch.empty(model.shape, dtype=model.dtype if dtype is None else dtype, **kwargs)
 
-        made = call_in_graph(tracer, function, args, kwargs, sizes)
-        if isinstance(made, TensorValue):
-            made.node.meta["as_captured"] = True
-        return made
+        result = call_in_graph(tracer, function, args, kwargs, sizes)
+        if isinstance(result, TensorValue):
+            note_of_node(result.node, as_captured=True)
+        return result
 
     return handler
 
 
 def _holds_data(value: Value) -> bool:
-    """Whether lists hold a number that nobody knows, or a tensor."""
+    """Whether lists hold a number that is not known yet, or a tensor."""
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.is_unknown

@@ -1,7 +1,7 @@
 """Operations whose results are as long as data says: ``nonzero``, ``masked_select``, ``unique``, ``x[mask]``.
 
 Where the configuration wants them in the graph, each is a node that runs as captured, and the length of what it gives
-is a number that nobody knows before. Anything but the plain forms on the CPU stops the capture, as without.
+is a number that is not known before. Anything but the plain forms on the CPU stops the capture, as without.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def _recorded(tracer: Tracer, rule: Rule, call: str, target: Any, args: Args) ->
 
 def _method(name: str, rule: Rule) -> Callable[[Tracer, TensorValue, Args, Kwargs], Value]:
     def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-        found = None if kwargs else _recorded(tracer, rule, "call_method", name, [tensor, *args])
+        recorded = None if kwargs else _recorded(tracer, rule, "call_method", name, [tensor, *args])
         plain = getattr(torch.Tensor, name)
-        return found or tracer.graph.op("call_method", name, plain, [tensor, *args], kwargs)
+        return recorded or tracer.graph.op("call_method", name, plain, [tensor, *args], kwargs)
 
     return method
 
@@ -85,9 +85,9 @@ def _function(function: Any, rule: Rule) -> Callable[[Tracer, Args, Kwargs], Val
     otherwise = HANDLERS.get(function)
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        found = None if kwargs else _recorded(tracer, rule, "call_function", function, args)
-        if found is not None:
-            return found
+        recorded = None if kwargs else _recorded(tracer, rule, "call_function", function, args)
+        if recorded is not None:
+            return recorded
         return call_in_graph(tracer, function, args, kwargs) if otherwise is None else otherwise(tracer, args, kwargs)
 
     return handler

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.runtime.nodes import Watched
+from bothways.node_facts import Watched, note_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -45,10 +45,10 @@ class TensorMoment:
         """Have the very operation run that computes the tensor, of several results too."""
         if self.is_input:
             return
-        self.node.meta["watched"] = Watched.NODE
+        note_of_node(self.node, watched=Watched.NODE)
         producer: Any = self.node.args[0] if self.node.target is operator.getitem else self.node
         if "example_value" not in producer.meta:  # a tuple of tensors
-            producer.meta["watched"] = Watched.NODE
+            note_of_node(producer, watched=Watched.NODE)
 
 
 def act_at(tracer: Tracer, moments: tuple[TensorMoment, ...], after: torch.fx.Node, target: Any) -> torch.fx.Node:

@@ -31,7 +31,7 @@ def selected(tracer: Tracer, tensor: TensorValue, key: Value) -> Value | None:
     left = len(tensor.fake.shape) - (len(items) - len(rest))
     if left < 0 or len(rest) > 1:  # an error, which indexing words
         return None
-    found: Value = tensor
+    place: Value = tensor
     dim = 0
     for item in items:
         if _is_ellipsis(item):
@@ -39,19 +39,19 @@ def selected(tracer: Tracer, tensor: TensorValue, key: Value) -> Value | None:
         elif isinstance(item, SliceValue):
             dim += 1
         else:
-            given = [found, ConstantValue(dim), item]
-            found = tracer.graph.op("call_method", "select", torch.Tensor.select, given, {})
-    return found
+            arguments = [place, ConstantValue(dim), item]
+            place = tracer.graph.op("call_method", "select", torch.Tensor.select, arguments, {})
+    return place
 
 
 def written(tracer: Tracer, tensor: TensorValue, key: Value, value: TensorValue) -> bool:
     """Write a tensor to such places; False where that is for indexing to do."""
     if (value.fake.dtype, value.fake.device) != (tensor.fake.dtype, tensor.fake.device):
         return False
-    found = selected(tracer, tensor, key)
-    if found is None:
+    place = selected(tracer, tensor, key)
+    if place is None:
         return False
-    tracer.graph.op("call_method", "copy_", torch.Tensor.copy_, [found, value], {})
+    tracer.graph.op("call_method", "copy_", torch.Tensor.copy_, [place, value], {})
     return True
 
 

@@ -1,7 +1,7 @@
 """Python's random numbers: generators, and what they draw.
 
 Each call is one line of the program, made before the graph runs and in the order of the captured code, so that the
-generators are left as plain Python leaves them. What is drawn is a symbol that nobody knows beforehand.
+generators are left as plain Python leaves them. What is drawn is a symbol whose value is not known beforehand.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class RandomValue(Value):
         number = tracer.run_const(getattr(random.Random(0), name), *positional, **keywords)
         if type(number) not in (int, float):
             tracer.stop("call_unknown", f"random.{name} draws a {type(number).__name__}")
-        given = [*args, *kwargs.values()]
+        arguments = [*args, *kwargs.values()]
         named = [""] * len(args) + [f"{keyword}=" for keyword in kwargs]
-        source = self._record(tracer, name, given, named)
+        source = self._record(tracer, name, arguments, named)
         return number_value(tracer.symbols.from_program(source, type(number)))
 
     def _line(self, tracer: Tracer, name: str, args: Args) -> Value:
@@ -150,8 +150,8 @@ def record(tracer: Tracer, text: str, args: Args) -> Drawn:
         tracer.stop("call_unknown", "random numbers are drawn where the user's own Python runs")
     if any(isinstance(node.target, ApplyFunction) or _is_users(node.target) for node in tracer.graph.graph.nodes):
         tracer.stop("call_unknown", "random numbers are drawn after a node that runs the user's Python")
-    source = Drawn(len(tracer.draws))
-    tracer.draws.append(Draw(source, text, tuple(args)))
+    source = Drawn(len(tracer.effects.draws))
+    tracer.effects.draw(Draw(source, text, tuple(args)))
     return source
 
 
@@ -166,8 +166,8 @@ def _can_be_passed(value: Value) -> bool:
 
 def outside(tracer: Tracer) -> list[RandomValue]:
     """The generators from outside that the program uses."""
-    found = (draw.args[0] for draw in tracer.draws if draw.args)
-    used = [value for value in found if isinstance(value, RandomValue) and not isinstance(value.source, Drawn)]
+    generators = (draw.args[0] for draw in tracer.effects.draws if draw.args)
+    used = [value for value in generators if isinstance(value, RandomValue) and not isinstance(value.source, Drawn)]
     return list(dict.fromkeys(used))
 
 
@@ -177,8 +177,8 @@ def _make(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if kwargs:
         tracer.stop("call_unknown", "random.Random is called with keywords")
     slots = ", ".join(f"{{{index}}}" for index in range(1, len(args) + 1))
-    made = ConstantValue(random.Random)
-    return RandomValue(record(tracer, f"{{0}}({slots})", [made, *args]))
+    cls = ConstantValue(random.Random)
+    return RandomValue(record(tracer, f"{{0}}({slots})", [cls, *args]))
 
 
 def _of_method(name: str) -> handlers.Handler:

@@ -38,9 +38,9 @@ def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
 
 def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """``tensor.requires_grad_(wanted)``."""
-    given = [*args, *kwargs.values()]
-    wanted = protocols.as_constant(tracer, given[0]) if given else True
-    if type(wanted) is not bool or len(given) > 1 or not {"requires_grad"}.issuperset(kwargs):
+    arguments = [*args, *kwargs.values()]
+    wanted = protocols.as_constant(tracer, arguments[0]) if arguments else True
+    if type(wanted) is not bool or len(arguments) > 1 or not {"requires_grad"}.issuperset(kwargs):
         tracer.stop("mutation_unknown", "requires_grad_ is given something that is no bool")
     if tensor.fake.requires_grad == wanted:
         return tensor
@@ -84,8 +84,8 @@ def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Va
 
 def _dtype_of_type(wanted: Any) -> torch.dtype | None:
     """None where that is a type of another device."""
-    made = torch.empty(0, device="cpu").type(wanted)
-    return made.dtype if made.device.type == "cpu" else None
+    example = torch.empty(0, device="cpu").type(wanted)
+    return example.dtype if example.device.type == "cpu" else None
 
 
 def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
@@ -102,13 +102,13 @@ SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type, new=_new)
 
 @handles(torch.nn.Parameter)
 def _parameter(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
-    data = given.get("data", ConstantValue(None)).realize()
+    arguments = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data = arguments.get("data", ConstantValue(None)).realize()
     if not isinstance(data, TensorValue):
         tracer.stop("tensor_subclass", "a Parameter is made of something that is no tensor")
-    wanted = given.get("requires_grad", ConstantValue(True))
-    made = tracer.graph.op("call_function", torch.nn.Parameter, torch.nn.Parameter, [data, wanted], {})
-    assert isinstance(made, TensorValue)
-    made.cls = torch.nn.Parameter
-    return made
+    wanted = arguments.get("requires_grad", ConstantValue(True))
+    parameter = tracer.graph.op("call_function", torch.nn.Parameter, torch.nn.Parameter, [data, wanted], {})
+    assert isinstance(parameter, TensorValue)
+    parameter.cls = torch.nn.Parameter
+    return parameter
 

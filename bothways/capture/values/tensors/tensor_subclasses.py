@@ -31,7 +31,7 @@ def check_class(tracer: Tracer, cls: type) -> None:
         tracer.stop("tensor_subclass", f"{cls.__module__}.{cls.__qualname__} is a kind of tensor of its own")
     if cls.__torch_dispatch__ is not torch_compat.disabled_torch_dispatch:
         tracer.stop("tensor_subclass", f"{cls.__qualname__} has a __torch_dispatch__")
-    tracer.overrides.met_subclass = True
+    tracer.overrides.meet_subclass()
 
 
 def as_subclass(tracer: Tracer, tensor: TensorValue, cls: type) -> TensorValue:
@@ -43,10 +43,10 @@ def as_subclass(tracer: Tracer, tensor: TensorValue, cls: type) -> TensorValue:
     return _of_class(tracer.graph.op("call_function", alias, alias, [tensor], {}), cls)
 
 
-def _of_class(made: Value, cls: type) -> TensorValue:
-    assert isinstance(made, TensorValue)
-    made.cls = cls
-    return made
+def _of_class(value: Value, cls: type) -> TensorValue:
+    assert isinstance(value, TensorValue)
+    value.cls = cls
+    return value
 
 
 def _as_subclass(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
@@ -59,11 +59,11 @@ SPECIAL_METHODS["as_subclass"] = _as_subclass
 
 @handles(torch_compat.make_subclass)
 def _make_subclass(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
-    cls, data = protocols.as_constant(tracer, given["cls"]), given["data"].realize()
+    arguments = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
+    cls, data = protocols.as_constant(tracer, arguments["cls"]), arguments["data"].realize()
     check_class(tracer, cls)
-    wants_grad = protocols.truth(tracer, given.get("require_grad", ConstantValue(False)))
-    if len(given) > 3 or wants_grad or not isinstance(data, TensorValue) or issubclass(cls, torch.nn.Parameter):
+    wants_grad = protocols.truth(tracer, arguments.get("require_grad", ConstantValue(False)))
+    if len(arguments) > 3 or wants_grad or not isinstance(data, TensorValue) or issubclass(cls, torch.nn.Parameter):
         tracer.stop("tensor_subclass", f"a {cls.__name__} is made that is a leaf of its own")
     return _of_class(tracer.graph.op("call_method", "detach", torch.Tensor.detach, [data], {}), cls)
 

@@ -36,6 +36,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_argum
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.places import selected, written
 from bothways.capture.writing.emit import changes, stores
+from bothways.node_facts import note_of_node
 from bothways.runtime.warning_nodes import Warns
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ STOPS: dict[str, tuple[str, str]] = {
 }
 
 # What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
-# anybody differentiates again.
+# autograd differentiates again.
 LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
 
 # Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
@@ -152,12 +153,12 @@ class TensorValue(Value):
         value.obj = tensor
         value.node.meta["example_value"] = value.fake.meta
         value.node.meta["tensor_dict"] = dict(tensor.__dict__)  # where PyTorch's backends look for marks
-        value.node.meta["is_view"] = tensor._is_view()
-        if tensor.layout is torch.strided:
-            value.node.meta["memory"] = torch_compat.storage_of(tensor)
+        memory = torch_compat.storage_of(tensor) if tensor.layout is torch.strided else None
+        note_of_node(value.node, is_view=tensor._is_view(), memory=memory)
         if tensor.__dict__.get(STATIC_ADDRESS) == "guarded":
             tracer.guard("{s0} is {c0}", source, WeakIdentity(tensor))
-        tracer.graph.inputs.append(value)
+        tracer.graph.take(value)
+        tracer.graph.written.check_input(value)
         tracer.remember(tensor, value)
         return value
 
@@ -177,13 +178,13 @@ class TensorValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in LATER:
-            tracer.asked.add(name)
+            tracer.assumptions.ask(name)
         if name in ABOUT_HISTORY:
             check_history(tracer, self)
         if not tracer.overrides.leaves_tensors_alone:
-            found = get_tensor_attr(tracer, self, name)
-            if found is not PASSED:
-                return found
+            overridden = get_tensor_attr(tracer, self, name)
+            if overridden is not PASSED:
+                return overridden
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -222,8 +223,8 @@ class TensorValue(Value):
         self.store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        if name not in self.attrs and tracer.overrides.has_say([self]):
-            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class has a say")
+        if name not in self.attrs and tracer.overrides.may_apply_to([self]):
+            tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class overrides operations")
         self.get_attr(tracer, name)
         self.store(tracer, name, None)
 
@@ -237,10 +238,10 @@ class TensorValue(Value):
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name in LATER:
-            tracer.asked.add(name)
+            tracer.assumptions.ask(name)
         if name in tracer.definitions.patched:
             return protocols.call(tracer, self.get_attr(tracer, name), args, kwargs)
-        if tracer.overrides.has_say([self, *args, *kwargs.values()]):
+        if tracer.overrides.may_apply_to([self, *args, *kwargs.values()]):
             result = call_tensor_method(tracer, name, [self, *args], kwargs)
             if result is not PASSED:
                 return result
@@ -295,9 +296,9 @@ class TensorValue(Value):
         if isinstance(key, (NumberValue, TupleValue)) and (at_places := selected(tracer, self, key)) is not None:
             return at_places
         if isinstance(key, TensorValue) and key.fake.dtype in INDICES:
-            found = INDICES[key.fake.dtype](tracer, self, key)
-            if found is not None:
-                return found
+            result = INDICES[key.fake.dtype](tracer, self, key)
+            if result is not None:
+                return result
         return tracer.graph.op("call_function", operator.getitem, operator.getitem, [self, key], {})
 
     @slot("__setitem__")
@@ -393,7 +394,7 @@ def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwar
         return args, kwargs
     number = protocols.call_attr(tracer, factor, "detach")
     scaled = protocols.binary(tracer, "*", args[0], number)
-    return [scaled, *args[1:]], {name: given for name, given in kwargs.items() if name != keyword}
+    return [scaled, *args[1:]], {name: kwargs[name] for name in kwargs if name != keyword}
 
 
 def _guard_sizes(tracer: Tracer, tensor: torch.Tensor, source: Source) -> None:
@@ -428,11 +429,11 @@ def _is_number(value: ConstantValue) -> bool:
 
 def _grad(tracer: Tracer, value: TensorValue) -> Value:
     if value.obj is not None and value.source is not None:
-        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.fullgraph:
+        if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.options.fullgraph:
             tracer.stop("attribute_unknown", "PyTorch warns of asking for the grad of a tensor that is no leaf")
         return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
-    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.registrations):
-        warns = Warns(getattr, tracer.where(), tracer.frames[-1].globals)
+    if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.effects.registrations):
+        warns = Warns(getattr, tracer.where(), tracer.running.frames[-1].globals)
         tracer.graph.call(warns, (value.node, "grad"))
     return ConstantValue(None)
 

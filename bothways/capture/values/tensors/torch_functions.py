@@ -92,17 +92,17 @@ def call_in_graph(
     out = kwargs.get("out")
     if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
         tracer.stop("call_unknown", "several out= tensors are given")
-    given = on_default_device(tracer, function, kwargs)
-    return tracer.graph.op("call_function", function, run or function, args, given)
+    keywords = on_default_device(tracer, function, kwargs)
+    return tracer.graph.op("call_function", function, run or function, args, keywords)
 
 
 def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
     """The keywords of a call, with the device that a surrounding ``with torch.device(…)`` says."""
-    given = kwargs.get("device")
-    if not tracer.default_devices or function not in torch_compat.device_constructors():
+    device = kwargs.get("device")
+    if not tracer.torch_state.default_devices or function not in torch_compat.device_constructors():
         return kwargs
-    on_default = {**kwargs, "device": ConstantValue(tracer.default_devices[-1])}
-    return kwargs if given is not None and not _is_none(given) else on_default
+    on_default = {**kwargs, "device": ConstantValue(tracer.torch_state.default_devices[-1])}
+    return kwargs if device is not None and not _is_none(device) else on_default
 
 
 def _is_none(value: Value) -> bool:
@@ -134,7 +134,7 @@ class TorchFunctionValue(Value):
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if mark_of(self.function) is Mark.DISABLED:
             tracer.stop("call_disabled", f"{self.describe()} is marked with bothways.disable")
-        if self._may_be_overridden(tracer):
+        if self._may_apply_to(tracer):
             result = overridden(tracer, self.function, args, kwargs)
             if result is not PASSED:
                 return result
@@ -143,8 +143,8 @@ class TorchFunctionValue(Value):
             return handler(tracer, args, kwargs)
         return call_in_graph(tracer, self.function, args, kwargs)
 
-    def _may_be_overridden(self, tracer: Tracer) -> bool:
-        """Whether modes or classes may have a say; to ask is to call the function where they have none."""
+    def _may_apply_to(self, tracer: Tracer) -> bool:
+        """Whether modes or classes may override the call; to ask is to call the function where they do not."""
         if mark_of(self.function) is Mark.IN_GRAPH:
             tracer.overrides.refuse_modes(tracer, self.describe())
             return False
@@ -172,7 +172,7 @@ def _guarded(function: Callable[..., Any]) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         answer = fold(tracer, args, kwargs)
         # Inside a context of its own, or after a setting of its own, the program asks about what it did itself.
-        if not tracer.open_contexts and not tracer.changed_settings:
+        if not tracer.torch_state.open_contexts and not tracer.torch_state.changed_settings:
             positional, keywords = constant_arguments(tracer, args, kwargs)
             names = [*keywords]
             slots = [f"{{c{index}}}" for index in range(len(positional))]
@@ -206,12 +206,12 @@ def _is_class(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(inspect.signature)
 def _signature(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = args[0].realize() if args else None
-    function = given.function.realize() if isinstance(given, MethodValue) else given
+    asked = args[0].realize() if args else None
+    function = asked.function.realize() if isinstance(asked, MethodValue) else asked
     if not isinstance(function, FunctionValue) or function.function is None or function.fields or kwargs:
         tracer.stop("call_unknown", "inspect.signature is asked about something else than a function")
     function.hash_key(tracer)  # defaults and annotations belong to the very function
-    bound = function.function if given is function else types.MethodType(function.function, object())
+    bound = function.function if asked is function else types.MethodType(function.function, object())
     return linked.library_value(tracer, tracer.run_const(inspect.signature, bound))
 
 
@@ -233,8 +233,9 @@ def _is_tensor(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch.is_grad_enabled)
 def _is_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
-    if not tracer.frames or tracer.frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
-        tracer.asked.add("is_grad_enabled")
+    frames = tracer.running.frames
+    if not frames or frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
+        tracer.assumptions.ask("is_grad_enabled")
     return ConstantValue(torch.is_grad_enabled())
 
 
@@ -243,7 +244,7 @@ def _set_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value
     enabled = protocols.as_constant(tracer, args[0])
     if type(enabled) is not bool:
         tracer.run_const(torch_compat.set_grad_enabled, enabled)  # raises what PyTorch says about that
-    by_library = policy.is_library_module(policy.name_of(tracer.frames[-1].globals))
+    by_library = policy.is_library_module(policy.name_of(tracer.running.frames[-1].globals))
     if enabled != torch.is_grad_enabled() or not by_library:  # the library's contexts often change nothing
         torch_compat.set_grad_enabled(enabled)
         tracer.graph.statement(torch_compat.set_grad_enabled, (enabled,))
@@ -331,7 +332,7 @@ def _size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) > 1 or kwargs:
         positional, keywords = constant_arguments(tracer, [*args], kwargs)
         return constant_value(tracer.run_const(torch.Size, *positional, **keywords))
-    sizes = [size for given in args for size in protocols.unpack(tracer, given)]
+    sizes = [size for arg in args for size in protocols.unpack(tracer, arg)]
     if any(isinstance(size.realize(), NumberValue) for size in sizes):
         return TupleValue(sizes, torch.Size)
     return constant_value(tracer.run_const(torch.Size, [protocols.as_constant(tracer, size) for size in sizes]))

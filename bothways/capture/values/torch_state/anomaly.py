@@ -52,7 +52,7 @@ class AnomalyMode(Value):
 def _detect(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     positional, keywords = constant_arguments(tracer, [*args], kwargs)
     check_nan = _detect_arguments(*positional, **keywords)
-    where, frame = tracer.where(), tracer.frames[-1]
+    where, frame = tracer.where(), tracer.running.frames[-1]
     before = tracer.graph.statement(anomaly_state, ())
     tracer.graph.statement(WarnAt(WARNING, where.filename, where.line, frame.function.globals), ())
     return AnomalyMode(torch.autograd.detect_anomaly, before, (True, check_nan))

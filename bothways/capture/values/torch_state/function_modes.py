@@ -44,12 +44,11 @@ class SwitchValue(Value):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         overrides = tracer.overrides
         if name == "__enter__":
-            self._before.append(overrides.state)
-            overrides.state = torch_compat.OVERRIDE_SWITCHES[self._cls]
-            tracer.open_contexts.append(self)
+            self._before.append(overrides.switch(torch_compat.OVERRIDE_SWITCHES[self._cls]))
+            tracer.torch_state.enter(self)
         elif self._before:
-            overrides.state = self._before.pop()
-            tracer.open_contexts.remove(self)
+            overrides.switch(self._before.pop())
+            tracer.torch_state.leave(self)
         else:
             tracer.stop("context_manager", f"{with_article(self._cls.__name__)} that was entered outside is left")
         return ConstantValue(None)
@@ -73,11 +72,11 @@ def _switch(cls: Any) -> Handler:
 HANDLERS.update({cls: _switch(cls) for cls in torch_compat.OVERRIDE_SWITCHES})
 
 
-# The stack of modes. The one that chooses a default device is kept apart, so nobody may count.
+# The stack of modes. The one that chooses a default device is kept apart, so the program may not count them.
 
 
 def _stack(tracer: Tracer) -> list[Value]:
-    if tracer.default_devices:
+    if tracer.torch_state.default_devices:
         tracer.stop("torch_mode", "the stack of function modes is asked for while one chooses the default device")
     return tracer.overrides.modes
 
@@ -99,7 +98,7 @@ def _mode_at(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not issubclass(args[0].realize().python_type(), torch.overrides.TorchFunctionMode):
         tracer.stop("torch_mode", "what is pushed is no function mode")
-    tracer.overrides.modes.append(args[0])
+    tracer.overrides.enter(args[0])
     return ConstantValue(None)
 
 
@@ -107,13 +106,13 @@ def _push(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _pop(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if not tracer.overrides.modes:
         tracer.stop("torch_mode", "Popping from an empty torch function mode stack")
-    return tracer.overrides.modes.pop()
+    return tracer.overrides.leave()
 
 
 # What PyTorch's functions in Python ask before they do anything, and whom they hand the call to.
 
 
-def _has_say(tracer: Tracer, values: Args) -> Value:
+def _may_override(tracer: Tracer, values: Args) -> Value:
     overrides = tracer.overrides
     enabled = overrides.state == torch_compat.OverrideState.ENABLED
     kinds = (value.realize().python_type() for value in values)
@@ -122,32 +121,32 @@ def _has_say(tracer: Tracer, values: Args) -> Value:
 
 @handles(torch.overrides.has_torch_function)
 def _has_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _has_say(tracer, protocols.unpack(tracer, args[0]))
+    return _may_override(tracer, protocols.unpack(tracer, args[0]))
 
 
 @handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _has_torch_function_variadic(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _has_say(tracer, [*args])
+    return _may_override(tracer, [*args])
 
 
 @handles(torch.overrides.handle_torch_function)
 def _handle_torch_function(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    function, relevant, *given = args
+    function, relevant, *positional = args
     keywords = DictValue.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
     kinds = [value.realize().python_type() for value in protocols.unpack(tracer, relevant)]
-    return handle(tracer, OverrideRequest(function, _overloaded(kinds), [TupleValue(given), keywords]))
+    return handle(tracer, OverrideRequest(function, _overloaded(kinds), [TupleValue(positional), keywords]))
 
 
 def _overloaded(kinds: list[type]) -> tuple[type, ...]:
     """The classes that have a handler: each once, subclasses before the classes they extend, else as they come."""
-    found: list[type] = []
+    ordered: list[type] = []
     for kind in kinds:
         handler = getattr(kind, "__torch_function__", torch_compat.disabled_torch_function)
-        if kind in found or handler is torch_compat.disabled_torch_function:
+        if kind in ordered or handler is torch_compat.disabled_torch_function:
             continue
-        place = next((index for index, other in enumerate(found) if issubclass(kind, other)), len(found))
-        found.insert(place, kind)
-    return tuple(found)
+        place = next((index for index, other in enumerate(ordered) if issubclass(kind, other)), len(ordered))
+        ordered.insert(place, kind)
+    return tuple(ordered)
 
 
 @handles(torch.overrides.resolve_name)

@@ -58,7 +58,7 @@ def _sets(setter: Callable[..., Any], read: Callable[[], Call]) -> Handler:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         before = read()
         tracer.run_const(setter, *positional, **keywords)
-        tracer.changed_settings.append(_Undo(setter, before))
+        tracer.torch_state.change_setting(_Undo(setter, before))
         tracer.graph.statement(SetsState(setter, positional, keywords), ())
         return ConstantValue(None)
 
@@ -72,15 +72,15 @@ def call_device(tracer: Tracer, device: ConstantValue, name: str) -> Value:
     """``with device:``, entered or left."""
     if name == "__enter__":
         overridden(tracer, torch.device, [device])  # as eager makes one, which function modes see
-        tracer.default_devices.append(device.content)
+        tracer.torch_state.enter_device(device.content)
         return device
-    tracer.default_devices.pop()
+    tracer.torch_state.leave_device()
     return ConstantValue(None)
 
 
 @handles(torch.get_default_device)
 def _default_device(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    device = tracer.default_devices[-1] if tracer.default_devices else torch.device("cpu")
+    device = tracer.torch_state.default_devices[-1] if tracer.torch_state.default_devices else torch.device("cpu")
     if device.type not in ("cpu", "meta") and device.index is None:
         tracer.stop("call_unknown", "which device of its kind is the current one is asked")
     return ConstantValue(device)

@@ -57,13 +57,13 @@ class ContextValue(Value):
             self.grad_outside = torch.is_grad_enabled() if self.context is INFERENCE else None
             node = tracer.graph.statement(self.context.enter, self.arguments)
             self._entered.append((node, self.context.enter(*self.arguments)))
-            tracer.open_contexts.append(self)
+            tracer.torch_state.enter(self)
             return self
         if not self._entered:
             kind = with_article(self.context.cls.__name__)
             tracer.stop("context_manager", f"{kind} that was entered outside is left")
         node, entered = self._entered.pop()
-        tracer.open_contexts.remove(self)
+        tracer.torch_state.leave(self)
         self.context.leave(entered)
         tracer.graph.statement(self.context.leave, (node,))
         return ConstantValue(False)

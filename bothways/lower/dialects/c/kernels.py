@@ -93,8 +93,8 @@ def _entry(
         taken.append(f"{kind} {name} = given[{{}}].{member};")
     lines = [f"    {line.format(index)}" for index, line in enumerate(taken, len(routine.memories))]
     for function, kernel, text in calls:
-        given = [memory for memory in kernel.memories if memory in pointers]
-        lines += [f"    void *{_pointer(memory.name)} = {pointers.pop(memory)};" for memory in given]
+        memories = [memory for memory in kernel.memories if memory in pointers]
+        lines += [f"    void *{_pointer(memory.name)} = {pointers.pop(memory)};" for memory in memories]
         arguments = [*(_pointer(memory.name) for memory in kernel.memories), *text.sizes]
         lines.append(f"    {function}({', '.join(arguments)});")
     return "\n".join([f"void {routine.name}(const Given *given) {{", *lines, "}\n"]), sizes

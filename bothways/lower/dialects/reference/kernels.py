@@ -187,12 +187,12 @@ def initial(reduction: Accumulator) -> str:
 
 
 @contextmanager
-def noted(names: SizeNames | None, found: dict[Any, tuple[str, ...]], key: Any) -> Iterator[None]:
+def noted(names: SizeNames | None, sizes: dict[Any, tuple[str, ...]], key: Any) -> Iterator[None]:
     """Note under ``key`` which sizes are written inside."""
     if names is not None:
         names.written.clear()
     yield
-    found[key] = () if names is None else tuple(sorted(names.written))
+    sizes[key] = () if names is None else tuple(sorted(names.written))
 
 
 def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -204,9 +204,9 @@ def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[str, di
         with noted(names, sizes_of, kernel):
             lines = KernelInPython(kernel).lines
         functions[kernel] = f"kernel_{len(functions)}_{kernel.hint}"
-        given = ", ".join([*map(cells, kernel.memories), *sizes_of[kernel]])
+        parameters = ", ".join([*map(cells, kernel.memories), *sizes_of[kernel]])
         comments = [f"# {in_comment(line)}" for line in kernel.origins]
-        texts.append("\n".join([*comments, f"def {functions[kernel]}({given}):", *lines, ""]))
+        texts.append("\n".join([*comments, f"def {functions[kernel]}({parameters}):", *lines, ""]))
     for routine in routines:
         with noted(names, sizes_of, routine.name):
             places = {memory: f"area, '{short(memory.dtype)}', {at}" for memory, at in routine.area.offsets.items()}
@@ -216,6 +216,6 @@ def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[str, di
             lines.append(f"    {functions[kernel]}({', '.join([*map(cells, kernel.memories), *sizes_of[kernel]])})")
             sizes_of[routine.name] = tuple(dict.fromkeys([*sizes_of[routine.name], *sizes_of[kernel]]))
         area = ["area"] if routine.area.size else []
-        given = ", ".join([*(memory.name for memory in routine.memories), *area, *sizes_of[routine.name]])
-        texts.append("\n".join([f"def {routine.name}({given}):", *lines, ""]))
+        parameters = ", ".join([*(memory.name for memory in routine.memories), *area, *sizes_of[routine.name]])
+        texts.append("\n".join([f"def {routine.name}({parameters}):", *lines, ""]))
     return "\n\n".join(texts), {routine.name: sizes_of[routine.name] for routine in routines}

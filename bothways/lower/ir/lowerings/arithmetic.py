@@ -146,8 +146,8 @@ def _clamp(b: Builder, out: torch.Tensor, x: Node, low: Any = None, high: Any = 
     refuse_nan(low, high)
     if out.dtype == torch.bool:
         raise NotLowered
-    found = b.map("copy", x, dtype=out.dtype) if low is None else _clamp_min(b, out, x, low)
-    return found if high is None else _clamp_max(b, out, found, high)
+    clamped = b.map("copy", x, dtype=out.dtype) if low is None else _clamp_min(b, out, x, low)
+    return clamped if high is None else _clamp_max(b, out, clamped, high)
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
@@ -195,9 +195,9 @@ def _nan_to_num(b: Builder, out: torch.Tensor, x: Node, nan: Any = None, high: A
         return b.map("copy", x, dtype=out.dtype)
     limits = torch.finfo(out.dtype)
     term = Term(b, x, out.dtype)
-    found = Term(b, 0.0 if nan is None else nan, out.dtype).where(term.isnan(), term)
-    found = Term(b, limits.max if high is None else high, out.dtype).where(term.equals(float("inf")), found)
-    return Term(b, limits.min if low is None else low, out.dtype).where(term.equals(float("-inf")), found).node
+    replaced = Term(b, 0.0 if nan is None else nan, out.dtype).where(term.isnan(), term)
+    replaced = Term(b, limits.max if high is None else high, out.dtype).where(term.equals(float("inf")), replaced)
+    return Term(b, limits.min if low is None else low, out.dtype).where(term.equals(float("-inf")), replaced).node
 
 
 @lowers(aten.ldexp.Tensor)

@@ -29,7 +29,7 @@ def _each(target: Any, *, lists: int, keyword: str | None = None) -> Callable[..
     """``target`` for each tensor; the first ``lists`` arguments are lists, and any other that is one."""
 
     def lower(b: Builder, out: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Node]:
-        found = []
+        results = []
         for index, fake in enumerate(out):
             own = [arg[index] if isinstance(arg, (list, tuple)) else arg for arg in args]
             named = {name: arg[index] if isinstance(arg, (list, tuple)) else arg for name, arg in kwargs.items()}
@@ -37,8 +37,8 @@ def _each(target: Any, *, lists: int, keyword: str | None = None) -> Callable[..
                 named[keyword] = own.pop()
             if any(isinstance(arg, Node) and arg.shape for arg in args):
                 raise NotLowered  # one tensor for all has one element
-            found.append(LOWERINGS[target](b, fake, *own, **named))
-        return found
+            results.append(LOWERINGS[target](b, fake, *own, **named))
+        return results
 
     return lower
 

@@ -71,10 +71,10 @@ def _gather(b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node, *, sp
 
 @lowers(aten.index.Tensor, *overloads("_unsafe_index"))
 def _index(b: Builder, out: torch.Tensor, x: Node, indices: Sequence[Node | None]) -> Node:
-    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or given[0][1].dtype not in (torch.int64, torch.int32):
+    by_dim = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(by_dim) != 1 or by_dim[0][1].dtype not in (torch.int64, torch.int32):
         raise NotLowered
-    [(dim, index)] = given
+    [(dim, index)] = by_dim
     safe = in_range(b, index, x.shape[dim], from_end=True, target=aten.index.Tensor, args=(x, list(indices)))
     return b.reshape(taken(b, x, dim, safe), tuple(out.shape))
 

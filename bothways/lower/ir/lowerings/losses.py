@@ -137,10 +137,10 @@ def _bce_backward(
     g, t, u = terms(b, out.dtype, grad, x, target)
     below = ((1 - t).stored(out.dtype) * t).stored(out.dtype)
     below = below.apply("clamp_min", number_as(out.dtype, SMALLEST))
-    found = (g * (t - u).stored(out.dtype)).stored(out.dtype) / below
+    gradient = (g * (t - u).stored(out.dtype)).stored(out.dtype) / below
     if weight is not None:
-        found = found * Term(b, weight, t.dtype)
-    return (found / x.numel if reduction == MEAN else found).as_(out.dtype)
+        gradient = gradient * Term(b, weight, t.dtype)
+    return (gradient / x.numel if reduction == MEAN else gradient).as_(out.dtype)
 
 
 @lowers_floating(aten.binary_cross_entropy_with_logits.default)
@@ -217,8 +217,8 @@ def _nll_backward(
     small = torch.int32 if x.shape[dim] < 2**31 else torch.int64
     place = b.cast(b.where(counted, classes, -1, torch.int64), small)
     here = b.map("eq", b.cast(b.position(x.shape, dim), small), place, dtype=torch.bool, of=small)
-    found = unit.where(here, 0).as_(out.dtype)
-    if weight is None and found.dtype == dtype:
-        b.known_sums[found, (dim,)] = b.expand(unit.where(counted, 0).node, rows)
-    return found
+    gradient = unit.where(here, 0).as_(out.dtype)
+    if weight is None and gradient.dtype == dtype:
+        b.known_sums[gradient, (dim,)] = b.expand(unit.where(counted, 0).node, rows)
+    return gradient
 

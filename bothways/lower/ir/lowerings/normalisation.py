@@ -31,13 +31,13 @@ def _parameter_gradients(
     grad: Term, normal: Term, axes: Sequence[int], out: Any, mask: Sequence[bool]
 ) -> list[Node | None]:
     """The gradients of weight and bias: what is asked for, in the shapes of the last two results."""
-    found: list[Node | None] = []
+    gradients: list[Node | None] = []
     for wanted, fake, make in ((mask[1], out[1], lambda: grad * normal), (mask[2], out[2], lambda: grad)):
         if not wanted or fake is None:
-            found.append(None)
+            gradients.append(None)
         else:
-            found.append(grad.b.reshape(make().sum(axes).as_(fake.dtype), tuple(fake.shape)))
-    return found
+            gradients.append(grad.b.reshape(make().sum(axes).as_(fake.dtype), tuple(fake.shape)))
+    return gradients
 
 
 # Layer norm -----------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def _group_norm_backward(
     grad_x = None
     if mask[0]:
         scaled = _scaled(g, weight, None, _of_channels(groups, c, rank))
-        found = _input_gradient(scaled, normal, r, range(2, rank)).as_(x.dtype)
-        grad_x = b.reshape(found, x.shape)
+        gradient = _input_gradient(scaled, normal, r, range(2, rank)).as_(x.dtype)
+        grad_x = b.reshape(gradient, x.shape)
     return grad_x, *_parameter_gradients(g, normal, [0, *range(3, rank)], out, mask)
 
 
@@ -147,14 +147,14 @@ def _running(
 ) -> list[Node | None]:
     """The running mean and variance after this batch; the variance is the unbiased one."""
     count = x.numel // x.shape[1]
-    found: list[Node | None] = []
+    statistics: list[Node | None] = []
     for old, new in zip(running, (mean, spread * (count / max(count - 1, 1))), strict=True):
         if old is None:
-            found.append(None)
+            statistics.append(None)
         else:
             mixed = Term(b, old, mean.dtype) * (1 - momentum) + new.reshape(old.shape) * momentum
-            found.append(mixed.as_(old.dtype))
-    return found
+            statistics.append(mixed.as_(old.dtype))
+    return statistics
 
 
 def _per_channel(b: Builder, value: Term, fake: torch.Tensor) -> Node:

@@ -107,10 +107,10 @@ def _aminmax(b: Builder, out: Any, x: Node, *, dim: int | None = None, keepdim: 
 
 def _place(b: Builder, op: str, x: Node, extreme: Node, dim: int) -> Node:
     """The first position of an extreme along a dimension; of a NaN, where there is one."""
-    found = b.map("eq", x, extreme, dtype=torch.bool, of=x.dtype)
+    is_extreme = b.map("eq", x, extreme, dtype=torch.bool, of=x.dtype)
     if x.dtype.is_floating_point:
-        found = b.map("logical_or", found, b.map("isnan", x, dtype=torch.bool, of=x.dtype), dtype=torch.bool)
-    places = b.where(found, b.position(x.shape, dim), x.shape[dim], torch.int64)
+        is_extreme = b.map("logical_or", is_extreme, b.map("isnan", x, dtype=torch.bool, of=x.dtype), dtype=torch.bool)
+    places = b.where(is_extreme, b.position(x.shape, dim), x.shape[dim], torch.int64)
     return b.reduce("min", places, [dim])
 
 
@@ -166,12 +166,12 @@ def _moments(*, root: bool, with_mean: bool) -> Any:
             raise NotLowered  # how far from the largest number ATen's mean of means overflows is its own
         t = Term(b, x, torch.float64)  # as ATen: squares and their roots do not overflow on the way
         axes = normal_dims(dims, len(x.shape))
-        found, mean = variance(t, axes, 1 if correction is None else correction)
+        spread, mean = variance(t, axes, 1 if correction is None else correction)
         # ATen goes from mean to mean, and after an infinite number there is none.
-        mean = Term(b, math.nan, t.dtype).where(found.isnan(), mean)
-        found = found.apply("sqrt") if root else found
+        mean = Term(b, math.nan, t.dtype).where(spread.isnan(), mean)
+        spread = spread.apply("sqrt") if root else spread
         fake = out[0] if with_mean else out
-        result = b.reshape(found.as_(fake.dtype), tuple(fake.shape))
+        result = b.reshape(spread.as_(fake.dtype), tuple(fake.shape))
         return (result, b.reshape(mean.as_(fake.dtype), tuple(fake.shape))) if with_mean else result
 
     return lower

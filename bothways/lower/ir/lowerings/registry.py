@@ -53,5 +53,5 @@ def overloads(name: str, wanted: Iterable[str] = ()) -> list[Any]:
     if packet is None:
         return []
     names = tuple(wanted) or ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-    found = [getattr(packet, overload) for overload in packet.overloads() if overload in names]
-    return [target for target in found if str(target._schema.returns[0].type) == "Tensor"]
+    named = [getattr(packet, overload) for overload in packet.overloads() if overload in names]
+    return [target for target in named if str(target._schema.returns[0].type) == "Tensor"]

@@ -117,7 +117,7 @@ def _blocks(
 ) -> list[int]:
     """The factors of a pooling whose windows lie side by side and cover everything."""
     factors = _factors(large, small, 2)
-    if any(padding) or any([*given, *given][:2] != factors for given in (size, stride or size)):
+    if any(padding) or any([*pair, *pair][:2] != factors for pair in (size, stride or size)):
         raise NotLowered
     return factors
 

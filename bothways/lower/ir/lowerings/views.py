@@ -70,11 +70,11 @@ def _select(b: Builder, out: torch.Tensor, x: Node, dim: int, index: int) -> Nod
 )  # fmt: skip
 def _split(b: Builder, out: Sequence[torch.Tensor], x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
     dim = normal_dim(dim, len(x.shape))
-    found, start = [], 0
+    parts, start = [], 0
     for part in out:
-        found.append(b.slice(x, dim, start, part.shape[dim]))
+        parts.append(b.slice(x, dim, start, part.shape[dim]))
         start += part.shape[dim]
-    return tuple(found)
+    return tuple(parts)
 
 
 @lowers(aten.unbind.int)

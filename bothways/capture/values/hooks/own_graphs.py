@@ -47,22 +47,22 @@ class RecordedCall:
     @property
     def changed(self) -> set[torch.fx.Node]:
         """The inputs that the call changes in place; normalization does so to its statistics."""
-        found: set[torch.fx.Node] = set()
+        changed: set[torch.fx.Node] = set()
         for node in filter(changes_something, self.nodes):
             if statistics := statistics_of(node):
-                found.update(statistics)
+                changed.update(statistics)
                 continue
             target: Any = node.args[0]
             while target in self.nodes and changes_something(target):
                 target = target.args[0]
-            found.add(target)
-        return found.intersection(self.inputs)
+            changed.add(target)
+        return changed.intersection(self.inputs)
 
     def tensors(self, tracer: Tracer) -> list[TensorValue]:
         """The tensors in the result that the call computed, each once."""
         own = set(self.nodes)
-        found = [value for value in _tensors_in(tracer, self.result) if value.node in own]
-        return list({id(value): value for value in found}.values())
+        computed = [value for value in _tensors_in(tracer, self.result) if value.node in own]
+        return list({id(value): value for value in computed}.values())
 
     def module(self, inputs: list[torch.fx.Node], outputs: list[TensorValue]) -> torch.fx.GraphModule:
         graph = torch.fx.Graph()
@@ -76,14 +76,14 @@ class RecordedCall:
 def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> RecordedCall:
     """Capture a call, and say which nodes it recorded."""
     if not tracer.overrides.idle:
-        tracer.stop("torch_mode", "a function that runs as a graph of its own runs where somebody overrides operations")
+        tracer.stop("torch_mode", "a function that runs as a graph of its own runs where operations are overridden")
     builder = tracer.graph
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
-    effects, events, numbers = len(tracer.effects.all()), len(tracer.registrations), len(tracer.symbols.nodes)
+    effects, events, numbers = len(tracer.effects.all()), len(tracer.effects.registrations), len(tracer.symbols.nodes)
     result = protocols.call(tracer, function, args, kwargs)
     nodes = [node for node in builder.nodes_after(before) if node not in builder.left_behind]
-    if len(tracer.effects.all()) > effects or len(tracer.registrations) > events:
+    if len(tracer.effects.all()) > effects or len(tracer.effects.registrations) > events:
         tracer.stop("mutation_unknown", "a function that runs as a graph of its own has side effects")
     if len(tracer.symbols.nodes) > numbers:
         tracer.stop("tensor_value", "a function that runs as a graph of its own reads numbers from data")
@@ -96,7 +96,7 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Recor
     for value in builder.inputs:
         if value.node in own:  # changed in place by the node that is to come
             value.node = held.get(id(value), value.placeholder)
-    builder.left_behind.update(dict.fromkeys(nodes))
+    builder.leave_behind(nodes)
     return RecordedCall(nodes, result)
 
 
@@ -125,26 +125,26 @@ def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if "context_fn" in kwargs or protocols.as_constant(tracer, reentrant) is not False:
         tracer.stop("call_unknown", "checkpoint is captured with use_reentrant=False and without context_fn")
     others = {name: value for name, value in kwargs.items() if name not in options and name != "use_reentrant"}
-    stretch = record(tracer, args[0], list(args[1:]), others)
-    outputs = stretch.tensors(tracer)
+    call = record(tracer, args[0], list(args[1:]), others)
+    outputs = call.tensors(tracer)
     if outputs:
         # What is changed in place is not an argument of the function: those must be unchanged when it runs again.
-        inputs = sorted(stretch.inputs, key=stretch.changed.__contains__)
+        inputs = sorted(call.inputs, key=call.changed.__contains__)
         known = {name: protocols.as_constant(tracer, value) for name, value in options.items()}
-        node = Checkpointed(stretch.module(inputs, outputs), known, len(stretch.changed))
+        node = Checkpointed(call.module(inputs, outputs), known, len(call.changed))
         _replaced(tracer, node, inputs, outputs)
-    return stretch.result
+    return call.result
 
 
 @handles(torch.cond)
 def _cond(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
-    condition = given["pred"].realize()
-    operands = protocols.unpack(tracer, given["operands"]) if "operands" in given else []
+    arguments = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
+    condition = arguments["pred"].realize()
+    operands = protocols.unpack(tracer, arguments["operands"]) if "operands" in arguments else []
     if not isinstance(condition, TensorValue):
-        chosen = given["true_fn"] if protocols.truth(tracer, condition) else given["false_fn"]
+        chosen = arguments["true_fn"] if protocols.truth(tracer, condition) else arguments["false_fn"]
         return protocols.call(tracer, chosen, operands)
-    branches = [record(tracer, given[name], operands, {}) for name in ("true_fn", "false_fn")]
+    branches = [record(tracer, arguments[name], operands, {}) for name in ("true_fn", "false_fn")]
     outputs = [branch.tensors(tracer) for branch in branches]
     _check_alike(tracer, branches, outputs)
     inputs = list(dict.fromkeys(node for branch in branches for node in branch.inputs))
@@ -158,10 +158,10 @@ def _cond(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _check_alike(tracer: Tracer, branches: list[RecordedCall], outputs: list[list[TensorValue]]) -> None:
     """Both branches compute the same number of tensors, of the same kinds, and give nothing else."""
     kinds = [[(v.fake.shape, v.fake.stride, v.fake.dtype, v.fake.device) for v in values] for values in outputs]
-    given = [len(list(_tensors_in(tracer, branch.result))) for branch in branches]
+    counts = [len(list(_tensors_in(tracer, branch.result))) for branch in branches]
     structures = [_structure(branch.result) for branch in branches]
     changed = any(changes_something(node) for branch in branches for node in branch.nodes)
-    if changed or kinds[0] != kinds[1] or given != [len(kinds[0])] * 2 or structures[0] != structures[1]:
+    if changed or kinds[0] != kinds[1] or counts != [len(kinds[0])] * 2 or structures[0] != structures[1]:
         tracer.stop("call_unknown", "the branches of torch.cond give or change different things")
 
 

@@ -1,0 +1,25 @@
+"""What a capture is told at its beginning and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bothways.errors import Position
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How one function is captured.
+
+    ``tag`` goes into the names of injected objects, so that several programs share one namespace. ``fullgraph``: the
+    user wants an error where something is left to plain Python. ``assumes``: the graph may rely on data, and fail where
+    it is otherwise. ``disbelieved``: where operations were believed to raise, and plain Python then came through.
+    """
+
+    depth_limit: int = 100
+    tag: str = ""
+    fullgraph: bool = False
+    assumes: bool = True
+    is_continuation: bool = False
+    disbelieved: Collection[Position] = ()

@@ -1,0 +1,68 @@
+"""The code that is being interpreted: its frames, its generators, and the exceptions that it handles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bothways.errors import UNKNOWN_POSITION, Position
+
+if TYPE_CHECKING:
+    from bothways.capture.bytecode.interpreter import Frame
+    from bothways.capture.values.generators.generators import GeneratorValue
+    from bothways.capture.values.objects.exceptions import ExceptionValue
+
+
+class Running:
+    """Where the captured program is."""
+
+    def __init__(self, handled_outside: BaseException | None = None, frames: list[Frame] | None = None) -> None:
+        self.frames: list[Frame] = frames or []  # the innermost last
+        self.handled_outside = handled_outside  # by the caller of the captured function
+        # The exceptions being handled: by the program, and by each generator that is running, innermost last.
+        self.handling: list[ExceptionValue | None] = [None]
+        self.generators: list[GeneratorValue] = []  # all that were made
+
+    def fork(self) -> Running:
+        """The same frames, for code that is only looked at."""
+        return Running(self.handled_outside, list(self.frames))
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.handled_outside, self.generators = None, []
+
+    # Frames.
+
+    def enter(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def leave(self) -> None:
+        self.frames.pop()
+
+    def where(self) -> Position:
+        return self.frames[-1].position() if self.frames else UNKNOWN_POSITION
+
+    def stack(self) -> tuple[Position, ...]:
+        """The positions of the callers, the innermost first."""
+        return tuple(frame.position() for frame in reversed(self.frames[:-1]))
+
+    # Exceptions and generators.
+
+    @property
+    def handled(self) -> ExceptionValue | None:
+        """The exception a bare ``raise`` raises again, and the context of a new one."""
+        return next((exception for exception in reversed(self.handling) if exception is not None), None)
+
+    def handle(self, exception: ExceptionValue | None) -> None:
+        """Handle an exception from now on, or none."""
+        self.handling[-1] = exception
+
+    def resume_generator(self, handled: ExceptionValue | None) -> None:
+        """A generator runs, which was handling an exception when it stopped."""
+        self.handling.append(handled)
+
+    def suspend_generator(self) -> ExceptionValue | None:
+        """The generator stops; what it is handling now."""
+        return self.handling.pop()
+
+    def add_generator(self, generator: GeneratorValue) -> None:
+        self.generators.append(generator)
