@@ -29,6 +29,10 @@ from bothways.torch_compat.backward_engine import Tensors
 TORCH = (torch.__file__.removesuffix("__init__.py"),)
 
 
+# So many structures are captured for one line of the user's; after that, new ones run on PyTorch's engine.
+MOST_CAPTURES = 64
+
+
 class NotPlaced(Exception):
     """The backward holds something that no program can."""
 
@@ -49,6 +53,8 @@ class Run:
     def make_recorder(self) -> BackwardRecorder:
         if config.error_on_recompile and backwards.captures_at(self.where):
             raise RecompileError(f"the backward at {self.where} is captured again: the autograd graph is another one")
+        if backwards.captures_at(self.where) >= MOST_CAPTURES:
+            raise NotPlaced("its autograd graph is another one each time")
         self.recorder = BackwardRecorder(self.finish)
         return self.recorder
 
@@ -56,6 +62,8 @@ class Run:
         self.is_handed_over = True
         if recorder.refusal is not None:
             raise NotPlaced(recorder.refusal)
+        if recorder.environment.conditions:  # which nobody would check before the program runs again
+            raise NotPlaced("what autograd does depends on sizes that change")
         names = [group.name for group in recorder.groups]
         order = order_of(self.roots, self.inputs, names)
         if order is None:

@@ -22,7 +22,8 @@ class BackwardProgram:
 
     def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Mapping[int, Any]) -> None:
         self.module, self.where, self.custom_nodes = module, where, custom_nodes
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        # With the compilers, whose keys are made of ids.
+        self._compiled: dict[Any, tuple[Compiler, Callable[..., Any]]] = {}
 
     def __call__(self, *arguments: Any) -> Any:  # the engine keeps nothing that could not be called
         return self.module(*arguments)
@@ -38,12 +39,13 @@ class BackwardProgram:
     def compiled_by(self, compiler: Compiler) -> Callable[..., Any]:
         key = key_of(compiler)
         known = self._compiled.get(key)
-        if known is None:
-            known = compiler(self.module)
-            if not callable(known):
-                raise InvalidBackend(known, ["what a compiler of backwards returns must be callable"])
-            self._compiled[key] = known
-        return known
+        if known is not None:
+            return known[1]
+        made = compiler(self.module)
+        if not callable(made):
+            raise InvalidBackend(made, ["what a compiler of backwards returns must be callable"])
+        self._compiled[key] = compiler, made
+        return made
 
 
 def key_of(compiler: Any) -> Any:

@@ -109,6 +109,8 @@ def accumulate(leaf: torch.Tensor, grad: Gradient) -> Gradient:
         leaf.grad = own_copy(leaf, grad)
     elif torch.is_grad_enabled():
         leaf.grad = old + grad
+    elif old.layout != torch.strided and grad.layout == torch.strided:
+        leaf.grad = grad + old
     else:
         old.add_(grad)
     return leaf.grad

@@ -13,6 +13,7 @@ from bothways.runtime.logs import say
 
 # Places that are remembered; a program that makes up source files must not fill the memory.
 MOST_PLACES = 1000
+MOST_MODULES = 8
 
 
 @dataclass
@@ -20,11 +21,12 @@ class BackwardRecord:
     """The backwards that one line of the user's calls for."""
 
     where: Position
-    modules: list[Any] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)  # the latest ones
+    captures: int = 0
     plain: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        lines = [f"the backward at {self.where}: captured {times(len(self.modules))}"]
+        lines = [f"the backward at {self.where}: captured {times(self.captures)}"]
         lines += [f"  on PyTorch's engine {times(count)}: {reason}" for reason, count in self.plain.items()]
         return "\n".join(lines)
 
@@ -41,7 +43,9 @@ class BackwardRecords:
         return self._records.setdefault(where, BackwardRecord(where))
 
     def captured(self, where: Position, module: Any) -> None:
-        self._at(where).modules.append(module)
+        record = self._at(where)
+        record.captures += 1
+        record.modules = [*record.modules, module][-MOST_MODULES:]
         say("graphs", f"the backward at {where}\n{module.code}")
 
     def plain(self, where: Position, reason: str) -> None:
@@ -52,7 +56,7 @@ class BackwardRecords:
 
     def captures_at(self, where: Position) -> int:
         """How often the backward of this line was captured."""
-        return len(self._records[where].modules) if where in self._records else 0
+        return self._records[where].captures if where in self._records else 0
 
     def in_code(self, code: types.CodeType) -> list[BackwardRecord]:
         """Those that lines of one function call for, or of functions inside it."""

@@ -180,3 +180,37 @@ def test_reset_forgets_captured_backwards():
         with bothways.autograd.capture(lambda module: (modules.append(module), module)[1]):
             x.sin().sum().backward()
         assert len(modules) == count
+
+
+def test_a_structure_that_never_comes_back_is_not_captured_for_ever(monkeypatch):
+    monkeypatch.setattr("bothways.backward.engine.MOST_CAPTURES", 3)
+    modules = []
+    for depth in (1, 2, 3, 4, 5, 1):
+        x = y = torch.ones(3, requires_grad=True)
+        for _ in range(depth):
+            y = y * 2
+        with bothways.autograd.capture(lambda module: (modules.append(module), module)[1]):
+            y.sum().backward()
+        assert torch.equal(x.grad, torch.full((3,), 2.0**depth))
+    assert len(modules) == 3
+    assert reasons() == ["its autograd graph is another one each time"]
+
+
+@pytest.mark.parametrize("compiler", [lambda module: module, bothways.compile(backend="eager")])
+def test_sparse_gradients(compiler):
+    def run():
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(5, 3, sparse=True)
+        found = []
+        for step in range(3):
+            loss = table(torch.tensor([1, 3, 1])).sum()
+            if step == 1:
+                loss = loss + table.weight.sum()
+            loss.backward()
+            found.append((table.weight.grad.layout, table.weight.grad.to_dense().clone()))
+        return found
+
+    expected = run()
+    with bothways.autograd.capture(compiler):
+        for (layout, grad), (wanted_layout, wanted) in zip(run(), expected, strict=True):
+            assert layout == wanted_layout and torch.equal(grad, wanted)
