@@ -29,6 +29,9 @@ from bothways.torch_compat.backward_engine import Tensors
 TORCH = (torch.__file__.removesuffix("__init__.py"),)
 
 
+# What autograd says of nodes that cannot run once more, where that is noticed while they are handed over.
+USED_UP = "Trying to "
+
 # So many structures are captured for one line of the user's; after that, new ones run on PyTorch's engine.
 MOST_CAPTURES = 64
 
@@ -138,7 +141,7 @@ class CapturingEngine:
         given = (roots, grads, keep_graph, create_graph, inputs, *args)
         chosen = choice()
         # Inside a captured backward another one is plain; and so is what somebody traces.
-        if chosen is None or state.run is not None or torch_compat.dispatch_mode_depth():
+        if chosen is None or state.run is not None or is_traced():
             return self._run_plain(given, kwargs)
         reason = why_plain(create_graph)
         if reason is None:
@@ -174,6 +177,8 @@ class CapturingEngine:
             if run.is_started or isinstance(error, RecompileError):
                 raise
             if run.recorder is not None and not run.is_handed_over:
+                if str(error).startswith(USED_UP):
+                    raise
                 raise InternalError(f"the backward at {run.where} was not handed over to its end: {error}") from error
             backwards.plain(run.where, str(error).partition("\n")[0])
             return self.real.run_backward(*given, **kwargs)
@@ -217,6 +222,11 @@ def choice() -> tuple[Compiler, bool] | None:
 
 # What compiles where nobody says it; filled by the layer that knows.
 default_compiler: list[Compiler] = []
+
+
+def is_traced() -> bool:
+    """Whether a tracer or a function transform wants to see each operation."""
+    return bool(torch_compat.dispatch_mode_depth()) or torch_compat.functorch_level() is not None
 
 
 def why_plain(create_graph: bool) -> str | None:

@@ -55,6 +55,8 @@ def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """
     if grad.layout != torch.strided or grad.stride() == leaf.stride() or not is_dense(leaf):
         return grad.clone()
+    if leaf.is_contiguous():
+        return grad.clone(memory_format=torch.contiguous_format)
     made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
     return made.copy_(grad)
 

@@ -101,7 +101,7 @@ class BackwardRecorder:
         numbers = [self._number(value, self.size_symbols) for value in sizes]
         if numbers:
             self._zeros.__enter__()
-            self._has_zeros = True
+            self._has_zeros = True  # where the engine fails, it takes the mode away itself
         return stand_ins, numbers, [self._number(value, self._scalar_symbols) for value in scalars]
 
     def node(self, name: str) -> None:
@@ -188,7 +188,8 @@ class BackwardRecorder:
         """Let the thread make its own zeros again."""
         if self._has_zeros:
             self._has_zeros = False
-            self._zeros.__exit__(None, None, None)
+            if torch_compat.dispatch_mode_depth():
+                self._zeros.__exit__(None, None, None)
 
     # What the stand-ins mean.
 

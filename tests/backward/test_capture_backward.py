@@ -179,6 +179,25 @@ def test_a_gradient_lies_as_its_leaf_does():
         assert run().stride() == expected.stride()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_is_no_view(backend):
+    x, y = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    with bothways.autograd.capture(Captured(backend)):
+        for step in (1, 2, 3):
+            (x * 2 + y).sum().backward()
+            assert not x.grad._is_view() and not y.grad._is_view()
+            assert torch.equal(x.grad, torch.full((3, 3), 2.0 * step))
+
+
+def test_what_is_used_up_is_eagers_error_for_any_size():
+    x, y = torch.randn(3, requires_grad=True), torch.zeros(3)
+    y[[1, 2]] = x[[1, 1]]
+    with bothways.autograd.capture(lambda module: module, dynamic=True):
+        y.backward(torch.ones(3))
+        with pytest.raises(RuntimeError, match="second time"):
+            y.backward(torch.ones(3))
+
+
 def test_sizes_that_change_become_inputs():
     compiler = Captured()
 
