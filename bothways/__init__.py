@@ -1,6 +1,7 @@
 """bothways compiles PyTorch programs both ways, forward and backward."""
 
 from bothways import errors, testing
+from bothways.api import autograd
 from bothways.api.compile import compile, reset
 from bothways.api.decorators import (
     allow_in_graph,
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "allow_in_graph",
     "assume_constant_result",
+    "autograd",
     "compile",
     "config",
     "disable",

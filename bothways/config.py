@@ -89,6 +89,9 @@ class Config:
     suppress_errors: bool = False
     """When bothways itself goes wrong, run the function as plain Python instead of raising."""
 
+    capture_backward: bool = False
+    """Capture every backward as one program, as inside of ``bothways.autograd.capture(bothways.compile)``."""
+
     recompute: bool = True
     """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
     False saves everything the backward reads. Holds for what is compiled from then on."""
@@ -120,6 +123,8 @@ class Config:
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, _checked(name, value))
+        if name in _listeners:
+            _listeners[name](getattr(self, name))
 
     def __delattr__(self, name: str) -> None:
         if name in FIELD_TYPES:
@@ -196,6 +201,15 @@ class Patch:
 
 
 _lock = Lock()
+
+# Field -> what is told of each value that it gets.
+_listeners: dict[str, Callable[[Any], None]] = {}
+
+
+def listen(name: str, listener: Callable[[Any], None]) -> None:
+    """Have a function told of each value that a field of the configuration gets."""
+    _listeners[name] = listener
+
 
 # Field -> its type, taken from the annotations above so that there is one list of fields.
 FIELD_TYPES: dict[str, type[Any]] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}

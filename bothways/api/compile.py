@@ -16,6 +16,7 @@ import torch
 from bothways import torch_compat
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, lookup_backend
+from bothways.backward.capturing import reset as reset_backwards
 from bothways.driver.compiled import compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.pipeline import Options
@@ -196,3 +197,4 @@ def reset() -> None:
     []
     """
     reset_all()
+    reset_backwards()

@@ -9,6 +9,7 @@ from typing import Any
 from bothways.api.compile import check_target, compile
 from bothways.api.history import compiled_state
 from bothways.driver.compiled import CompiledFunction
+from bothways.record.backwards import backwards
 from bothways.report import Explanation
 
 
@@ -45,5 +46,10 @@ def _explained(fn: Callable[..., Any], target: Any, state: CompiledFunction | No
         return Explanation(name, is_compiled=False, run=run, **call)
     state = state.acting
     return Explanation(
-        state.original.__qualname__, list(state.history.compilations), state.standings, run=run, **call
+        state.original.__qualname__,
+        list(state.history.compilations),
+        state.standings,
+        backwards.in_code(state.original.__code__),
+        run=run,
+        **call,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bothways.runtime.hooks import HookSite
+from bothways.runtime.hooks import HookSite, StandsForHook
 from bothways.runtime.marks import Mark, mark_of
 
 
@@ -32,8 +32,10 @@ def compiled_hook(compile: Callable[[types.FunctionType], types.FunctionType], s
     return CompiledHook(site.run, hook)
 
 
-class CompiledHook:
+class CompiledHook(StandsForHook):
     """A hook of the user's that runs compiled."""
+
+    hook: Callable[..., Any]
 
     def __init__(self, run: types.FunctionType, hook: Any) -> None:
         self.run, self.hook = run, hook

@@ -122,6 +122,7 @@ class DifferentiatedGraph:
         self.run_forward = with_arguments(compiled)
         self._backwards = Backwards()
         self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
+        self._copied: dict[Moment, torch.fx.GraphModule] = {}
         self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
@@ -303,6 +304,15 @@ class DifferentiatedGraph:
     ) -> tuple[torch.fx.GraphModule, Any]:
         joint = self.joint(moment, tangents, inputs)
         return extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted)), joint.moment.strides
+
+    def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
+        """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""
+        if self.sizes or self.parts is not None or self.connected is not None or self._backward_conditions:
+            return None
+        moment = Moment(strides, torch_compat.autocast_now(), False)
+        if moment not in self._copied:
+            self._copied[moment], _ = self._backward_graph(moment, (), inputs, None)
+        return self._copied[moment]
 
     def backward_inputs(self, joint: Joint) -> list[torch.fx.Node]:
         """What a backward takes: inputs, what was saved, gradients."""

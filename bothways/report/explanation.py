@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break
+from bothways.record.backwards import BackwardRecord
 from bothways.record.compilation import Compilation, breaks_of, timing
 from bothways.record.outcomes import Generated, Outcome
 from bothways.record.standing import Standing, told
@@ -25,6 +26,7 @@ class Explanation:
     name: str
     compilations: list[Compilation] = field(default_factory=list)
     standings: list[Standing] = field(default_factory=list)  # of the function, of what is after its breaks, of callees
+    backwards: list[BackwardRecord] = field(default_factory=list)  # that its lines call for, where those are captured
     is_compiled: bool = True
     has_run: bool = False  # whether the function was called for this explanation
     result: Any = field(default=None, repr=False)
@@ -112,6 +114,7 @@ class Explanation:
                 lines += _section(f"{language} of the {one.name} graph", [text.strip()])
         lines += _section("Breaks", [str(one) for one in self.breaks])
         lines += _section("Recompilations", self.recompilations)
+        lines += _section("Backwards", [str(found) for found in self.backwards])
         return writable("\n".join(lines))
 
 

@@ -25,11 +25,28 @@ class HookSite:
         self.run: Any = None
 
 
-class LateHook:
+class StandsForHook:
+    """What is registered in place of a hook of the user's; None for one that has not come yet."""
+
+    hook: Callable[..., Any] | None
+
+
+def hook_behind(hook: Any) -> Any:
+    """The user's own hook."""
+    while isinstance(hook, StandsForHook):
+        hook = no_hook if hook.hook is None else hook.hook
+    return hook
+
+
+def no_hook(*gradients: Any) -> None:
+    """What a hook does that nobody has named."""
+
+
+class LateHook(StandsForHook):
     """A hook whose place is taken while the graph runs; the program says afterwards what it does."""
 
     def __init__(self) -> None:
-        self.hook: Callable[..., Any] | None = None
+        self.hook = None
         self.handle: RemovableHandle | None = None
 
     def __call__(self, *args: Any) -> Any:

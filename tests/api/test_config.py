@@ -30,6 +30,7 @@ def test_defaults():
         "inline_depth_limit": 100,
         "wasted_capture_ratio": 20,
         "suppress_errors": False,
+        "capture_backward": False,
         "recompute": True,
         "exact_random": True,
         "kernels_for_small_graphs": False,

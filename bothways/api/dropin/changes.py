@@ -31,6 +31,24 @@ class Change:
         setter(self.owner, self.name, value)
 
 
+ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Addition(Change):
+    """An attribute that is not there before, and not afterwards."""
+
+    @property
+    def current(self) -> Any:
+        return getattr(self.owner, self.name, ABSENT)
+
+    def put(self, value: Any) -> None:
+        if value is ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            super().put(value)
+
+
 @dataclass(frozen=True)
 class Marking:
     """A function that stays what it is, and how capture is to treat calls of it."""

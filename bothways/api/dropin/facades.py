@@ -23,6 +23,7 @@ import torch
 from bothways import backends
 from bothways.api import compile as compiling
 from bothways.api import decorators
+from bothways.api.dropin import backward
 from bothways.api.dropin.changes import ledger
 from bothways.api.dropin.names import BACKENDS
 from bothways.api.dropin.reasons import telling_why
@@ -97,6 +98,8 @@ def compile(
         settings = {"mode": mode if mode != "default" else None, "options": options}
         ours, our_mode = with_settings(lookup_backend(backend), settings), None
     decorate = compiling.compile(backend=ours, fullgraph=fullgraph, dynamic=dynamic, mode=our_mode, disable=disable)
+    if backward.is_on() and not disable:
+        decorate = backward.capturing_backwards(decorate)
     return decorate_class_or(decorate) if model is None else decorate_class_or(decorate)(model)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import compilers, facades, tracing, translate
+from bothways.api.dropin import backward, compilers, facades, tracing, translate
 from bothways.api.dropin.changes import Change
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
@@ -79,6 +79,10 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch._inductor", "compile", compilers.compile),
     DropInRow("torch._inductor.compile_fx", "compile_fx", compilers.compile_fx),
     DropInRow("torch._inductor.compile_fx", "compile_fx_inner", compilers.compile_fx_inner),
+    # Whole backwards.
+    DropInRow("torch._dynamo.compiled_autograd", "_enable", backward.enable),
+    DropInRow("torch._dynamo.compiled_autograd", "_disable", backward.disable),
+    DropInRow("torch._dynamo.compiled_autograd", "reset", backward.reset),
     # Tests written for the compiler call these by the names their modules imported.
     DropInRow("torch._dynamo.testing", "optimize_assert", facades.optimize_assert),
     DropInRow("torch._dynamo.testing", "reset", facades.reset),
@@ -87,6 +91,7 @@ ROWS: tuple[DropInRow, ...] = (
 
 # Modules whose objects are shared: the function takes the module and gives the changes that link it to ours.
 LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
+    "torch._dynamo.compiled_autograd": backward.add_older_name,
     "torch._dynamo.config": translate.mirror_config,
     "torch._dynamo.exc": translate.adopt_errors,
     "torch._dynamo.utils": translate.share_counters,

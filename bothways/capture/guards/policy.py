@@ -32,6 +32,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch": Treatment.BREAK,
     "torch._functorch.functional_call": Treatment.INLINE,
     "torch._jit_internal": Treatment.INLINE,
+    "torch._library.autograd": Treatment.INLINE,
     "torch._tensor": Treatment.GRAPH,
     "torch._VF": Treatment.GRAPH,
     "torch.amp": Treatment.INLINE,
@@ -86,6 +87,8 @@ TREATMENTS: dict[str, Treatment] = {
     "bothways": Treatment.BREAK,
     "bothways.capture.standins": Treatment.INLINE,
     "bothways.runtime.function_bodies": Treatment.INLINE,
+    "bothways.backward.custom": Treatment.INLINE,
+    "bothways.backward.steps": Treatment.INLINE,
 }
 
 # Functions that are looked into although the others of their module are not: they call what they are given, or only

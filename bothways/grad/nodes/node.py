@@ -144,6 +144,11 @@ class CompiledNode(torch.autograd.Function):
         return visible
 
     @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+        """Nodes of other graphs are others to whoever captures a whole backward. Graphs of one call share the rest."""
+        return id(CompiledNode), id(ctx.graph.wanted_gradients)
+
+    @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
         usual = graph.usual

@@ -1,0 +1,15 @@
+"""``bothways.autograd``: whole backwards as programs."""
+
+from bothways.api.compile import compile
+from bothways.backward.capturing import capture
+from bothways.backward.engine import default_compiler
+from bothways.record.backwards import BackwardRecord, backwards
+
+__all__ = ["capture", "history"]
+
+default_compiler[:] = [compile]
+
+
+def history() -> list[BackwardRecord]:
+    """What became of the backwards that were to be captured, by the lines that call for them; print it to read it."""
+    return list(backwards)

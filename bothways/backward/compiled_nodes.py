@@ -1,0 +1,70 @@
+"""Nodes of functions that bothways compiled, inside a captured backward: their own backward graph takes their place.
+
+Like a node of a custom function, such a node is opened before the program runs. Capture copies its backward graph into
+the program; where a node has none that could be copied, and where nobody captures, the node's compiled backward runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bothways.grad.nodes.node import CompiledNode
+from bothways.node_facts import in_graphs
+from bothways.runtime.nodes import refuse_stand_ins
+
+Gradient = torch.Tensor | None
+
+
+class OpenedGraph:
+    """A node of a compiled function, with what it saved."""
+
+    def __init__(self, node: Any, saved: Sequence[torch.Tensor]) -> None:
+        self.node, self.graph, self.saved = node, node.graph, saved
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs of the forward."""
+        found = dict(zip(self.graph.needed_inputs, self.saved, strict=False))
+        found.update(zip(self.graph.other_inputs, self.node.others, strict=True))
+        return [found[place] for place in range(len(found))]
+
+
+class ReleasedNode:
+    """The context of a compiled node that the engine has made forget what it saved."""
+
+    def __init__(self, node: Any, saved: Sequence[torch.Tensor]) -> None:
+        object.__setattr__(self, "node", node)
+        object.__setattr__(self, "saved_tensors", tuple(saved))
+
+    def maybe_clear_saved_tensors(self) -> None:
+        """That has happened."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.node, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.node, name, value)
+
+
+def compiled_node(
+    opened: OpenedGraph, saved: Sequence[torch.Tensor], grads: Sequence[Gradient], wanted: Sequence[Any]
+) -> list[Gradient]:
+    """Run the compiled backward of a node. ``wanted`` says how gradients are: (sizes, dtype, device), or None."""
+    found = list(CompiledNode.run_backward(ReleasedNode(opened.node, saved), *grads))
+    return [None if outline is None else grad for grad, outline in zip(found, wanted, strict=True)]
+
+
+@in_graphs(opaque=True, has_effects=True)
+def compiled_node_as_told(opened: OpenedGraph, saved: Any, grads: Any, wanted: Any) -> list[torch.Tensor]:
+    """The same as one node of a graph: a tensor for each gradient that is wanted, without gaps in memory."""
+    refuse_stand_ins(compiled_node_as_told)
+    found = []
+    for grad, outline in zip(compiled_node(opened, saved, grads, wanted), wanted, strict=True):
+        if outline is not None:
+            sizes, dtype, device = outline
+            found.append(torch.zeros(sizes, dtype=dtype, device=device) if grad is None else grad.contiguous())
+    return found
+
