@@ -11,5 +11,11 @@ default_compiler[:] = [compile]
 
 
 def history() -> list[BackwardRecord]:
-    """What became of the backwards that were to be captured, by the lines that call for them; print it to read it."""
+    """What became of the backwards that were to be captured, by the lines that call for them; print it to read it.
+
+    >>> weight = torch.ones(3, requires_grad=True)
+    >>> with bothways.autograd.capture(bothways.compile):
+    ...     (weight * 2).sum().backward()
+    >>> record = bothways.autograd.history()[-1]
+    """
     return list(backwards)

@@ -49,11 +49,20 @@ listen("capture_backward", use_always)
 
 
 class capture:
-    """Capture each backward of this thread as one program, which ``compiler`` turns into a callable.
+    """Capture each backward of this thread as one program: a context, and a decorator.
 
-    ``compiler(module)`` is called once for each structure of the autograd graph. ``dynamic=True`` makes all sizes
-    inputs of the first program; otherwise those that change become inputs. With None for the compiler nothing is
-    captured inside, as a way out of an outer ``capture``.
+    Hooks and the backwards of custom functions are part of the program, which may go through several compiled functions
+    and what lies between them. ``bothways.autograd.history()`` tells what became of each backward.
+
+    - ``compiler``: called once for each structure of the autograd graph with the captured module, which it turns into a
+      callable: ``bothways.compile`` will do. With None nothing is captured inside: a way out of an outer ``capture``.
+    - ``dynamic``: True makes all sizes inputs of the first program; otherwise those that change become inputs.
+
+    >>> weight = torch.ones(3, requires_grad=True)
+    >>> with bothways.autograd.capture(bothways.compile):
+    ...     (weight * 2).sum().backward()
+    >>> weight.grad
+    tensor([2., 2., 2.])
     """
 
     def __init__(self, compiler: Compiler | None, *, dynamic: bool = False) -> None:

@@ -53,7 +53,7 @@ def test_each_folder_has_a_page_that_says_what_to_read_first(folder):
 def test_each_room_is_on_the_page_of_its_folder():
     for folder in ("capture", "grad", "lower"):
         page = (DOCS / "folders" / f"{folder}.md").read_text()
-        rooms = [path.name for path in (PACKAGE / folder).iterdir() if path.is_dir() and path.name != "__pycache__"]
+        rooms = {path.parent.name for path in (PACKAGE / folder).glob("*/*.py")}
         assert [room for room in rooms if f"{folder}/{room}/" not in page] == []
 
 

@@ -11,7 +11,7 @@ from bothways.source_text import identifier, printable
 
 
 @dataclass
-class CapturedFunction:
+class CaptureRoot:
     """The function that is captured: how the program reads it, and whether the program is for it alone."""
 
     source: Injected | None = None
@@ -25,7 +25,7 @@ class Namespace:
         self.namespace: dict[str, object] = {}
         self._tag = tag
         self._injected: dict[int, Injected] = {}
-        self._captured = CapturedFunction()
+        self._captured = CaptureRoot()
 
     @property
     def root(self) -> Injected | None:
