@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint typecheck pytest slow soak faults conformance bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak faults conformance docs bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +24,8 @@ help:
 	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000 FEATURES=hooks,special)"
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
-	@echo "make bench     call overhead, capture time, memory, models, growth, next to eager and torch.compile (long)"
+	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
+	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
 
@@ -76,6 +77,9 @@ conformance: $(READY)
 		tests/lower/test_native_opinfo.py tests/symbols/test_dynamic_sweep.py; \
 	status=$$?; PYTHONPATH=tests:tests/lower $(BIN)/python tests/conformance_report.py build/conformance docs/conformance.md && exit $$status
 
+docs: $(READY)
+	$(BIN)/python docs/making
+
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/capture.py
@@ -83,6 +87,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/regional.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -61,6 +61,7 @@ class Break:
 
     @property
     def hint(self) -> str:
+        """What can be done about it."""
         return hint_for(self.code, self.reason)
 
     @property

@@ -54,6 +54,8 @@ class NodeFacts(NamedTuple):  # of which many are made
     ``is_last_write``: what it writes to is read afterwards, but not changed any more.
     ``without_grad``: gradients were disabled when it was traced.
     ``is_in_place``: it changed an input, or may have, whatever its name is.
+    ``variable``: what the user called the tensor first.
+    ``is_spelling``: it is there because graphs of custom functions are spelled so, and does nothing of the user's.
     ``is_view``, ``memory``: of an input: whether it is a view, and the storage that it lies in.
     """
 
@@ -65,6 +67,8 @@ class NodeFacts(NamedTuple):  # of which many are made
     is_last_write: bool = False
     without_grad: bool = False
     is_in_place: bool = False
+    variable: str | None = None
+    is_spelling: bool = False
     is_view: bool = False
     memory: object = None
 
@@ -124,3 +128,12 @@ def writes_of(graph: torch.fx.GraphModule) -> Mapping[int, int]:
 
 def note_writes(graph: torch.fx.GraphModule, writes: Mapping[int, int]) -> None:
     graph.meta[KEY] = writes
+
+
+def body_of(graph: torch.fx.GraphModule) -> Any:
+    """What is known of a graph that is a body of a custom function; None of others."""
+    return graph.meta.get(KEY)
+
+
+def note_body(graph: torch.fx.GraphModule, body: object) -> None:
+    graph.meta[KEY] = body

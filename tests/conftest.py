@@ -1,4 +1,4 @@
-"""What every test run needs: kernels cached in a folder of its own, and a PyTorch that is awake."""
+"""What every test run needs: kernels cached in a folder of its own, a PyTorch that is awake, and turns."""
 
 import os
 import tempfile
@@ -7,6 +7,7 @@ import tempfile
 _folder = tempfile.TemporaryDirectory(prefix="bothways-tests-")
 os.environ.setdefault("BOTHWAYS_CACHE_DIR", _folder.name)
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 import bothways  # noqa: E402
@@ -16,3 +17,28 @@ bothways.config.kernels_for_small_graphs = True
 
 # The first time several threads enter MKL's vector functions at once, some compute with low accuracy.
 torch.exp(torch.ones(16))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Where cases take turns, ``make test`` runs each case once; all combinations are slow.
+
+    ``@pytest.mark.in_turn("backend")``: the first case runs with the first backend, the second with the second, and
+    each round begins one backend later, so that no value of a parameter keeps to one of them.
+    """
+    places = {}  # of a function's values of some parameters, in their order
+    for item in items:
+        marker = item.get_closest_marker("in_turn")
+        if marker is None:
+            continue
+        turns = {}
+        for parametrized in item.iter_markers("parametrize"):
+            names = parametrized.args[0]
+            names = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+            known = places.setdefault((item.nodeid.partition("[")[0], names), {})
+            value = tuple(id(item.callspec.params[name]) for name in names)
+            turns[names] = known.setdefault(value, len(known)), len(parametrized.args[1])
+        assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
+        turn, count = turns.pop(marker.args)
+        if sum(place + place // count for place, _ in turns.values()) % count != turn:
+            item.add_marker(pytest.mark.slow)

@@ -3,9 +3,9 @@
 import enum
 
 import torch
+from agreeing import agree as compare
 
 import bothways
-from bothways.testing import difference
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -28,8 +28,14 @@ def observed(function, make_args, seen):
         if outputs:
             sum((value * (index + 2)).sum() for index, value in enumerate(outputs)).backward()
     except Exception as error:
-        return "raised", type(error).__name__, str(error), list(seen)
-    return type(result).__name__, described, moment, list(seen), [value.grad for value in leaves(args)]
+        return {"what is raised": (type(error).__name__, str(error)), "effects until then": list(seen)}
+    return {
+        "the type of the result": type(result).__name__,
+        "results, and whether they need gradients": described,
+        "effects of the forward": moment,
+        "effects of both": list(seen),
+        "gradients": [value.grad for value in leaves(args)],
+    }
 
 
 def every(result):
@@ -61,13 +67,10 @@ def leaves(args):
 def agree(program, backend, make_args=inputs, *, seen=(), fullgraph=True, captures=1):
     """Plain and compiled agree on results, gradients and effects; the second call finds the program of the first."""
     seen = seen if isinstance(seen, list) else []
-    compiled = bothways.compile(program, backend=backend, fullgraph=fullgraph)
-    expected = observed(program, make_args, seen)
-    for _ in range(2):
-        got = observed(compiled, make_args, seen)
-        assert difference(expected, got) is None, f"{difference(expected, got)}\nplain {expected}\ncompiled {got}"
-    assert captures is None or len(bothways.history(compiled)) == captures
-    return compiled
+    observe = lambda function, make: observed(function, make, seen)
+    return compare(
+        program, observe, make_args, make_args, backend=backend, programs=captures, fullgraph=fullgraph
+    )
 
 
 def node_of(compiled):

@@ -1,9 +1,9 @@
 """What the tests of hooks share: a program runs plainly and compiled, with a backward each time, and must agree."""
 
-import torch
+from functools import partial
 
-import bothways
-from bothways.testing import difference
+import torch
+from agreeing import agree as compare
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -17,26 +17,23 @@ def agree(program, backend, *, make=lambda size: (numbers(size),), watch=lambda:
 
     The second call must find the program of the first; the third has an input of another size.
     """
-    compiled = bothways.compile(program, backend=backend, fullgraph=True)
-    expected, got = (run(function, make, watch, reset) for function in (program, compiled))
-    assert difference(expected[:2], got[:2]) is None, f"plain {expected[:2]}, compiled {got[:2]}"
-    assert difference(expected[2:], got[2:]) is None, f"plain {expected[2:]}, compiled {got[2:]}"
-    assert len(bothways.history(compiled)) == captures + 1
-    return compiled
+    observe = partial(run, make=make, watch=watch)
+    return compare(
+        program, observe, 4, 4, 6, backend=backend, reset=reset, programs=captures + 1, fullgraph=True
+    )
 
 
-def run(function, make, watch, reset, sizes=(4, 4, 6)):
-    reset()
-    seen = []
-    for size in sizes:
-        args = make(size)
-        results = function(*args)
-        tensors = [value for value in pieces(results) if isinstance(value, torch.Tensor) and value.requires_grad]
-        sum(value.sum() for value in tensors).backward()
-        gradients = [value.grad for value in args if isinstance(value, torch.Tensor)]
-        retained = [value.grad for value in tensors if value.retains_grad]
-        seen.append((tensors, gradients, retained, repr(watch())))
-    return seen
+def run(function, size, make, watch):
+    args = make(size)
+    results = function(*args)
+    tensors = [value for value in pieces(results) if isinstance(value, torch.Tensor) and value.requires_grad]
+    sum(value.sum() for value in tensors).backward()
+    return {
+        "results": tensors,
+        "gradients of the arguments": [value.grad for value in args if isinstance(value, torch.Tensor)],
+        "gradients of results that keep them": [value.grad for value in tensors if value.retains_grad],
+        "what is watched": repr(watch()),
+    }
 
 
 def pieces(results):

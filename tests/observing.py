@@ -3,9 +3,9 @@
 from functools import partial
 
 import torch
+from agreeing import assert_same
 
 import bothways
-from bothways.testing import difference
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -14,12 +14,13 @@ def agree(scene, backend, *, fullgraph=True):
     """``scene`` takes what compiles its functions, and returns what it has seen."""
     expected = seen_by(scene, lambda function: function)
     got = seen_by(scene, partial(bothways.compile, backend=backend, fullgraph=fullgraph))
-    assert difference(expected, got) is None, f"{difference(expected, got)}\nplain {expected}\ncompiled {got}"
+    assert_same(expected, got, f"backend {backend}")
 
 
 def seen_by(scene, compiler):
     torch.manual_seed(0)
-    return facts(scene(compiler)), torch.rand(1)  # random numbers that were drawn once too often show here
+    seen = facts(scene(compiler))
+    return {"what the scene has seen": seen, "the next random number": torch.rand(1)}
 
 
 def facts(value):

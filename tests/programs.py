@@ -7,9 +7,10 @@ first, and a call with other arguments has to be right whether it finds one or n
 import copy
 import re
 
+from agreeing import assert_same
+
 import bothways
 from bothways.testing import CompileCounter
-from bothways.testing.compare import difference
 
 
 def agree(program, first, *others):
@@ -26,11 +27,18 @@ def agree(program, first, *others):
 
 
 def compare(program, compiled, args):
-    plain_args, compiled_args = copy.deepcopy(args), copy.deepcopy(args)
-    expected, got = outcome(program, plain_args), outcome(compiled, compiled_args)
-    assert shown(got) == shown(expected), f"compiled gave {got}, plain {expected}"
-    assert shown(compiled_args) == shown(plain_args), f"compiled left {compiled_args}, plain {plain_args}"
-    assert difference((expected, plain_args), (got, compiled_args)) is None
+    assert_same(observed(program, args), observed(compiled, args), f"called with {args}")
+
+
+def observed(function, args):
+    args = copy.deepcopy(args)
+    result = outcome(function, args)
+    return {
+        "result as it prints": shown(result),
+        "arguments afterwards as they print": shown(args),
+        "result": result,
+        "arguments afterwards": args,
+    }
 
 
 def shown(value):

@@ -60,9 +60,10 @@ def few(dtype):
     return torch.tensor(wanted, dtype=torch.float64).to(dtype)
 
 
-def tensors_of(dtypes, lowest=True):
-    """Tensors in which all combinations of the numbers of some dtypes meet."""
-    some = [(numbers if len(dtypes) < 3 else few)(dtype) for dtype in dtypes]
+def tensors_of(dtypes, lowest=True, most=2):
+    """Tensors in which all combinations of the numbers of some dtypes meet, fewer of them where more than ``most`` do.
+    """
+    some = [(numbers if len(dtypes) <= most else few)(dtype) for dtype in dtypes]
     if not lowest:
         some = [own[own != torch.iinfo(own.dtype).min] if own.dtype in INTEGERS else own for own in some]
     places = torch.meshgrid(*(torch.arange(len(own)) for own in some), indexing="ij")
@@ -283,14 +284,18 @@ def _choices(argument, dtype):
     return [argument.default_value] if argument.has_default_value() else None
 
 
-def inputs_of(call, dtype):
-    """Tensors to call it on: combinations of numbers, or rows of two such numbers and two ordinary ones."""
+def inputs_of(call, dtype, most=2):
+    """Tensors to call it on: combinations of numbers, or rows of two such numbers and two ordinary ones.
+
+    All numbers meet where at most so many meet.
+    """
     dtypes = [torch.bool if slot.truths else dtype for slot in call.slots]
     if not call.rows:
-        return tensors_of(dtypes, name_of(call.target) not in DIVIDE)
+        return tensors_of(dtypes, name_of(call.target) not in DIVIDE, most)
     made = []
     for slot, own in enumerate(dtypes):
-        first, second = torch.meshgrid(numbers(own), numbers(own), indexing="ij")
+        some = numbers(own) if most >= 2 else few(own)
+        first, second = torch.meshgrid(some, some, indexing="ij")
         if isinstance(call, OwnCall):
             first, second = (_moderate(part) for part in (first, second))
         parts = [first.flatten(), second.flatten(), 2 * second.flatten(), torch.ones_like(first).flatten()]
@@ -319,13 +324,13 @@ def attempt(call, tensors):
         return None
 
 
-def tried(dtype, targets=LOWERINGS):
+def tried(dtype, targets=LOWERINGS, most=2):
     """The calls that eager takes, with their tensors, by the tensors they share."""
     found = {}
     for target in targets:
         for call in calls_of(target, dtype):
             for within in (False, True):
-                tensors = inputs_of(call, dtype)
+                tensors = inputs_of(call, dtype, most)
                 if within and not all(tensor.is_floating_point() for tensor in tensors):
                     break
                 if within:  # for probabilities
@@ -338,13 +343,13 @@ def tried(dtype, targets=LOWERINGS):
     return found
 
 
-def differences(dtype, targets=LOWERINGS):
-    """What kernels compute otherwise than eager, in words; and how many results there were."""
+def differences(dtype, targets=LOWERINGS, dialect=None, most=2):
+    """What kernels of a dialect, of C as a rule, compute otherwise than eager, in words; and the number of results."""
     found, count = [], 0
-    for tensors, calls in tried(dtype, targets).values():
+    for tensors, calls in tried(dtype, targets, most).values():
         for start in range(0, len(calls), TOGETHER):
             some = calls[start : start + TOGETHER]
-            results = iter(kernels_run([call for call, _ in some], tensors))
+            results = iter(kernels_run([call for call, _ in some], tensors, dialect))
             for call, expected in some:
                 for index, eager in enumerate(expected):
                     count += 1
@@ -352,12 +357,12 @@ def differences(dtype, targets=LOWERINGS):
     return found, count
 
 
-def kernels_run(calls, tensors):
+def kernels_run(calls, tensors, dialect=None):
     """The results of calls on the same tensors, computed by kernels."""
     joint = trace_joint(lambda *given: [result for call in calls for result in call(*given)], tensors, False)
     lowered = lower(joint.recorder.module(tuple(joint.results), "Special"), tensors)
     with torch.no_grad():
-        results = list(KernelProgram(lowered, dialect=C()).run(*tensors))
+        results = list(KernelProgram(lowered, dialect=dialect or C()).run(*tensors))
     return [results[output.index] for output in joint.outputs]
 
 

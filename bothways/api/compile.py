@@ -6,6 +6,7 @@ function, modules through a twin that shares the module's state.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -73,8 +74,22 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object or ``nn.Module``; usable as a decorator with or without arguments.
 
-    ``fullgraph=True`` raises ``errors.Unsupported`` where capture would break; ``disable=True`` returns the
-    target as it is. Wrong names and values raise here, not at the first call.
+    What comes back behaves like the original; the first call compiles. Wrong names and values raise here, not at the
+    first call.
+
+    - ``fn``: what to compile. Without it, a decorator comes back.
+    - ``backend``: a name of ``list_backends()``, or any ``f(graph_module, example_inputs) -> callable``.
+    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break.
+    - ``dynamic``: True makes sizes and numbers symbols at once, False never, None those that have changed.
+    - ``mode``: one of PyTorch's names (``"reduce-overhead"``, …); checked, and so far without effect.
+    - ``options``: a mapping of options of the backend; there are none so far.
+    - ``disable``: give the target back as it is.
+
+    >>> @bothways.compile(fullgraph=True)
+    ... def scaled(x, factor=2.0):
+    ...     return torch.tanh(x * factor)
+    >>> scaled(torch.zeros(3))
+    tensor([0., 0., 0.])
     """
     settings = _checked_options(backend, fullgraph, dynamic, mode, options, disable)
 
@@ -127,17 +142,18 @@ def _compile(target: Any, settings: Options) -> Any:
     if compiled_otherwise is not None:  # by torch.compile: one compiler is enough
         return _compile(compiled_otherwise, settings)
     if isinstance(target, torch.nn.Module):
-        return compile_module(target, lambda function: compile_function(function, settings))
+        return compile_module(target, lambda function, kind: compile_function(function, settings, kind))
     if isinstance(target, types.FunctionType):
         return compile_function(target, settings)
     if isinstance(target, (staticmethod, classmethod)):  # compile was written above the other decorator
         return type(target)(_compile(target.__func__, settings))
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
-        return types.MethodType(compile_function(target.__func__, settings), target.__self__)
+        owner = target.__self__
+        return types.MethodType(compile_function(target.__func__, settings, type(owner)), owner)
     call = type(target).__call__
     if isinstance(call, types.FunctionType):
-        return types.MethodType(compile_function(call, settings), target)
-    return compile_function(_forwarding_to(target), settings)
+        return types.MethodType(compile_function(call, settings, type(target)), target)
+    return compile_function(_forwarding_to(target), settings, _kind_of(target))
 
 
 def _forwarding_to(target: Callable[..., Any]) -> types.FunctionType:
@@ -153,13 +169,32 @@ def _forwarding_to(target: Callable[..., Any]) -> types.FunctionType:
     return forward
 
 
-def compile_function(function: types.FunctionType, settings: Options) -> Any:
-    """The dispatcher of a Python function; an already compiled one is compiled anew from its original."""
+def _kind_of(target: Callable[..., Any]) -> Any:
+    """What tells callables apart that share no programs: the code that a partial leads to, or the callable itself."""
+    while type(target) is functools.partial:
+        target = target.func
+    if isinstance(target, types.MethodType):
+        target = target.__func__
+    return target.__code__ if isinstance(target, types.FunctionType) else target
+
+
+def compile_function(function: types.FunctionType, settings: Options, kind: Any = None) -> Any:
+    """The dispatcher of a Python function; an already compiled one is compiled anew from its original.
+
+    Functions of one code share their programs where they are of one ``kind``: methods of objects of one class.
+    """
     original = function.__wrapped__ if is_compiled(function) else function  # type: ignore[attr-defined]
-    return compiled_function(original, settings)
+    return compiled_function(original, settings, kind=kind)
 
 
 def reset() -> None:
-    """Forget every program of every compiled function, as if nothing had been called yet."""
+    """Forget every program of every compiled function, as if nothing had been called yet.
+
+    >>> double = bothways.compile(lambda x: x * 2)
+    >>> _ = double(torch.ones(3))
+    >>> bothways.reset()
+    >>> bothways.history(double)
+    []
+    """
     reset_all()
     reset_backwards()

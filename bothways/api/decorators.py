@@ -22,7 +22,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Never capture this function: calls of it run as plain Python and break the caller's capture."""
+    """Never capture this function: calls of it run as plain Python and break the caller's capture.
+
+    - ``fn``: the function or method. Without it, a decorator comes back.
+    - ``recursive``: taken for the sake of programs written for ``torch.compile``; what the function calls is plain.
+    - ``reason``: a note for whoever reads the source.
+
+    >>> @bothways.disable
+    ... def report(x):
+    ...     print(f"sum {x.sum().item():.1f}")
+    >>> @bothways.compile
+    ... def step(x):
+    ...     report(x)
+    ...     return x * 2
+    >>> step(torch.ones(3))
+    sum 3.0
+    tensor([2., 2., 2.])
+    """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, (torch.nn.Module, type)) or not callable(fn):
@@ -40,10 +56,18 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 class set_stance:
-    """Say what compiled functions do from now on: one of ``"default"``, ``"force_eager"``, ``"eager_on_recompile"`` and
-    ``"fail_on_recompile"``; as a context or a decorator, for so long.
+    """Say what compiled functions do from now on; as a context or a decorator, for so long.
 
-    ``force_backend`` compiles with another backend than the one each function was given.
+    - ``stance``: ``"default"``; ``"force_eager"``: the originals run; ``"eager_on_recompile"``: the programs there are
+      take calls, and others run as plain Python; ``"fail_on_recompile"``: a call that needs another program raises.
+    - ``force_backend``: compile with another backend than the one each function was given.
+
+    >>> double = bothways.compile(lambda x: x * 2)
+    >>> with bothways.set_stance("force_eager"):
+    ...     double(torch.ones(2))
+    tensor([2., 2.])
+    >>> bothways.history(double)
+    []
     """
 
     def __init__(self, stance: str = "default", *, force_backend: str | Callable[..., Any] | None = None) -> None:
@@ -77,7 +101,19 @@ class set_stance:
 
 
 def allow_in_graph(fn: F) -> F:
-    """Record calls of this function as one node of the graph, without looking inside."""
+    """Record calls of this function as one node of the graph, without looking inside.
+
+    - ``fn``: a function of tensors that gives tensors; it runs whenever the graph does.
+
+    >>> @bothways.allow_in_graph
+    ... def norm(x):
+    ...     return x.pow(2).sum().sqrt()
+    >>> recorded = bothways.testing.RecordGraphs()
+    >>> bothways.compile(lambda x: norm(x) + 1, backend=recorded)(torch.tensor([3.0, 4.0]))
+    tensor(6.)
+    >>> recorded.only.ops
+    ['norm', 'add']
+    """
     if not callable(fn):
         raise InvalidTarget(f"allow_in_graph takes a callable, not {fn!r}")
     mark(fn, Mark.IN_GRAPH)
@@ -85,7 +121,16 @@ def allow_in_graph(fn: F) -> F:
 
 
 def assume_constant_result(fn: F) -> F:
-    """Call this function once, at capture time, and take its result as a constant of the program."""
+    """Call this function once, at capture time, and take its result as a constant of the program.
+
+    - ``fn``: a function whose result does not change while the process lives.
+
+    >>> @bothways.assume_constant_result
+    ... def rank():
+    ...     return 3
+    >>> bothways.compile(lambda x: x * rank(), fullgraph=True)(torch.ones(2))
+    tensor([3., 3.])
+    """
     if not callable(fn):
         raise InvalidTarget(f"assume_constant_result takes a callable, not {fn!r}")
     mark(fn, Mark.CONSTANT_RESULT)
@@ -93,11 +138,25 @@ def assume_constant_result(fn: F) -> F:
 
 
 def graph_break() -> None:
-    """End the graph here; outside a capture it does nothing."""
+    """End the graph here; outside a capture it does nothing.
+
+    >>> def halves(x):
+    ...     y = x * 2
+    ...     bothways.graph_break()
+    ...     return y + 1
+    >>> bothways.explain(halves)(torch.ones(2)).graph_count
+    2
+    """
 
 
 def is_compiling() -> bool:
-    """Whether this code is being captured: True inside a capture, False when it runs as plain Python."""
+    """Whether this code is being captured: True inside a capture, False when it runs as plain Python.
+
+    >>> def asked(x):
+    ...     return x * 2 if bothways.is_compiling() else x
+    >>> bothways.compile(asked)(torch.ones(2)), asked(torch.ones(2))
+    (tensor([2., 2.]), tensor([1., 1.]))
+    """
     return logs.capturing()
 
 
@@ -106,12 +165,31 @@ mark(is_compiling, Mark.IS_COMPILING)
 
 
 def mark_dynamic(tensor: torch.Tensor, dims: int | Sequence[int]) -> None:
-    """Say that these sizes of the tensor will change between calls."""
+    """Say that these sizes of the tensor will change between calls: they are symbols of the first program already.
+
+    - ``tensor``: an input of a compiled function.
+    - ``dims``: a dimension, or several.
+
+    >>> total = bothways.compile(lambda x: (x * 2).sum())
+    >>> x = torch.ones(4, 3)
+    >>> bothways.mark_dynamic(x, 0)
+    >>> total(x), total(torch.ones(7, 3))
+    (tensor(24.), tensor(42.))
+    >>> len(bothways.history(total))
+    1
+    """
     _mark_dims(tensor, dims, DYNAMIC_MARK)
 
 
 def mark_static(tensor: torch.Tensor, dims: int | Sequence[int] | None = None) -> None:
-    """Say that these sizes of the tensor (all by default) never change between calls."""
+    """Say that these sizes of the tensor never change between calls: they are never symbols.
+
+    - ``tensor``: an input of a compiled function.
+    - ``dims``: a dimension, or several; all by default.
+
+    >>> x = torch.ones(4, 3)
+    >>> bothways.mark_static(x, 1)
+    """
     _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, STATIC_MARK)
 
 

@@ -17,7 +17,15 @@ def explain(fn: Callable[..., Any]) -> Explanation:
     """Print ``explain(fn)`` to read what has happened to a compiled function so far, which runs nothing.
 
     ``explain(fn)(*args)`` calls the function once, with all that it does (of a training step, that is one more step),
-    and explains with that call. A plain function is compiled for the occasion.
+    and explains with that call. A plain function is compiled for the occasion. What comes back is an ``Explanation``.
+
+    - ``fn``: a function, method or module, compiled or not.
+
+    >>> explanation = bothways.explain(lambda x: x.sin() + x.sum().item())(torch.ones(3))
+    >>> explanation.graph_count
+    2
+    >>> [found.code for found in explanation.breaks]
+    ['tensor_value']
     """
     state = compiled_state(fn)
     if state is None:

@@ -21,6 +21,15 @@ def history(fn: Callable[..., Any]) -> list[Compilation]:
     stage, the graphs as captured, joint, forward and backward, kernels, guards, breaks and generated sources. What goes
     on after a break, and functions that are called there, are among them. A record grows when a backward is compiled
     at its first run; it keeps no program, and nothing of the user's, alive.
+
+    - ``fn``: what ``compile`` returned.
+
+    >>> double = bothways.compile(lambda x: x * 2, backend="eager")
+    >>> _ = double(torch.ones(3)), double(torch.ones(3)), double(torch.ones(4))
+    >>> for compilation in bothways.history(double):
+    ...     print(compilation.function, compilation.conclusion.value, compilation.failed_guard is None)
+    <lambda> a program True
+    <lambda> a program False
     """
     state = compiled_state(fn)
     if state is None:

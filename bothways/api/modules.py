@@ -17,7 +17,7 @@ import torch
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
 
-Compiler = Callable[[types.FunctionType], Any]
+Compiler = Callable[[types.FunctionType, type], Any]  # by the class, whose modules share their programs
 
 
 def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -32,7 +32,7 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
     if isinstance(original, torch.jit.ScriptModule):
         raise InvalidTarget("a ScriptModule is compiled already")
     cls = type(original)
-    compiled_call = compile_function(_own_copy(call_module, f"{cls.__qualname__}.__call__"))
+    compiled_call = compile_function(_own_copy(call_module, f"{cls.__qualname__}.__call__"), cls)
 
     # A closure, as attributes of a module are read slowly.
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
@@ -37,6 +37,7 @@ from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, Read
 from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
+from bothways.runtime.function_spelling import folded
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
@@ -91,7 +92,18 @@ def aot(
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
-    ``remember``, ``turns_images`` and ``is_small`` are those of a ``Lowering``.
+    - ``fw_compiler``: a function of a graph of ATen operations and its inputs that gives a function.
+    - ``bw_compiler``: the same for backwards.
+    - ``remember``, ``turns_images``, ``is_small``: those of a ``Lowering``.
+
+    >>> def shown(graph, inputs):
+    ...     print([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+    ...     return graph.forward
+    >>> backend = bothways.backends.aot(fw_compiler=shown)
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> bothways.compile(lambda x: x.sin().sum(), backend=backend)(x).backward()
+    ['aten.sin.default', 'aten.sum.default']
+    ['aten.expand.default', 'aten.cos.default', 'aten.mul.Tensor']
     """
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
@@ -108,6 +120,7 @@ def aot(
 def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Lowering) -> Callable[..., Any]:
     """A captured graph with a forward and backwards of its own, which ``lowering`` compiles: the forward now, each
     backward when it first runs. What cannot be differentiated ahead of time stays as captured."""
+    graph = folded(graph)
     if lowering.leaves_alone(graph, inputs):
         return as_captured(graph, TOO_SMALL)
     if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
@@ -198,9 +211,11 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     """Tensors laid out like the outputs of a captured graph."""
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
+    outputs: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    if isinstance(outputs, torch.fx.Node):  # one call whose results nobody has counted yet
+        return []
+    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:
@@ -254,14 +269,9 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
     return is_small
 
 
-# What makes one tensor of a list of them.
-JOINS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.dstack})
-
-
 # Layers with gradients, where products alternate with what is one operation of ATen's: nothing can be fused but in the
 # backward, and what that saves goes to our node. With second derivatives there are three nodes, and it is a loss.
 _SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations
-_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm mv addmv".split())
 
 
 def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> bool:
@@ -278,13 +288,12 @@ def _feeds_its_like(node: torch.fx.Node) -> bool:
 
 
 def _is_no_product(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op.startswith("call") and name not in _PRODUCTS
+    return node.op.startswith("call") and not ops.of_node(node).is_product
 
 
 def _operations(node: torch.fx.Node) -> int:
     """How many a node is: one, or one for each tensor of a list that something is done to."""
-    if not node.op.startswith("call") or node.target in JOINS:
+    if not node.op.startswith("call") or ops.of_node(node).joins:
         return int(node.op.startswith("call"))
     return len(node.args[0]) if node.args and isinstance(node.args[0], (list, tuple)) else 1
 

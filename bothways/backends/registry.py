@@ -24,6 +24,7 @@ from bothways.errors import BackendFailed, InvalidBackend, KernelWarning
 from bothways.locks import Lock
 from bothways.record import generated
 from bothways.runtime.compiled_graph import described, known_of
+from bothways.runtime.function_spelling import spell
 from bothways.runtime.listening import listening
 
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -56,6 +57,17 @@ def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Cal
 
     Works as ``register_backend(fn)``, ``register_backend(fn, name="mine")``, ``@register_backend`` and
     ``@register_backend(name="mine")``. Registering a name again replaces it; the built-in names are taken.
+
+    - ``fn``: any ``f(graph_module, example_inputs) -> callable``. Without it, a decorator comes back.
+    - ``name``: the name.
+
+    >>> @bothways.register_backend
+    ... def counting(graph, inputs):
+    ...     print(len(graph.graph.nodes), "nodes")
+    ...     return graph.forward
+    >>> bothways.compile(lambda x: x * 2, backend="counting")(torch.ones(2))
+    3 nodes
+    tensor([2., 2.])
     """
     if fn is None:
         return lambda decorated: register_backend(decorated, name=name)
@@ -72,7 +84,11 @@ def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Cal
 
 
 def list_backends() -> list[str]:
-    """Every name ``compile(backend=...)`` accepts, sorted."""
+    """Every name ``compile(backend=...)`` accepts, sorted.
+
+    >>> {"aot_eager", "eager", "native"} <= set(bothways.list_backends())
+    True
+    """
     return sorted({*BUILT_IN, *ALIASES, *_registered, *_entry_points()})
 
 
@@ -111,6 +127,8 @@ def failures_of(backend: Backend) -> Iterator[None]:
 def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Compile one graph, and see to it that what comes back can be called and returns what the graph returns."""
     is_ours = any(backend is known for known in BUILT_IN.values())
+    if not is_ours:
+        spell(gm)
     with failures_of(backend), listening() if is_ours else nullcontext():  # what a user's backend says is for the user
         compiled = backend(gm, list(example_inputs))
     if not callable(compiled):

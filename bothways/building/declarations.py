@@ -24,6 +24,17 @@ typedef __UINT8_TYPE__ uint8_t;
 #define INT64_MIN (-__INT64_MAX__ - 1)
 """
 
+# gcc from 13 on takes a product, a quotient or a sum that is infinite to have an infinite operand, though it may have
+# overflowed, and what it knows of numbers that way it uses to leave out comparisons: x * 2 == INFINITY ? y : z makes
+# x == INFINITY true. These are all the passes that use what it knows; other files keep them.
+OVERFLOWS = """\
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 13
+#pragma GCC optimize("no-tree-vrp", "no-thread-jumps", "no-tree-dominator-opts")
+#endif
+"""
+# What such comparisons are with: infinity, or the largest numbers.
+COMPARED = ("INFINITY", "e+38", "e+308")
+
 # Functions of <math.h>; single precision has the same name and an f.
 LIBRARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -71,7 +82,8 @@ def prelude(
             used |= words(text)
     functions = [name for name in FUNCTIONS if name in used]
     vectors = vectorized(functions)
-    lines = [TYPES]
+    below = "".join([*helpers, kernels])
+    lines = [*([OVERFLOWS] if any(number in below for number in COMPARED) else []), TYPES]
     for name in functions:
         lines += ["#pragma omp declare simd notinbranch\n"] * (name in vectors) + [FUNCTIONS[name]]
     return "".join([*lines, *helpers])

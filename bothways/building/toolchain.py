@@ -93,9 +93,18 @@ MEANS = """\
 static int is_larger(int x) { return x + 1 > x; }
 static double residue(double x, double y) { return x * y - 1; }
 static int differs(double x) { return x != x; }
+static int infinities(float x) {
+    volatile int found = 0;
+    if (x * 2 == INFINITY) found += 1;
+    if (x == INFINITY) found += 2;
+    if (x * 4 == INFINITY) { if (x == INFINITY) found += 4; }
+    return found;
+}
 int probe(void) {
     volatile int largest = __INT_MAX__;
     volatile double above = 1 + 0x1p-30, below = 1 - 0x1p-30, zero = 0;
+    volatile float huge = 0x1.8p127f;
+    if (infinities(huge) != 1) return 0;
     return !is_larger(largest) && residue(above, below) == 0 && differs(zero / zero) && 1 / -zero < 0;
 }
 """

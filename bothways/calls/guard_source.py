@@ -17,6 +17,8 @@ READS: dict[str, str] = {
     "ITEM": "made = item(value, row->object);",
     # What dict.get gives, by a key that is in a slot or a constant.
     "ENTRY": "made = entry(value, row->flag ? slots[row->data] : row->object);",
+    # What the entries of a dictionary hold, as a tuple.
+    "VALUES": "made = values(value, row->object);",
     "ITEM_OF_BASE": "made = PyObject_CallFunctionObjArgs(row->other, value, row->object, (PyObject *)0);",
 }
 
@@ -33,6 +35,7 @@ ASKS: dict[str, str] = {
     "KEYS": "holds = has_keys(value, row->object, row->data);",
     "IDENTITIES": "holds = are_in_order(value, (const int64_t *)((const char *)table + row->data));",
     "CONTAINS": "holds = PySequence_Contains(value, row->object); if (holds >= 0) holds = holds == row->flag;",
+    "MEMBERS": "holds = are_members(value, slots[row->data], row->object);",
     "TENSOR": "holds = is_tensor_like(value, (const Tensor *)((const char *)table + row->data));",
     "STATE": "holds = ((_Bool (*)(void))row->data)() == row->flag;",
     "GRADIENT": "holds = requires_grad(value, row, plain);",
@@ -78,6 +81,13 @@ static PyObject *entry(PyObject *owner, PyObject *key) {
     return found;
 }
 
+static PyObject *values(PyObject *owner, PyObject *name) {
+    PyObject *view = PyObject_CallMethodObjArgs(owner, name, (PyObject *)0);
+    PyObject *made = view ? PySequence_Tuple(view) : 0;
+    if (view) Py_DecRef(view);
+    return made;
+}
+
 static int is_true(PyObject *value) {
     if (value == yes || value == no) return value == yes;
     return value->type == dictionary ? PyDict_Size(value) != 0 : PyObject_IsTrue(value);
@@ -114,6 +124,23 @@ static int are_in_order(PyObject *value, const int64_t *listed) {
     if (count == listed[0]) while (same < count && PyTuple_GetItem(found, same) == (PyObject *)listed[same + 1]) ++same;
     Py_DecRef(found);
     return count == listed[0] && same == count;
+}
+
+// Whether exactly those of some keys are in a dictionary that are expected to be.
+static int are_members(PyObject *value, PyObject *owner, PyObject *expected) {
+    PyObject *keys = PySequence_Tuple(value);
+    if (!keys) return -1;
+    int64_t same = 0, count = PyObject_Size(keys);
+    int found = 0;
+    if (count == PyObject_Size(expected)) {
+        for (; same < count; ++same) {
+            found = PySequence_Contains(owner, PyTuple_GetItem(keys, same));
+            if (found < 0 || found != (PyTuple_GetItem(expected, same) == yes)) break;
+        }
+    }
+    int holds = count == PyObject_Size(expected) && same == count;
+    Py_DecRef(keys);
+    return found < 0 ? -1 : holds;
 }
 
 // Asked of a tensor that is strided: what is batched has no storage, and says so by an error.

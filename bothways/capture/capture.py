@@ -253,8 +253,8 @@ def _late_checks(tracer: Tracer, parameters: list[str]) -> Callable[[], tuple[Ch
 def _interpret(
     tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object], stop: Interrupted | None
 ) -> Ending:
-    source = tracer.inject(function, function.__qualname__)
-    value = FunctionValue.external(tracer, function, source, guarded=False)
+    source = tracer.names.begin(function)
+    value = FunctionValue.external(tracer, function, source, guarded=False, is_root=True)
     frame = Frame(tracer, value, _bind(tracer, function, arguments))
     if stop is not None:
         frame.stop_before = stop.step

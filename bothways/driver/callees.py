@@ -13,6 +13,7 @@ import torch
 from bothways import torch_compat
 from bothways.config import config
 from bothways.driver import limits
+from bothways.driver.functions_applied import applied, is_apply
 from bothways.record.standing import Standing, left_out
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import mark_of
@@ -45,6 +46,8 @@ class Callees:
 
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
+        if is_apply(target):
+            return applied(target, self.compiled, self)
         function, owner = _parts(target)
         if function is None or function in LEFT_ALONE or is_compiled(function) or mark_of(function) is not None:
             return target

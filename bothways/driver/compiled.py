@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,16 +19,16 @@ from bothways.capture.capture import Capture
 from bothways.capture.program.render import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances
-from bothways.driver.callees import Callees
+from bothways.driver.breaks import BREAKS_AROUND, note_break
 from bothways.driver.failing import describe_check, failing_check
 from bothways.driver.hooks import compiled_hook
-from bothways.driver.limits import Budget
+from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
 from bothways.driver.redefined import passed
-from bothways.errors import Break, Position, Unsupported
+from bothways.errors import Break, Unsupported
 from bothways.locks import Lock
 from bothways.pipeline import MissedCall, Options, Verdict, compile_call
 from bothways.record import logs
-from bothways.record.compilation import Compilation, Conclusion, is_news
+from bothways.record.compilation import Compilation, Conclusion
 from bothways.record.counters import counters
 from bothways.record.history import History
 from bothways.record.standing import (
@@ -45,34 +44,26 @@ from bothways.record.standing import (
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
 from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
-from bothways.runtime.resume import Continuation, ResumePoint, resumed, resumption_of
-from bothways.runtime.size_history import SizeHistory
+from bothways.runtime.resume import Continuation, resumed, resumption_of
 from bothways.runtime.stamps import Body
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
-# The same break this often, and a function is not looked at again: capture costs more than it can win.
-BREAKS_BEFORE_PLAIN = 3
-# Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
-BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
-# Breaks after which a function is not looked at again at once.
-BREAKS_FOR_GOOD = frozenset({"too_long", "too_deep"})
 # So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
 STACK_OF_A_CAPTURE = 250
-# Breaks that are not there at the next call: the program that goes around one is not kept.
-BREAKS_ONCE = frozenset({"lazy_state"})
 
 # Every compiled function. A set of references, as its methods are one step each: no other thread comes in between.
 _all: set[weakref.ref[CompiledFunction]] = set()
 
 
 def compiled_function(
-    function: types.FunctionType, options: Options, history: History | None = None
+    function: types.FunctionType, options: Options, history: History | None = None, *, kind: Any = None
 ) -> types.FunctionType:
     """The compiled function that people call; its state is its ``__bothways__``.
 
-    ``history`` is that of the function this one is a part of: a continuation, or called at a break.
+    ``history`` is that of the function this one is a part of: a continuation, or called at a break. Functions of one
+    code and one ``kind`` share their programs.
     """
-    return CompiledFunction(function, options, history).take()
+    return CompiledFunction(function, options, history, kind).take()
 
 
 def compiled_hooks(function: types.FunctionType) -> types.FunctionType:
@@ -83,29 +74,19 @@ def compiled_hooks(function: types.FunctionType) -> types.FunctionType:
 class CompiledFunction:
     """The state behind a compiled function, which lives as long as that function: nothing here leads back to it."""
 
-    def __init__(self, function: types.FunctionType, options: Options, history: History | None = None) -> None:
+    def __init__(
+        self, function: types.FunctionType, options: Options, history: History | None = None, kind: Any = None
+    ) -> None:
         self.original, self.options = function, options
         self._plain = functools.partial(call_plainly, function)
         self._body = Body.of(function)
-        self._continuations: dict[tuple[types.CodeType, ResumePoint], types.FunctionType] = {}
-        self._callees = Callees(weakref.WeakMethod(self._part))
-        self._lock = Lock()
-        self._serial, self._is_new = 0, True
-        self._is_part = history is not None
-        self.history = history or History()
-        if self._is_part:
-            self.history.parts.append(weakref.ref(self))
-        else:
-            self.history.root = weakref.ref(self)
-        self._sizes = SizeHistory(options.dynamic)
+        self._kind, self._is_part = kind, history is not None
         self._has_told = False  # that somebody else traced a call
-        self._gave_up = ""  # for people: why the last call was plain Python that was not captured
-        self._breaks: Counter[tuple[str, Position]] = Counter()
-        self._budget = Budget()
-        self._in_vain: Break | None = None  # why the last capture came to nothing
         # The namespace of the generated function leads here.
-        names = {COMPILED_CALLEE: self._callees.compiled, COMPILED_HOOK: _COMPILED_HOOK}
-        self.dispatcher = Dispatcher(function, self._miss, inner_names, names)
+        self.dispatcher = Dispatcher(function, self._miss, inner_names, {COMPILED_HOOK: _COMPILED_HOOK})
+        if history is not None:
+            history.parts.append(weakref.ref(self))
+        self._take_part(self._own_pool(history) if self._is_alone else self._common_pool())
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
         # Where calls go since the original was given other code or defaults.
         self._successor: types.FunctionType | None = None
@@ -121,6 +102,34 @@ class CompiledFunction:
         function.__bothways__ = self  # type: ignore[attr-defined]
         return function
 
+    # What is shared with other functions of the same code.
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether it shares nothing: parts belong to a function, and hooks to the place where they are registered."""
+        return self._is_part or self.options.of_hooks
+
+    def _own_pool(self, history: History | None = None) -> Pool:
+        return Pool(self.options, compiled_function, history)
+
+    def _common_pool(self) -> Pool:
+        return shared_pool(self.original, self.options, self._kind, compiled_function)
+
+    def _take_part(self, pool: Pool) -> None:
+        self._pool = pool
+        pool.join(self)
+        if not self._is_part:
+            pool.history.root = weakref.ref(pool)
+        self.dispatcher.namespace[COMPILED_CALLEE] = pool.callees.compiled
+
+    @property
+    def history(self) -> History:
+        return self._pool.history
+
+    @property
+    def _lock(self) -> Lock:
+        return self._pool.lock
+
     def stand(self, stance: stances.Stance) -> None:
         """Do with calls what a stance says."""
         if self._succeeded is not None:
@@ -130,7 +139,7 @@ class CompiledFunction:
         elif stance.backend is not None and not self.options.forced:
             if stance.backend not in self._forced:
                 options = replace(self.options, backend=stance.backend.backend, backend_name="forced", forced=True)
-                self._forced[stance.backend] = compiled_function(self.original, options)
+                self._forced[stance.backend] = compiled_function(self.original, options, kind=self._kind)
             self.dispatcher.redirect(INSTEAD, self._forced[stance.backend])
         else:
             self.dispatcher.redirect(None)
@@ -148,18 +157,25 @@ class CompiledFunction:
                 self._tell(tracing)
                 return self._plain(values)
             stance = stances.current().name
-            if capturing() or stance == "eager_on_recompile" or stack_left() < STACK_OF_A_CAPTURE:
+            if capturing() or stack_left() < STACK_OF_A_CAPTURE:
+                return self._plain(values)
+            if self._pool.take(self.dispatcher, self._body, values) is not None:
+                return self.dispatcher.call(values)
+            if self._pool.stopped is not None:  # by another function
+                self._stop(self._pool.stopped)
+                return self._plain(values)
+            if stance == "eager_on_recompile":
                 return self._plain(values)
             if stance == "fail_on_recompile":
                 name = self.original.__qualname__
                 raise errors.RecompileError(f"{name} would be compiled, and the stance is {stance!r}")
-            if self._budget.pause > 0:
-                self._budget.pause -= 1
+            if self._pool.budget.pause > 0:
+                self._pool.budget.pause -= 1
                 return self._plain(values)
             with self._lock:
                 begin = limits.clock()
                 program = self._program_for(values)
-                found, end = self._in_vain, limits.clock()
+                found, end = self._pool.in_vain, limits.clock()
             # Outside of the handler, so that a user's exception has no context of ours.
             if program is None:
                 result = self._plain(values)
@@ -178,9 +194,9 @@ class CompiledFunction:
                 # The operation works, or its error is caught: from now on it is a break and no more.
                 self.history.disbelieved.add(found.where)
                 self.dispatcher.drop(program)
-            self._budget.spend(capturing, running)
-            if self._budget.is_exhausted and not self.dispatcher.is_plain:
-                self._go_plain(self._budget.text(found))
+            self._pool.budget.spend(capturing, running)
+            if self._pool.budget.is_exhausted and not self.dispatcher.is_plain:
+                self._go_plain(self._pool.budget.text(found))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
         """The user's function has other code or defaults than when it was compiled: begin again with those.
@@ -198,7 +214,7 @@ class CompiledFunction:
         with self._lock:
             if self._successor is None or not self._body.holds():
                 self._body = Body.of(self.original)
-                self._successor = self._part(self.original) if self._may_begin_again() else self.original
+                self._successor = self._pool.part(self.original) if self._may_begin_again() else self.original
             successor = self._successor
         return successor(*args, **kwargs)
 
@@ -213,7 +229,7 @@ class CompiledFunction:
     def _program_for(self, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
         generation = self.dispatcher.generation
-        self._in_vain = None
+        self._pool.in_vain = None
         reason: str | None = None
         failed: str | None = None
         for program in self.dispatcher.by_recency:
@@ -224,8 +240,13 @@ class CompiledFunction:
             failed = failed or describe_check(check)
             if program.body:
                 reason = reason or describe_check(check)
+        shared = self._pool.take(self.dispatcher, self._body, values)
+        if shared is not None:  # another function was
+            return shared
         if self.dispatcher.is_plain or not self._body.holds():  # while this thread waited for the lock
             return None
+        for has_body, why in self._pool.why_not(self.dispatcher, self.original, values) if failed is None else ():
+            failed, reason = failed or why, reason or (why if has_body else None)
         record = self._begin(reason or failed)
         try:
             captured = self._compiled(values, record, reason, failed)
@@ -233,22 +254,24 @@ class CompiledFunction:
             record.fail(error)
             raise
         if captured is None or not self._body.holds():  # another thread has replaced the code, or defaults, meanwhile
-            record.conclude(Conclusion.PLAIN, self.dispatcher.stopped if self.dispatcher.is_plain else self._gave_up)
+            stopped = self.dispatcher.stopped if self.dispatcher.is_plain else self._pool.gave_up
+            record.conclude(Conclusion.PLAIN, stopped)
             return None
-        if record.conclusion is not Conclusion.ONCE:
-            self.dispatcher.add(captured.program, generation)
+        if record.conclusion is not Conclusion.ONCE and self.dispatcher.add(captured.program, generation):
+            self._pool.add(record)
         return captured.program
 
     def _begin(self, failed: str | None) -> Compilation:
         """Begin the record of a compilation."""
-        original = self.original
+        original, pool = self.original, self._pool
         record = Compilation(
-            original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=self._is_new
+            original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
-        self.history.add(record)
-        self.history.captures += 1
-        self._serial += 1
-        self._is_new = False
+        record.settings = settings_now()
+        pool.history.add(record)
+        pool.history.captures += 1
+        pool.serial += 1
+        pool.is_new = False
         return record
 
     def _compiled(
@@ -257,7 +280,7 @@ class CompiledFunction:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
         call = MissedCall(
-            self.original, arguments, self.options, f"{self._serial}_", self._sizes, self.history.disbelieved
+            self.original, arguments, self.options, f"{self._pool.serial}_", self._pool.sizes, self.history.disbelieved
         )
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
@@ -266,8 +289,8 @@ class CompiledFunction:
             return None
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
-                self._gave_up = "the backend ran out of stack"
-                self._in_vain = Break("too_deep", self._gave_up)
+                self._pool.gave_up = "the backend ran out of stack"
+                self._pool.in_vain = Break("too_deep", self._pool.gave_up)
                 return None
             raise
         if captured is None:
@@ -290,7 +313,7 @@ class CompiledFunction:
         if captured.broke is None:
             return Verdict.COMPILE
         self._note_break(captured.broke, record)
-        if not self._is_only_now(captured.broke):
+        if not self._pool.breaks.is_only_now(captured.broke):
             return Verdict.COMPILE
         record.conclusion = Conclusion.ONCE
         return Verdict.ONCE
@@ -298,11 +321,11 @@ class CompiledFunction:
     def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(found, record)
-        self._gave_up = short(found)
-        record.conclude(Conclusion.PLAIN, self._gave_up)
+        self._pool.gave_up = short(found)
+        record.conclude(Conclusion.PLAIN, self._pool.gave_up)
         if failed is not None and not self._has_room(failed):
             return Verdict.REFUSE
-        self._in_vain = found
+        self._pool.in_vain = found
         return Verdict.AS_IT_IS
 
     def _connect(self, captured: Capture) -> None:
@@ -312,72 +335,51 @@ class CompiledFunction:
             if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
                 self.history.rests.append(rest)
 
-    def _is_only_now(self, found: Break) -> bool:
-        """Whether the break is of this call and not of the next; nobody knows what a function is that says so often."""
-        self._breaks[found.code, found.where] += found.code in BREAKS_ONCE
-        return 0 < self._breaks[found.code, found.where] < BREAKS_BEFORE_PLAIN
-
     def _continuation(self, continued: Continuation) -> types.FunctionType:
         """What goes on after a break: the rest of the frame, compiled like the function itself."""
         if not continued.is_compiled:
             return resumed(continued.origin, continued.point)
         record = resumption_of(self.original)
-        root: CompiledFunction = (record and record.root and record.root()) or self
-        key = continued.origin.code, continued.point
-        known = root._continuations.get(key)
+        root: Pool = (record and record.root and record.root()) or self._pool
+        origin = continued.origin
+        # By the closure where it is that of this very function: what goes on there keeps it.
+        key = origin.code, continued.point, None if origin.closure is None else id(origin.closure)
+        known = root.continuations.get(key)
         if known is None:
-            function = resumed(continued.origin, continued.point, weakref.ref(root))
-            known = root._continuations[key] = root._part(function)
+            known = root.continuations[key] = root.part(resumed(origin, continued.point, weakref.ref(root)))
         return known
-
-    def _part(self, function: types.FunctionType) -> types.FunctionType:
-        return compiled_function(function, self.options, self.history)
 
     def _give_up(self, unsupported: Unsupported, record: Compilation) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
         self._note_break(unsupported.break_, record)
         if self.options.of_hooks and unsupported.break_.code == "torch_mode":
             return
-        self._gave_up = short(unsupported.break_)
+        self._pool.gave_up = short(unsupported.break_)
         if self.options.fullgraph:
             try:
                 raise unsupported
             finally:
                 del unsupported  # its traceback leads to this frame
         if unsupported.break_.code in BREAKS_AROUND:
-            self._budget.wait()
+            self._pool.budget.wait()
             return
-        self._in_vain = unsupported.break_
+        self._pool.in_vain = unsupported.break_
         # The next call may be nested less deeply.
         is_nested = unsupported.break_.code == "too_deep" and stack_left() < STACK_OF_A_CAPTURE * 2
         if not is_nested:
             self._count_break(unsupported.break_)
 
     def _note_break(self, found: Break, record: Compilation | None) -> None:
-        """Write down a break, and tell people of one that is new to them; without a record, the call was not looked
-        at."""
-        is_new = is_news(found, self.history.breaks)
-        if record is None:
-            if not is_new:
-                return
-            record = Compilation(self.original.__qualname__, self.options.backend_name, begins_at(self.original))
-            record.conclude(Conclusion.PLAIN, short(found))
-            self.history.add(record)
-        record.breaks.append(found)
-        if is_new:
-            counters["graph_break"][found.reason] += 1
-            logs.broke(record, found)
+        note_break(found, record, self.history, self.original, self.options.backend_name)
 
     def _count_break(self, found: Break) -> None:
-        # By place, not by reason: the reason may name sizes, which change from call to call.
-        self._breaks[found.code, found.where] += 1
-        if self._breaks[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD:
-            self.dispatcher.stop_capturing(short(found))
+        if self._pool.breaks.is_last(found):
+            self._stop(short(found))
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because somebody traces it."""
-        self._gave_up = f"{tracing.name} is active"
-        self._note_break(Break("torch_mode", self._gave_up), None)
+        self._pool.gave_up = f"{tracing.name} is active"
+        self._note_break(Break("torch_mode", self._pool.gave_up), None)
         if self._has_told or tracing.is_own or capturing():
             return
         self._has_told = True
@@ -402,16 +404,19 @@ class CompiledFunction:
 
     def _has_room(self, reason: str) -> bool:
         """Whether there may be one more program; those that only say when the function raises count as well."""
-        count = len(self.dispatcher.programs)
+        count = len(self._pool.programs)
         if count < config.recompile_limit:
             return True
         if not self.options.of_hooks:
             limits.say(limit_text(title_of(self.original), count, reason))
-        self.dispatcher.stop_capturing(limit_reason(count, reason))
+        self._stop(limit_reason(count, reason))
         return False
 
+    def _stop(self, reason: str) -> None:
+        self._pool.stop(self.dispatcher, self.original, reason)
+
     def _go_plain(self, reason: str) -> None:
-        self.dispatcher.stop_capturing(reason)
+        self._stop(reason)
         limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
 
     # For people and for reset().
@@ -431,35 +436,40 @@ class CompiledFunction:
 
     @property
     def programs(self) -> list[Program]:
-        return [program for function in self._functions for program in function.dispatcher.programs]
+        return [program for function in self._functions for program in function._pool.programs]
 
     @property
     def standings(self) -> list[Standing]:
         """For people: which of them are compiled, which are plain Python, and why."""
-        callees = [callee for function in self._functions for callee in function._callees.left_out.values()]
+        callees = [callee for function in self._functions for callee in function._pool.callees.left_out.values()]
         return [*(function._standing() for function in self._functions), *callees, *self.history.rests]
 
     def _standing(self) -> Standing:
         return standing_of(
             title_of(self.original) + " (redefined since)" * (self._succeeded is not None),
-            self.dispatcher.programs,
-            is_new=self._is_new,
-            stopped=self.dispatcher.stopped if self.dispatcher.is_plain else None,
-            gave_up=self._gave_up,
+            self._pool.programs,
+            is_new=self._pool.is_new,
+            stopped=self.dispatcher.stopped if self.dispatcher.is_plain else self._pool.stopped,
+            gave_up=self._pool.gave_up,
             stance=stances.current().name,
         )
 
     def reset(self) -> None:
-        """Forget everything. Takes no lock that a capture holds: what another thread captures now is not kept."""
+        """Forget everything, for this function alone."""
+        self._begin_in(self._own_pool(self.history if self._is_part else None))
+
+    def start_again(self) -> None:
+        """The same for all functions, one by one: those that shared programs share them again."""
+        if self._is_alone:
+            self.reset()
+        else:
+            self._begin_in(self._common_pool())
+
+    def _begin_in(self, pool: Pool) -> None:
+        """Takes no lock that a capture holds: what another thread captures now is not kept."""
         self.dispatcher.start_again()
-        self._continuations = {}
-        self._callees.forget()
-        if not self._is_part:
-            self.history = History(root=weakref.ref(self))
-        self._sizes.clear()
-        self._breaks = Counter()
-        self._budget = Budget()
-        self._gave_up, self._is_new = "", True
+        pool.serial = max(pool.serial, self._pool.serial)  # a call that still runs has the names of before
+        self._take_part(pool)
         self._successor, self._redefinitions = None, 0
         if self._succeeded is not None:
             self.dispatcher.redirect(INSTEAD, self._succeeded)
@@ -482,6 +492,7 @@ stances.on_change(_stand)
 
 def reset_all() -> None:
     """Forget every program of every compiled function."""
+    forget_pools()
     for compiled in _everyone():
-        compiled.reset()
+        compiled.start_again()
     counters.clear()

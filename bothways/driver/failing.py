@@ -11,18 +11,35 @@ from bothways.runtime.program import Check, Program
 
 def failing_check(program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]) -> Check | None:
     """The first guard of a program that does not hold for these values, evaluated one by one."""
-    variables = {**dispatcher.namespace, **program.namespace, **dispatcher.renamed(values)}
-
-    def holds(check: Check) -> bool:
-        try:
-            return bool(eval(check.code, variables))
-        except Exception:
-            return False
-
-    if program.unseen_by_modes is not None and not holds(program.unseen_by_modes[0]):
+    variables = _variables(program, dispatcher, values)
+    if program.unseen_by_modes is not None and not _holds(program.unseen_by_modes[0], variables):
         return program.unseen_by_modes[0]
     with torch_compat.without_function_modes():
-        return next((check for check in program.checks if not holds(check)), None)
+        return next((check for check in program.checks if not _holds(check, variables)), None)
+
+
+def fits(program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]) -> bool:
+    """Whether a program takes these values: asked as a hit asks, by the table as far as there is one."""
+    table = program.table
+    if table is None or program.unseen_by_modes is not None:
+        return failing_check(program, dispatcher, values) is None
+    hit = program.namespace[table.key](*values)
+    if not hit:
+        return False
+    variables = _variables(program, dispatcher, values)
+    variables.update(zip(table.names, hit if table.names else (), strict=True))
+    return all(_holds(check, variables) for check in program.checks if not check.in_table)
+
+
+def _variables(program: Program, dispatcher: Dispatcher, values: tuple[Any, ...]) -> dict[str, Any]:
+    return {**dispatcher.namespace, **program.namespace, **dispatcher.renamed(values)}
+
+
+def _holds(check: Check, variables: dict[str, Any]) -> bool:
+    try:
+        return bool(eval(check.code, variables))
+    except Exception:
+        return False
 
 
 def describe_check(check: Check) -> str:

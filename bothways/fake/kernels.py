@@ -12,17 +12,12 @@ from typing import Any
 
 import torch
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.errors import Unsupported
 from bothways.fake.layout import contiguous, same_sizes
 from bothways.fake.rules import in_place, into
 from bothways.fake.tensor import NotThin, Spec, ThinMemory, ThinTensor, fresh, offset, restride
 from bothways.symbols import Undecided
-
-# Where PyTorch's kernels for shapes are wrong about what it does itself.
-MISTAKEN = frozenset({
-    "aten::batch_norm_backward", "aten::_conj_physical",
-})  # fmt: skip
 
 # What goes through as it is: a number is asked for that is not there, or what a thin tensor is asked has no answer.
 OWN_ERRORS = (NotThin, Unsupported, Undecided)
@@ -56,7 +51,8 @@ def by_kernel(operation: Any) -> Callable[..., Any] | None:
         return None
     if schema.is_mutable:
         return _writing(operation)
-    if operation.name() in MISTAKEN or any(one.alias_info is not None for one in schema.returns):
+    known = ops.of(operation)
+    if known.meta_is_wrong or known.aliases:
         return None
     function = torch_compat.shape_function(operation)
     if function is not None:

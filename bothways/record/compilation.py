@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +65,9 @@ class Compilation:
     breaks: list[Break] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list, repr=False)
     outcome: Outcome | None = None  # how the graph runs, where there is one
-    _program: Callable[[], Program | None] = field(default=lambda: None, repr=False)
-    _dispatcher: Callable[[], Dispatcher | None] = field(default=lambda: None, repr=False)
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)  # of the configuration, where they matter
+    # The program, as each of the functions has it that share it.
+    _holders: list[tuple[weakref.ref[Program], weakref.ref[Dispatcher]]] = field(default_factory=list, repr=False)
 
     @property
     def function(self) -> str:
@@ -84,19 +85,26 @@ class Compilation:
     @property
     def made(self) -> Program | None:
         """The program that came of it, while there is one."""
-        return self._program()
+        return next((program for reference, _ in list(self._holders) if (program := reference()) is not None), None)
 
     @property
     def program(self) -> Program | None:
         """The program, while calls may take it."""
-        program, dispatcher = self._program(), self._dispatcher()
-        if program is None or dispatcher is None:
-            return None
-        return program if any(program is known for known in dispatcher.programs) else None
+        for of_program, of_dispatcher in list(self._holders):
+            program, dispatcher = of_program(), of_dispatcher()
+            if program is not None and dispatcher is not None and dispatcher.has(program):
+                return program
+        return None
+
+    def is_held_by(self, dispatcher: Dispatcher) -> bool:
+        """Whether calls of one function may take the program."""
+        held = [of_program() for of_program, of_dispatcher in list(self._holders) if of_dispatcher() is dispatcher]
+        return any(program is not None and dispatcher.has(program) for program in held)
 
     def gave(self, program: Program, dispatcher: Dispatcher) -> None:
         """A program came of it, which calls may take as long as the dispatcher has it."""
-        self._program, self._dispatcher = weakref.ref(program), weakref.ref(dispatcher)
+        alive = [holder for holder in self._holders if holder[0]() is not None and holder[1]() is not None]
+        self._holders = [*alive, (weakref.ref(program), weakref.ref(dispatcher))]
 
     def conclude(self, conclusion: Conclusion, reason: str = "") -> None:
         """Say what came of it, and why."""

@@ -56,6 +56,7 @@ class Explanation:
 
     @property
     def breaks(self) -> list[Break]:
+        """Where capture stopped: each with ``code``, ``reason``, ``where`` and ``hint``."""
         return breaks_of(self.compilations)
 
     @property
@@ -75,22 +76,27 @@ class Explanation:
 
     @property
     def graph_count(self) -> int:
+        """How many graphs were captured."""
         return len(self.graphs)
 
     @property
     def graph_break_count(self) -> int:
+        """How many breaks there are."""
         return len(self.breaks)
 
     @property
     def break_reasons(self) -> list[Break]:
+        """The same as ``breaks``, under the name of ``torch._dynamo.explain``."""
         return self.breaks
 
     @property
     def op_count(self) -> int:
+        """How many operations the graphs of the programs have."""
         return sum(program.op_count for program in self.programs)
 
     @property
     def guards(self) -> list[Check]:
+        """What the programs assume: each with ``text`` and ``where``."""
         return [check for program in self.programs for check in program.checks]
 
     def __str__(self) -> str:

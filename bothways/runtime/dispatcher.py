@@ -23,7 +23,7 @@ from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import later
-from bothways.runtime.program import DISAGREE, Program
+from bothways.runtime.program import DISAGREE, CompiledText, Program
 from bothways.source_text import is_plain_name, printable
 
 _serial = itertools.count()
@@ -122,24 +122,30 @@ class Dispatcher:
         with self._lock:
             return list(self._programs.values())
 
+    def has(self, program: Program) -> bool:
+        """Whether calls may take a program."""
+        with self._lock:
+            return any(known is program for known in self._programs.values())
+
     @property
     def by_recency(self) -> list[Program]:
         """The programs in the order they are tried."""
         with self._lock:
             return [self._programs[number] for number in self._order(self._first)]
 
-    def add(self, program: Program, generation: int | None = None) -> None:
+    def add(self, program: Program, generation: int | None = None) -> bool:
         """Put a program first; not if it was begun in a generation that is over."""
         with self._lock:
             function = self._function()
             if function is None or generation not in (None, self.generation):
-                return
+                return False
             number = next(self._numbers)
             self._names[number] = Names(function, program.namespace)
             function.__globals__.update(program.namespace)
             self._programs[number] = program
             self._first = number
             self._renew()
+            return True
 
     def drop(self, program: Program) -> None:
         """Forget one program."""
@@ -189,6 +195,15 @@ class Dispatcher:
                 self._forget(number)
             _forget_files(self._files)
             self._renew()
+
+    def call(self, values: tuple[Any, ...]) -> Any:
+        """Call the generated function with the values its parameters are bound to."""
+        function = self._function()
+        assert function is not None, "whoever calls it has it"
+        try:
+            return call_bound(function, self._original.__code__, values)
+        finally:
+            del values
 
     def run(self, program: Program, values: tuple[Any, ...], otherwise: Callable[..., Any]) -> Any:
         """Run one program on the values its parameters are bound to; ``otherwise`` if its guards do not hold.
@@ -245,8 +260,24 @@ class Dispatcher:
                 text = self._text([f"return {call}"], "*args, **kwargs")
                 self._codes[first] = self._generate(text, self._names.values(), ("args", "kwargs"))
             else:
-                self._codes[first] = self._generate(self._text(self._lines(first)), self._names.values())
+                self._codes[first] = self._chosen(first)
         return self._codes[first]
+
+    def _chosen(self, first: int | None) -> types.CodeType:
+        """The code that tries the programs. That of one alone is the same for all who share it."""
+        names = self._names.values()
+        if first is None or len(self._programs) > 1:
+            return self._generate(self._text(self._lines(first)), names)
+        program = self._programs[first]
+        around = (self._original.__name__, self._signature(), self._passing, self.is_plain, self._has_defaults)
+        key = (first, program.table is not None, *around)
+        if key not in program.codes:
+            program.codes[key] = _compiled(self._text(self._lines(first)))
+        return self._own(program.codes[key], names)
+
+    @property
+    def _has_defaults(self) -> bool:
+        return bool(self._original.__defaults__ or self._original.__kwdefaults__)
 
     @property
     def _passes_on(self) -> bool:
@@ -264,8 +295,8 @@ class Dispatcher:
             lines.append(f"# program {number}")
             lines += program.lines(self._call(PLAIN), promote, by_table=True, escape=escape)
         # Whether defaults are still those that the arguments were bound with is asked after a miss.
-        has_defaults = bool(self._original.__defaults__ or self._original.__kwdefaults__)
-        return [*lines, *([f"return {self._plain_call()}"] if self.is_plain and not has_defaults else self._missed())]
+        is_sure = self.is_plain and not self._has_defaults
+        return [*lines, *([f"return {self._plain_call()}"] if is_sure else self._missed())]
 
     def _missed(self) -> list[str]:
         call = f"{MISS}({', '.join(self.inner)})"
@@ -332,16 +363,22 @@ class Dispatcher:
     def _generate(
         self, text: str, names: Iterable[Names] = (), parameters: tuple[str, ...] | None = None
     ) -> types.CodeType:
+        return self._own(_compiled(text), names, parameters)
+
+    def _own(
+        self, compiled: CompiledText, names: Iterable[Names], parameters: tuple[str, ...] | None = None
+    ) -> types.CodeType:
+        """The code of a text as this function's own, in a file of its own."""
         filename = f"<bothways {printable(self._original.__qualname__)} {next(_serial)}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        linecache.cache[filename] = (compiled.size, None, compiled.lines, filename)
         self._files.append(filename)
-        module = compile(text, filename, "exec", dont_inherit=True)
-        code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+        code = compiled.code
         # Some parameters were renamed in the text, so that builtins keep their meaning; callers may pass them by
         # keyword, under the names they know.
         # A function that returns a generator or a coroutine is called one by whoever asks; running it asks for nothing.
         parameters = self.parameters if parameters is None else parameters
         code = code.replace(
+            co_filename=filename,
             co_flags=code.co_flags | (self._original.__code__.co_flags & SUSPENDS),
             co_varnames=(*parameters, *code.co_varnames[len(parameters) :]),
             co_name=self._original.__name__,
@@ -360,6 +397,12 @@ def is_compiled(function: Any) -> bool:
     """Whether a function is one that a dispatcher made; ``functools.wraps`` copies the attributes of one to others."""
     state = getattr(function, "__dict__", {}).get(STATE)
     return state is not None and state.dispatcher.function is function
+
+
+def _compiled(text: str) -> CompiledText:
+    module = compile(text, "<bothways>", "exec", dont_inherit=True)
+    code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
+    return CompiledText(len(text), text.splitlines(keepends=True), code)
 
 
 def _forget_files(files: list[str]) -> None:

@@ -5,6 +5,7 @@ Generating and compiling it takes as long as capturing a graph does. Once it is 
 
 from __future__ import annotations
 
+import copy
 import re
 import weakref
 from typing import Any
@@ -12,8 +13,12 @@ from typing import Any
 import torch.fx
 
 from bothways import torch_compat
+from bothways.runtime.function_spelling import has_functions, spell
 
 _THIN = re.compile(r"\bThinTensor\((.*?)\)(?=\")")
+# What calls a custom function, as the code of a graph names it, and as torch.compile's graphs do.
+APPLY = "bothways_runtime_captured_functions_autograd_function_apply("
+THEIR_APPLY = "torch.ops.higher_order.autograd_function_apply("
 # What ``recompile`` sets.
 _MADE = frozenset({"_code", "_lineno_map", "_prologue_start"})
 
@@ -45,7 +50,12 @@ class LazyGraphModule(torch.fx.GraphModule):
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
         """The code with sizes beside it. That sizes are known from thin tensors is not shown."""
-        text = _THIN.sub(r"\1", super().print_readable(False, *args, **kwargs))
+        shown: torch.fx.GraphModule = self
+        if has_functions(self.graph):
+            shown = torch.fx.GraphModule(self, copy.deepcopy(self.graph), type(self).__name__)
+            spell(shown)
+        text = torch.fx.GraphModule.print_readable(shown, False, *args, **kwargs)
+        text = _THIN.sub(r"\1", text).replace(APPLY, THEIR_APPLY)
         if print_output:
             print(text)
         return text

@@ -6,11 +6,13 @@ no module of the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from bothways.errors import Position
+from bothways.runtime.stamps import rebound_stamp
 from bothways.source_text import in_comment
 
 # Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
@@ -32,23 +34,56 @@ class Check:
     in_table: bool = False  # the program's table checks it as well
     changed: Callable[[], str] | None = None  # what is not as it was, where the text speaks of many things
 
+    def rebound(self, others: Mapping[int, Any]) -> Check:
+        """The same guard, of another stamp where it is one's."""
+        stamp = others.get(id(getattr(self.changed, "__self__", None)))
+        return self if stamp is None else replace(self, text=str(stamp), changed=stamp.changed)
+
+
+class TableRows(Protocol):
+    """What a table was made from."""
+
+    def check(self) -> Callable[..., Any]:
+        """The function that checks them."""
+
+    def rebound(self, others: Mapping[int, Any]) -> TableRows:
+        """The same rows about other objects, by the ``id`` of those they are about."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """A function that checks many guards at once: its name, the parameters it takes and the names it gives."""
+    """A function that checks many guards at once: its name, the parameters it takes and the names it gives.
+
+    ``rows`` are there where the table of another function of the same code would be another one.
+    """
 
     key: str
     parameters: tuple[str, ...]
     names: tuple[str, ...]
+    rows: TableRows | None = None
 
     def lines(self) -> list[str]:
         call = f"hit = {self.key}({', '.join(self.parameters)})"
         return [call, "if hit:", f"    {', '.join(self.names)}, = hit"] if self.names else [call]
 
 
+@dataclass(frozen=True)
+class CompiledText:
+    """The text of a generated function as lines, how long it is, and its code."""
+
+    size: int
+    lines: list[str]
+    code: types.CodeType
+
+
 @dataclass
 class Program:
-    """One way to run a compiled function, and when it applies; without a body it runs as plain Python."""
+    """One way to run a compiled function, and when it applies; without a body it runs as plain Python.
+
+    ``root`` is the name under which it knows the function it was made for, where it has anything to do with that very
+    function: its closure, its attributes, whether it still has the same code. A program that is ``bound`` knows the
+    function in other ways as well, and is for no other.
+    """
 
     name: str
     checks: tuple[Check, ...]
@@ -60,6 +95,31 @@ class Program:
     # would call a ``__torch_function__`` of the user's.
     unseen_by_modes: tuple[Check, str] | None = None
     table: Table | None = None
+    root: str | None = None
+    is_bound: bool = False
+    # What functions that have this program alone are made from, by what else that depends on.
+    codes: dict[Any, CompiledText] = field(default_factory=dict, repr=False, compare=False)
+
+    def rebound(self, function: types.FunctionType) -> Program | None:
+        """The same program for another function of the same code; None where it is for one function alone."""
+        before = None if self.root is None else self.namespace[self.root]
+        if before is None or before is function:
+            return self
+        if self.is_bound:
+            return None
+        others: dict[int, Any] = {id(before): function}
+        for value in self.namespace.values():
+            stamp = rebound_stamp(value, before, function)
+            if stamp is not value:
+                others[id(value)] = stamp
+        namespace = {key: others.get(id(value), value) for key, value in self.namespace.items()}
+        table = self.table
+        if table is not None:
+            assert table.rows is not None, "the table knows the function"
+            rows = table.rows.rebound(others)
+            table, namespace[table.key] = replace(table, rows=rows), rows.check()
+        checks = tuple(check.rebound(others) for check in self.checks)
+        return replace(self, checks=checks, namespace=namespace, table=table)
 
     def lines(
         self, plain: str, promote: str | None = None, *, by_table: bool = False, escape: str = PLAIN_CALL

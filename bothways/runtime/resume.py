@@ -72,6 +72,15 @@ class Origin:
         """The variables that continuations are given."""
         return slots_of(self.code) + (self.code.co_freevars if self.closure_is_given else ())
 
+    def without_closure(self) -> Origin:
+        """The same for every function of this code, where continuations can be given the closure."""
+        code = self.code
+        # ``super()`` looks for its class in the closure; and no two parameters can have one name.
+        is_named_twice = not set(code.co_freevars).isdisjoint(slots_of(code))
+        if self.closure is None or "__class__" in code.co_freevars or is_named_twice:
+            return self
+        return replace(self, closure=None, closure_is_given=True)
+
 
 @dataclass(frozen=True)
 class Continuation:
@@ -85,8 +94,8 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a continuation is: where it comes from, where it goes on, and, of one that is compiled, the state of the
-    compiled function that people call."""
+    """What a continuation is: where it comes from, where it goes on, and, of one that is compiled, what functions of
+    its code share."""
 
     origin: Origin
     point: ResumePoint
@@ -142,7 +151,7 @@ def resumed_code(
     closure = () if closure_is_given else code.co_freevars
     slots = slots_of(code) + free
     names = stack_names(code, point.stack)
-    beginning = b"".join(_beginning(slots, closure, point))
+    beginning = b"".join(_beginning(slots, closure, free, point))
     shift = len(beginning)
     resumed = code.replace(
         co_argcount=len(slots) + len(names),
@@ -174,12 +183,17 @@ def stack_names(code: types.CodeType, stack: tuple[Entry, ...]) -> list[str]:
     return [f"{prefix}_{index}" for index in range(count)]
 
 
-def _beginning(slots: tuple[str, ...], closure: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:
+def _beginning(
+    slots: tuple[str, ...], closure: tuple[str, ...], free: tuple[str, ...], point: ResumePoint
+) -> Iterator[bytes]:
     if closure:
         yield instruction("COPY_FREE_VARS", len(closure))
     yield instruction("RESUME")
     yield from put_back(slots, point)
-    yield instruction("JUMP_FORWARD", point.offset // 2)
+    # Never run: whoever looks at the frame's variables takes those for cells that such an instruction is for.
+    cells = b"".join(instruction("MAKE_CELL", slots.index(name)) for name in free)
+    yield instruction("JUMP_FORWARD", (point.offset + len(cells)) // 2)
+    yield cells
 
 
 def put_back(slots: tuple[str, ...], point: ResumePoint) -> Iterator[bytes]:

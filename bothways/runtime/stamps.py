@@ -173,6 +173,16 @@ class SubclassStamp:
         return " and ".join(f"not issubclass({cls.__name__}, {parent.__name__})" for cls, parent in self.pairs)
 
 
+def rebound_stamp(value: Any, before: types.FunctionType, after: types.FunctionType) -> Any:
+    """The stamp that says of one function what ``value`` says of another; ``value`` itself where it says nothing."""
+    if isinstance(value, BodiesStamp) and any(body.function is before for body in value.bodies):
+        return BodiesStamp(tuple(Body.of(after) if body.function is before else body for body in value.bodies))
+    if isinstance(value, NamesStamp) and value.names is before.__kwdefaults__:
+        now = after.__kwdefaults__ or {}
+        return NamesStamp(f"{after.__qualname__}.__kwdefaults__", now, dict(now), is_whole=True)
+    return value
+
+
 def _names(bodies: Iterable[Body]) -> Iterator[str]:
     return (body.function.__qualname__ for body in bodies)
 

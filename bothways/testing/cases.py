@@ -12,7 +12,15 @@ from bothways.testing.compare import difference
 
 
 class TestCase(unittest.TestCase):
-    """A unittest case that calls ``bothways.reset()`` around each test."""
+    """A unittest case that calls ``bothways.reset()`` around each test.
+
+    - ``methodName``: the test to run, as in ``unittest.TestCase``.
+
+    >>> class TestDoubling(bothways.testing.TestCase):
+    ...     def test_doubling(self):
+    ...         double = bothways.compile(lambda x: x * 2)
+    ...         self.assertSame(double(torch.ones(2)), torch.full((2,), 2.0))
+    """
 
     def setUp(self) -> None:
         super().setUp()

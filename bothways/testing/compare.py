@@ -52,9 +52,15 @@ def same(
 ) -> bool:
     """Whether two results are the same: nested containers, objects, numbers and tensors, within ``tol``.
 
-    ``fp64_ref`` is the same result computed in double precision: a tensor that is not close to ``a`` still
-    passes when its error against the reference is of the size of ``a``'s own. ``log_error`` is called with
-    the first difference.
+    - ``a``, ``b``: the results.
+    - ``fp64_ref``: the same result computed in double precision: a tensor that is not close to ``a`` still passes when
+      its error against the reference is of the size of ``a``'s own.
+    - ``cos_similarity``, ``tol``, ``equal_nan``, ``exact_dtype``, ``relax_numpy_equality``, ``ignore_non_fp``: the
+      fields of ``Tolerance``.
+    - ``log_error``: called with the first difference.
+
+    >>> bothways.testing.same({"loss": torch.ones(2)}, {"loss": torch.ones(2) + 1e-6})
+    True
     """
     tolerance = Tolerance(tol, equal_nan, exact_dtype, cos_similarity, relax_numpy_equality, ignore_non_fp)
     differs = _differ(a, b, fp64_ref, "result", tolerance, set())
@@ -64,7 +70,15 @@ def same(
 
 
 def difference(a: Any, b: Any, fp64_ref: Any = None, **options: Any) -> str | None:
-    """Where two results first differ and tolerance, or None; ``options`` are the fields of ``Tolerance``."""
+    """Where two results first differ and how, or None.
+
+    - ``a``, ``b``: the results.
+    - ``fp64_ref``: as for ``same``.
+    - ``options``: the fields of ``Tolerance``.
+
+    >>> bothways.testing.difference([1, 2], [1, 3])
+    'result[1]: 2 and 3'
+    """
     return _differ(a, b, fp64_ref, "result", Tolerance(**options), set())
 
 

@@ -25,7 +25,13 @@ def call_nodes(gm: GraphModule) -> list[Node]:
 
 
 class CompileCounter:
-    """A backend that counts graphs (``frame_count``) and the operations in them (``op_count``)."""
+    """A backend that counts graphs (``frame_count``) and the operations in them (``op_count``).
+
+    >>> counter = bothways.testing.CompileCounter()
+    >>> _ = bothways.compile(lambda x: x.sin() + 1, backend=counter)(torch.ones(2))
+    >>> counter.frame_count, counter.op_count
+    (1, 2)
+    """
 
     def __init__(self) -> None:
         self.clear()
@@ -43,7 +49,15 @@ class CompileCounter:
 
 
 class CompileCounterWithBackend:
-    """Counts like ``CompileCounter``, keeps the graphs, and hands them on to another backend."""
+    """Counts like ``CompileCounter``, keeps the graphs, and hands them on to another backend.
+
+    - ``backend``: the other backend, by name or as a function.
+
+    >>> counter = bothways.testing.CompileCounterWithBackend("native")
+    >>> _ = bothways.compile(lambda x: x.sin() + 1, backend=counter)(torch.ones(2))
+    >>> counter.frame_count, len(counter.graphs)
+    (1, 1)
+    """
 
     def __init__(self, backend: str | Backend) -> None:
         self.backend = backend
@@ -97,6 +111,13 @@ class RecordGraphs:
 
     ``recorded.only`` is the one record of a function that should have compiled once; ``recorded[i]``,
     ``len(recorded)`` and iteration give them all.
+
+    - ``backend``: what runs the graphs, by name or as a function.
+
+    >>> recorded = bothways.testing.RecordGraphs()
+    >>> _ = bothways.compile(lambda x: x.sin() + 1, backend=recorded)(torch.ones(2))
+    >>> recorded.only.ops
+    ['sin', 'add']
     """
 
     def __init__(self, backend: str | Backend = "eager") -> None:

@@ -10,6 +10,11 @@ def normalize_gm(gm_str: str) -> str:
     """A printed GraphModule without comment lines and trailing spaces, and with runs of blank lines made one.
 
     A comment behind code on the same line stays, as types of results are written there.
+
+    - ``gm_str``: what ``graph_module.print_readable(print_output=False)`` gives.
+
+    >>> bothways.testing.normalize_gm("# a file\\nx = y  # f32[2]\\n\\n\\nreturn x")
+    'x = y  # f32[2]\\n\\nreturn x'
     """
     kept: list[str] = []
     for line in gm_str.split("\n"):

@@ -168,6 +168,8 @@ LAZY_MODULE_WAITING = "_initialize_hook"  # what a lazy module has until its fir
 GLOBAL_BACKWARD_HOOKS: tuple[str, ...] = ("_global_backward_pre_hooks", "_global_backward_hooks")
 call_module: Any = torch.nn.Module._call_impl
 none_or_dtype: Any = torch.nn.functional._none_or_dtype
+# Where DistributedDataParallel calls the module that it is around; what comes before and after is its reducer's.
+call_distributed: Any = torch.nn.parallel.DistributedDataParallel._run_ddp_forward
 _MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 

@@ -86,6 +86,7 @@ def test_the_budget_can_be_set_and_left_out(times):
         compiled = bothways.compile(not_captured, backend="eager", dynamic=False)
         assert warned(lambda: call_at_places(compiled)) == []
         assert captures_of(compiled) > limits.FREE + 1
+    bothways.reset()
     times["call"] = 0.1
     with config.patch(wasted_capture_ratio=5):
         compiled = bothways.compile(not_captured, backend="eager", dynamic=False)
@@ -120,7 +121,7 @@ def test_what_is_called_at_a_break_has_a_budget_of_its_own(backend, monkeypatch)
     assert len(said) == 1 and said[0].startswith("not_captured runs as plain Python")
     state = compiled.__bothways__
     assert not state.dispatcher.is_plain, "the caller is compiled"
-    assert [part()._budget.captures for part in state.history.parts].count(limits.FREE + 1) == 1
+    assert [part()._pool.budget.captures for part in state.history.parts].count(limits.FREE + 1) == 1
 
 
 def test_captures_that_come_to_something_cost_nothing(times):
@@ -131,7 +132,7 @@ def test_captures_that_come_to_something_cost_nothing(times):
             compiled(torch.ones(3), number)
 
     assert warned(calls) == []
-    assert compiled.__bothways__._budget.captures == 0
+    assert compiled.__bothways__._pool.budget.captures == 0
 
 
 @pytest.mark.parametrize("value", ["20", 1.5, True, None])

@@ -148,6 +148,26 @@ def test_a_warning_is_shown_once_for_a_line():
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("module, action", [("__main__", "error"), (__name__, "ignore"), (__name__, "error")])
+def test_filters_of_python_itself_name_a_module_by_its_text(module, action):
+    def function(x):
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return x + 1
+
+    for backend in ("eager", "aot_eager", "native"):
+        compiled = bothways.compile(function, backend=backend)
+        for call in (function, compiled, compiled):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                warnings.filters.insert(0, (action, None, DeprecationWarning, module, 0))
+                if (module, action) == (__name__, "error"):
+                    with pytest.raises(DeprecationWarning):
+                        call(X)
+                else:
+                    assert same(call(X), X + 1)
+            assert len(seen) == (module == "__main__")
+
+
 def test_a_warning_that_is_an_error():
     def function(x):
         try:

@@ -166,6 +166,7 @@ def check(function, backend, *args, **kwargs):
     return compiled
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", STRANGE.values(), ids=STRANGE)
 def test_a_function_of_any_name(name, backend, tmp_path, monkeypatch):
@@ -186,6 +187,7 @@ def test_a_function_of_any_name(name, backend, tmp_path, monkeypatch):
         compile(file.read_text(), str(file), "exec")
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", [name for name in STRANGE.values() if name and "\0" not in name])
 def test_a_file_of_any_name(name, backend, capsys):
@@ -194,6 +196,7 @@ def test_a_file_of_any_name(name, backend, capsys):
     capsys.readouterr().err.encode()
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", STRANGE.values(), ids=STRANGE)
 def test_parameters_of_any_name(name, backend):
@@ -210,6 +213,7 @@ def test_parameters_of_any_name(name, backend):
         assert same(compiled(torch.ones(2), **{name: 3.0}), renamed(torch.ones(2), **{name: 3.0}))
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", STRANGE.values(), ids=STRANGE)
 def test_attributes_keys_and_variables_of_any_name(name, backend):

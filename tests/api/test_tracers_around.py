@@ -61,6 +61,7 @@ TRACERS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("in_c", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("tracer", TRACERS)
@@ -68,6 +69,7 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
     other = X * 3
     with bothways.config.patch(guards_in_c=in_c):
         for is_warm in (False, True):
+            bothways.reset()
             compiled = bothways.compile(function, backend=backend)
             if is_warm:
                 compiled(X)

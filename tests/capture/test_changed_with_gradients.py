@@ -48,6 +48,7 @@ def begin(seed=0):
     return torch.randn(3, 4), torch.randn(4, requires_grad=True)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("name", CHANGES)
@@ -83,6 +84,7 @@ def test_a_tensor_that_is_changed_has_the_history_of_eager(name, start, backend)
         assert is_compiled(compiled)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("name", ["index_add_", "mul_", "sigmoid_", "index_put_"])

@@ -249,6 +249,7 @@ def test_gradgradcheck(name):
     assert gradgradcheck(bothways.compile(function, backend="aot_eager", fullgraph=True), inputs)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_third_derivatives(name, backend):

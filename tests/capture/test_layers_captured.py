@@ -59,6 +59,7 @@ def run(call, module, arguments):
     return out, gradients, copy.deepcopy(module.state_dict())
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name, backend):

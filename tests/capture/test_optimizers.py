@@ -80,6 +80,7 @@ def step(optimizer):
     optimizer.step()
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name, backend):

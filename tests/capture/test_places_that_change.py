@@ -20,6 +20,7 @@ READS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reading(name, backend):
@@ -80,6 +81,7 @@ def test_a_place_that_is_not_there(read, backend):
         assert same(outcome(function, x, i), outcome(compiled, x, i))
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("value", ["tensor", "one that broadcasts", "another dtype", "number"])
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -8,6 +8,7 @@ import operator
 
 import pytest
 import torch
+from agreeing import agree
 
 import bothways
 from bothways.testing import difference
@@ -99,13 +100,12 @@ def outcome(function):
     return [*shown, x.detach().clone(), x.grad, y.clone()]
 
 
-def agree(program, backend):
-    compiled = bothways.compile(program, backend=backend)
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        for _ in range(2):
-            assert difference(outcome(program), outcome(compiled)) is None
+def refusals_agree(program, backend):
+    observe = lambda function, _: {"results or the error, arguments and gradients": outcome(function)}
+    agree(program, observe, "first", "again", backend=backend, within={"kernels_for_small_graphs": True})
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])
@@ -123,9 +123,10 @@ def test_a_change_in_the_function_is_refused_or_done(name, change, backend):
         y.mul_(2)
         return base.sin() * y.clone(), view * 3
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kept", [True, False], ids=["base kept", "base forgotten"])
 @pytest.mark.parametrize("name", [*VIEWS, *OPEN, *SECRET])
@@ -140,7 +141,7 @@ def test_a_change_after_a_break_is_refused_or_done(name, kept, backend):
         view += 1
         return other.sin(), view * 3
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -181,7 +182,7 @@ def test_a_view_of_what_has_no_gradient_may_not_get_one(needs, backend):
         view += x[0]
         return (view.sin() * 2,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -200,7 +201,7 @@ def test_a_view_whose_base_was_changed_is_not_told_about(question, backend):
             y.mul_(5)
         return (base * y,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -211,7 +212,7 @@ def test_a_view_whose_base_was_changed_is_returned(backend):
         base += 1
         return base.sin(), view
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -225,7 +226,7 @@ def test_the_error_is_caught_in_a_loop_over_the_views(backend):
                 y.add_(len(str(error)))
         return (base * y,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -239,7 +240,7 @@ def test_a_leaf_that_needs_a_gradient_is_not_changed(name, backend):
         y.mul_(2)
         return (x * y,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -251,7 +252,7 @@ def test_what_is_computed_from_a_view_taken_without_gradients_needs_one_that_lea
             view = base.view(-1)
         return (view.sum().sin() * 2, base.sum()) if beside else (view.sum().sin() * 2,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
     x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
     with bothways.config.patch(kernels_for_small_graphs=True):
         results = program(x, y), bothways.compile(program, backend=backend)(x, y)
@@ -268,6 +269,7 @@ WRITES = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("late", [False, True], ids=["read before", "read after"])
 @pytest.mark.parametrize("write", WRITES)
@@ -288,7 +290,7 @@ def test_what_uses_a_view_after_a_break_and_a_change_raises_where_it_is_caught(n
             after = x.sum()
         return (before + after,)
 
-    agree(program, backend)
+    refusals_agree(program, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from agreeing import agree
 from observing import BACKENDS, facts, leaf
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -25,14 +26,13 @@ def train(function, *, steps=3, shape=(4, 3), parameters=(), watch=lambda: None)
     return seen
 
 
-def agree(program, backend, *, reset=lambda: None, **options):
+def training_agrees(program, backend, *, reset=lambda: None, **options):
     """Plain and compiled train alike; one program serves every step, and nothing broke."""
-    compiled = bothways.compile(program, backend=backend, fullgraph=True)
-    sides = []
-    for function in (program, compiled):
-        reset()
-        sides.append(train(function, **options))
-    assert difference(*sides) is None, difference(*sides)
+
+    def observe(function, _):
+        return {"results, gradients and what is watched, step by step": train(function, **options)}
+
+    compiled = agree(program, observe, "training", backend=backend, reset=reset, programs=1, fullgraph=True)
     [compilation] = bothways.history(compiled)
     assert compilation.breaks == [] and compilation.graph is not None
 
@@ -43,7 +43,7 @@ def test_a_hook_on_an_intermediate(backend):
         y.register_hook(lambda grad: grad * 2 + 1)
         return y * x
 
-    agree(program, backend)
+    training_agrees(program, backend)
 
 
 def test_a_hook_with_side_effects_on_an_intermediate(backend):
@@ -64,7 +64,7 @@ def test_a_hook_with_side_effects_on_an_intermediate(backend):
         y.register_hook(remember)
         return y * x
 
-    agree(program, backend, reset=reset, watch=lambda: (list(norms), state["scale"]))
+    training_agrees(program, backend, reset=reset, watch=lambda: (list(norms), state["scale"]))
 
 
 def test_retain_grad_on_an_intermediate(backend):
@@ -76,7 +76,7 @@ def test_retain_grad_on_an_intermediate(backend):
         kept.append(y)
         return y * x
 
-    agree(program, backend, reset=kept.clear, watch=lambda: [y.grad for y in kept])
+    training_agrees(program, backend, reset=kept.clear, watch=lambda: [y.grad for y in kept])
 
 
 def test_double_backward(backend):
@@ -126,7 +126,7 @@ def test_saved_tensors_hooks_inside(backend):
             y = x.exp() * x
         return y.sin()
 
-    agree(program, backend, reset=packed.clear, watch=lambda: list(packed))
+    training_agrees(program, backend, reset=packed.clear, watch=lambda: list(packed))
 
 
 class Net(nn.Module):
@@ -157,7 +157,7 @@ def test_full_backward_hooks_of_a_module(backend):
     def program(x):
         return net(x)
 
-    agree(program, backend, reset=reset, parameters=list(net.parameters()), watch=lambda: list(seen))
+    training_agrees(program, backend, reset=reset, parameters=list(net.parameters()), watch=lambda: list(seen))
 
 
 def test_work_in_place_under_grad(backend):
@@ -169,7 +169,7 @@ def test_work_in_place_under_grad(backend):
         part.mul_(3).add_(x[0, 0])
         return y.relu_() * part.sum()
 
-    agree(program, backend)
+    training_agrees(program, backend)
 
 
 class Square(torch.autograd.Function):
@@ -200,7 +200,7 @@ def test_a_custom_function_in_a_custom_function(backend):
     def program(x):
         return Cubed.apply(x).sin()
 
-    agree(program, backend)
+    training_agrees(program, backend)
 
 
 def test_a_custom_function_in_a_custom_function_twice(backend):

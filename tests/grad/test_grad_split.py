@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from agreeing import agree
 
 import bothways
 from bothways import backends
@@ -27,17 +28,15 @@ class Recording:
         return [node.target for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
 
 
-def agree(program, inspect, runs=2):
+def pieces_agree(program, inspect, runs=2):
     """Compare what ``inspect(outputs, x)`` gives for the program plain and compiled; the Recording is returned."""
     recording = Recording()
-    sides = []
-    for function in (program, bothways.compile(program, backend=recording.backend, fullgraph=True)):
-        found = []
-        for _ in range(runs):
-            x = torch.linspace(0.5, 2, 6).reshape(2, 3).requires_grad_()
-            found.append((inspect(function(x), x), x.grad))
-        sides.append(found)
-    assert difference(*sides) is None
+
+    def observe(function, _):
+        x = torch.linspace(0.5, 2, 6).reshape(2, 3).requires_grad_()
+        return {"what is inspected": inspect(function(x), x), "gradient": x.grad}
+
+    agree(program, observe, *range(runs), backend=recording.backend, fullgraph=True)
     return recording
 
 
@@ -51,12 +50,12 @@ def test_a_hooked_intermediate_cuts_the_graph_in_two():
         y.register_hook(lambda grad: grad * 3)
         return y.tanh().cos()
 
-    recording = agree(program, backward)
+    recording = pieces_agree(program, backward)
     assert len(recording.forwards) == len(recording.backwards) == 2
 
 
 def test_an_unwatched_graph_stays_whole():
-    recording = agree(lambda x: x.sin().exp().tanh(), backward)
+    recording = pieces_agree(lambda x: x.sin().exp().tanh(), backward)
     assert len(recording.forwards) == len(recording.backwards) == 1
 
 
@@ -70,7 +69,7 @@ def test_a_retained_gradient_is_the_whole_gradient():
         outputs[0].backward()
         return outputs[1].grad
 
-    agree(program, inspect)
+    pieces_agree(program, inspect)
 
 
 def test_gradients_of_one_output_by_another():
@@ -82,7 +81,7 @@ def test_gradients_of_one_output_by_another():
         hidden, loss = outputs
         return torch.autograd.grad(loss, [hidden, x])
 
-    recording = agree(program, inspect)
+    recording = pieces_agree(program, inspect)
     assert len(recording.forwards) == 2
 
 
@@ -99,7 +98,7 @@ def test_a_hook_put_on_an_output_sees_what_comes_from_the_others():
         (loss + hidden.sum()).backward()
         return seen, hidden.grad
 
-    agree(program, inspect)
+    pieces_agree(program, inspect)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (3, 4, 5)])
@@ -122,7 +121,7 @@ def test_a_backward_leaves_alone_what_its_result_has_nothing_to_do_with(backend,
 
 
 def test_outputs_that_feed_nothing_are_no_reason_to_cut():
-    recording = agree(lambda x: (x.sin() * 2, x.sin() * 3), lambda outputs, x: sum(outputs).sum().backward())
+    recording = pieces_agree(lambda x: (x.sin() * 2, x.sin() * 3), lambda outputs, x: sum(outputs).sum().backward())
     assert 1 <= len(recording.forwards) <= 2
 
 
@@ -151,7 +150,7 @@ def test_a_backward_with_effects_runs_as_python_between_compiled_parts():
         outputs.sum().backward()
         return list(CALLS)
 
-    recording = agree(program, inspect)
+    recording = pieces_agree(program, inspect)
     assert len(recording.forwards) == 2
     assert torch.ops.aten.sin.default in recording.operations()
 
@@ -166,7 +165,7 @@ def test_cuts_inside_no_grad_are_no_cuts_of_the_context():
         z.register_hook(lambda grad: grad * 2)
         return z + shift, scale
 
-    agree(program, lambda outputs, x: (outputs[0].sum().backward(), outputs[1].requires_grad))
+    pieces_agree(program, lambda outputs, x: (outputs[0].sum().backward(), outputs[1].requires_grad))
 
 
 def test_a_hook_inside_a_context_keeps_the_context_whole():
@@ -177,7 +176,7 @@ def test_a_hook_inside_a_context_keeps_the_context_whole():
             z = y @ y
         return z.float() * 2
 
-    agree(program, backward)
+    pieces_agree(program, backward)
 
 
 def test_double_backward_through_a_cut():
@@ -190,7 +189,7 @@ def test_double_backward_through_a_cut():
         (first,) = torch.autograd.grad(loss, x, create_graph=True)
         return first, torch.autograd.grad(first.sum(), x)
 
-    agree(program, inspect)
+    pieces_agree(program, inspect)
 
 
 def test_anomaly_mode_names_the_operation_as_eager_does():

@@ -6,6 +6,7 @@ others. Whatever is behind it is then left alone as well: custom functions get n
 
 import pytest
 import torch
+from agreeing import agree
 
 import bothways
 from bothways.testing import difference
@@ -46,21 +47,24 @@ def everything(outputs, x, y):
     sum(output.sum() for output in outputs if output.requires_grad).backward()
 
 
-def agree(program, backend, back=everything):
+def notes_agree(program, backend, back=everything):
     """Call plainly and compiled, twice alike and once with other data; compare outputs, gradients and the notes."""
-    sides = []
-    for function in (program, bothways.compile(program, backend=backend)):
-        results = []
-        for scale in (1.0, 1.0, 3.0):
-            noting = Noting()
-            x, y = inputs(scale)
-            outputs = function(x, y, noting)
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            kept = back(outputs, x, y)
-            tensors = [output.detach() for output in outputs]
-            results.append((tensors, [output.requires_grad for output in outputs], x.grad, y.grad, noting.notes, kept))
-        sides.append(results)
-    assert difference(*sides) is None
+
+    def observe(function, scale):
+        noting = Noting()
+        x, y = inputs(scale)
+        outputs = function(x, y, noting)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        kept = back(outputs, x, y)
+        return {
+            "outputs": [output.detach() for output in outputs],
+            "whether they need gradients": [output.requires_grad for output in outputs],
+            "gradients": (x.grad, y.grad),
+            "notes of the hooks, in order": noting.notes,
+            "what the backward gives": kept,
+        }
+
+    agree(program, observe, 1.0, 1.0, 3.0, backend=backend)
 
 
 def clamped(grad):
@@ -89,7 +93,7 @@ def test_a_hook_behind_a_cut_is_not_called(cut, backend):
         v.register_hook(noting.hook("v", clamped))
         return way(v) + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_a_hook_behind_no_grad_is_not_called(backend):
@@ -100,7 +104,7 @@ def test_a_hook_behind_no_grad_is_not_called(backend):
             w = v.sin() * 2
         return w + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_several_hooks_on_several_tensors_of_which_some_are_reached(backend):
@@ -113,7 +117,7 @@ def test_several_hooks_on_several_tensors_of_which_some_are_reached(backend):
             tensor.register_hook(noting.hook(f"{name} third"))
         return v.detach() * w + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_retain_grad_of_a_tensor_that_is_not_reached(backend):
@@ -125,7 +129,7 @@ def test_retain_grad_of_a_tensor_that_is_not_reached(backend):
         kept[:] = [v]
         return v.detach() + y
 
-    agree(program, backend, lambda outputs, x, y: everything(outputs, x, y) or kept[0].grad)
+    notes_agree(program, backend, lambda outputs, x, y: everything(outputs, x, y) or kept[0].grad)
 
 
 def test_a_multi_hook_waits_for_those_that_are_reached(backend):
@@ -135,7 +139,7 @@ def test_a_multi_hook_waits_for_those_that_are_reached(backend):
         torch.autograd.graph.register_multi_grad_hook([v, w], noting.hook("any"), mode="any")
         return v.detach() + w + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_hooks_of_nodes_that_are_not_reached(backend):
@@ -145,7 +149,7 @@ def test_hooks_of_nodes_that_are_not_reached(backend):
         v.grad_fn.register_prehook(lambda taken: noting.hook("pre")(taken))
         return v.detach() + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_results_that_share_something_and_lead_to_different_tensors(backend):
@@ -155,9 +159,9 @@ def test_results_that_share_something_and_lead_to_different_tensors(backend):
         shared = y.sin()
         return v * shared, shared * 3
 
-    agree(program, backend)
-    agree(program, backend, lambda outputs, x, y: outputs[1].sum().backward())
-    agree(program, backend, lambda outputs, x, y: outputs[0].sum().backward())
+    notes_agree(program, backend)
+    notes_agree(program, backend, lambda outputs, x, y: outputs[1].sum().backward())
+    notes_agree(program, backend, lambda outputs, x, y: outputs[0].sum().backward())
 
 
 def test_a_gradient_that_comes_with_the_next_backward(backend):
@@ -173,7 +177,7 @@ def test_a_gradient_that_comes_with_the_next_backward(backend):
         outputs[0].sum().backward()
         return between
 
-    agree(program, backend, one_after_the_other)
+    notes_agree(program, backend, one_after_the_other)
 
 
 def test_what_is_behind_an_unreached_input_is_not_used_up(backend):
@@ -268,7 +272,7 @@ def test_a_custom_function_is_told_what_eager_tells_it(backend):
             w.register_hook(noting.hook("w"))
             return v.detach() + w
 
-        agree(program, backend)
+        notes_agree(program, backend)
 
 
 def test_module_backward_hooks_whose_inputs_are_not_reached(backend):
@@ -292,7 +296,7 @@ def test_module_backward_hooks_whose_inputs_are_not_reached(backend):
         outputs[0].sum().backward()
         return list(noting_of_module.notes)
 
-    agree(program, backend, first)
+    notes_agree(program, backend, first)
 
 
 def test_hooks_under_no_grad_are_refused_alike(backend):
@@ -305,7 +309,7 @@ def test_hooks_under_no_grad_are_refused_alike(backend):
                 noting.notes.append(str(error))
         return v + y
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_sizes_that_change_and_a_hook_that_is_not_reached(backend):
@@ -349,13 +353,14 @@ WAYS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wanted", [[0], [1], [0, 1]], ids=["beside", "the hooked", "both"])
 def test_a_hook_beside_what_a_backward_comes_to_is_not_called(way, wanted, backend):
     def back(outputs, x, y):
         sum(outputs[place].sum() for place in wanted).backward()
 
-    agree(beside(WAYS[way]), backend, back)
+    notes_agree(beside(WAYS[way]), backend, back)
 
 
 def test_of_several_hooked_tensors_only_those_are_told_that_are_reached(backend):
@@ -367,7 +372,7 @@ def test_of_several_hooked_tensors_only_those_are_told_that_are_reached(backend)
         torch.autograd.graph.register_multi_grad_hook([c, d], noting.hook("both"))
         return (d.sin() * 2,)
 
-    agree(program, backend)
+    notes_agree(program, backend)
 
 
 def test_a_gradient_is_kept_beside_what_a_backward_comes_to(backend):
@@ -381,7 +386,7 @@ def test_a_gradient_is_kept_beside_what_a_backward_comes_to(backend):
         outputs[0].sum().backward()
         return outputs[1].grad
 
-    agree(program, backend, back)
+    notes_agree(program, backend, back)
 
 
 def test_a_number_is_read_after_a_hook_that_is_not_reached(backend):
@@ -393,4 +398,4 @@ def test_a_number_is_read_after_a_hook_that_is_not_reached(backend):
         number = int((z + 1).sum().sign())
         return ((v - z).sin() * number,)
 
-    agree(program, backend)
+    notes_agree(program, backend)

@@ -66,6 +66,7 @@ INSIDE = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", INSIDE)
 def test_transforms_inside(function, backend):

@@ -11,16 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bothways
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.cache.spelling import SCOPE, spelled
 from bothways.lower.host.aten_calls import function_of
-from bothways.lower.host.entries import ALIKE_FUNCTIONS, ALIKE_METHODS, ROWS, asks_for_grad_mode, direct, entry
+from bothways.lower.host.entries import asks_for_grad_mode, direct, entry
 from bothways.testing import same
 
 aten = torch.ops.aten
-ALIKE = {
-    f"aten.{row}" if "." in row else f"aten.{row}.default" for row in (ALIKE_METHODS + " " + ALIKE_FUNCTIONS).split()
-}
+BINDINGS = {f"aten.{name}": facts["binding"] for name, facts in ops.FACTS.items() if "binding" in facts}
+ALIKE = {name for name, binding in BINDINGS.items() if binding.is_alike}
 
 
 PARTS = 8  # of PyTorch's samples
@@ -183,7 +182,7 @@ def test_entries_are_found_again_by_another_process(name):
 
 
 def test_every_row_names_an_operation_whose_defaults_bindings_know():
-    for row in ROWS:
+    for row in BINDINGS:
         _, name, overload = row.split(".")
         assert overload in getattr(aten, name).overloads(), row
         arguments = getattr(getattr(aten, name), overload)._schema.arguments
@@ -219,7 +218,7 @@ def recorded(info):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_rows_do_what_the_overloads_do_on_the_samples_of_pytorch(part):
     checked = 0
-    counts = dict.fromkeys(ROWS, 0)
+    counts = dict.fromkeys(BINDINGS, 0)
     for info in op_db[part::PARTS]:
         if torch.float32 not in info.dtypes:
             continue

@@ -155,6 +155,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -6,9 +6,23 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from special_values import DTYPES, NOT_TRIED, calls_of, differences, inputs_of, kernels_run, name_of, numbers, tried
+from special_values import (
+    DIVIDE,
+    DTYPES,
+    NOT_TRIED,
+    calls_of,
+    compared,
+    differences,
+    inputs_of,
+    kernels_run,
+    name_of,
+    numbers,
+    tried,
+)
 
 import bothways
+from bothways.lower.dialects.c.dialect import C
+from bothways.lower.dialects.reference.dialect import Reference
 from bothways.lower.ir.lowerings import LOWERINGS
 
 QUICK = [target for target in LOWERINGS if not name_of(target).startswith("_foreach")]
@@ -46,6 +60,47 @@ def test_special_values_of_single_precision():
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 def test_special_values(dtype):
     assert differences(dtype)[0] == []
+
+
+# The oracle --------------------------------------------------------------------------------------------------------
+
+ORACLE = [torch.float32, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES[1:])]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", ORACLE, ids=name)
+def test_special_values_of_the_reference_dialect(dtype):
+    """What other dialects are compared with gives eager's special values itself."""
+    found, count = differences(dtype, QUICK if dtype == torch.float32 else LOWERINGS, Reference(), most=1)
+    assert found == []
+    assert count > 300
+
+
+def disagreements(dtype, targets=LOWERINGS):
+    """What the dialects make otherwise of the same loops, on few numbers, where eager is not with the one in C."""
+    found = []
+    for tensors, calls in tried(dtype, targets, most=1).values():
+        called = [call for call, _ in calls]
+        plain, compiled = (iter(kernels_run(called, tensors, dialect)) for dialect in (Reference(), C()))
+        for call, expected in calls:
+            for index in range(len(expected)):
+                found += compared(call, tensors, index, next(compiled), next(plain))
+    return found
+
+
+OF_DIVISION = [target for target in QUICK if name_of(target) in (*DIVIDE, "sinc", "addcmul", "lerp")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8], ids=name)
+def test_dialects_make_the_same_of_special_values(dtype):
+    assert disagreements(dtype, OF_DIVISION) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_dialects_make_the_same_of_all_special_values(dtype):
+    assert disagreements(dtype) == []
 
 
 def refused(dtype, targets):
@@ -178,6 +233,47 @@ def pairs(dtype):
 def test_all_of_them(what, dtype, backend, monkeypatch):
     tensors = [numbers(dtype)] if what in FUNCTIONS else pairs(dtype)
     both_ways((FUNCTIONS | OF_TWO)[what], padded(*tensors), backend, monkeypatch, what)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_what_overflows_has_no_infinite_operand(dtype, monkeypatch):
+    """A compiler that sees an infinite product may not conclude that one of its factors is infinite."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    tensors = padded(numbers(dtype))
+
+    def chosen(x):
+        results = []
+        for large in (x * 2, x + x, x / 0.25, x * x, x * 2 - 1):
+            results += [
+                torch.where(large == math.inf, 1.5, torch.fmod(x, 2.0)),
+                torch.where(x == math.inf, 2.5, torch.fmod(x, 3.0)),
+                torch.where(large.isinf(), torch.where(x.isinf(), 1.5, torch.atan2(x, x + 1)), torch.sin(x)),
+                torch.where(large.isfinite(), 1.0, x),
+                torch.where(x.isfinite(), 1.0, large),
+                torch.where(large > torch.finfo(dtype).max, 1.5, torch.fmod(x, 2.0)),
+                torch.where(x > torch.finfo(dtype).max, 2.5, torch.fmod(x, 3.0)),
+            ]
+        return results
+
+    compiled = bothways.compile(chosen, backend="native")
+    for _ in range(2):
+        for own, eager in zip(compiled(*tensors), chosen(*tensors), strict=True):
+            assert_same(own, eager, dtype)
+
+
+def test_remainders_beside_others_that_overflow(monkeypatch):
+    """Each in a kernel of its own, and several in one: what is known of one quotient says nothing about the next."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    (x,) = padded(numbers(torch.float32))
+    divisors = (0.5, 1.5, 0.1, 2.5, -3.7, 1e-40)
+
+    def remainders(x, *divisors):
+        return [function(x, number) for number in divisors for function in (torch.fmod, torch.remainder)]
+
+    for some in (divisors, divisors[::-1], *((number,) for number in divisors)):
+        compiled = bothways.compile(remainders, backend="native")
+        for own, eager in zip(compiled(x, *some), remainders(x, *some), strict=True):
+            assert_same(own, eager, some)
 
 
 def test_zeros_of_both_signs_are_two_numbers(monkeypatch):

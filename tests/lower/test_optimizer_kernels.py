@@ -87,6 +87,7 @@ def test_a_step_is_kernels_and_nothing_else(name, way):
     assert "aten" not in python
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name, way", WAYS)
 def test_a_step_without_kernels_is_the_same(name, way, backend):

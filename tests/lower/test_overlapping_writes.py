@@ -108,6 +108,7 @@ def outcome(function, requires_grad):
         return str(error)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from agreeing import agree
 
 import bothways
 from bothways import backends
@@ -36,15 +37,17 @@ def outcome(function, seed):
     return result.detach() if isinstance(result, torch.Tensor) else result, values, counted, gradient, kinds
 
 
-def agree(function):
+def updates_agree(function):
     """Compare a function plain and compiled by each backend."""
-    expected = [outcome(function, seed) for seed in range(3)]
+
+    def observe(function, seed):
+        return {"results, values, versions, gradients or the error": outcome(function, seed)}
+
     for backend in BACKENDS:
-        with bothways.config.patch(kernels_for_small_graphs=True):
-            compiled = bothways.compile(function, backend=backend)
-            found = [outcome(compiled, seed) for seed in range(3)]
-        assert difference(expected, found, tol=1e-5) is None, backend
-        assert len(bothways.history(compiled)) == 1
+        agree(
+            function, observe, 0, 1, 2, backend=backend, programs=1, tol=1e-5,
+            within={"kernels_for_small_graphs": True},
+        )  # fmt: skip
 
 
 def lowered(function):
@@ -130,7 +133,7 @@ UPDATES = [
 
 @pytest.mark.parametrize("function", UPDATES, ids=lambda function: function.__name__)
 def test_updates(function):
-    agree(function)
+    updates_agree(function)
     assert lowered(function)
 
 
@@ -204,7 +207,7 @@ MIXED = [
 
 @pytest.mark.parametrize("function", MIXED, ids=lambda function: function.__name__)
 def test_an_update_beside_a_loss_is_cut_off_and_the_rest_is_differentiated(function):
-    agree(function)
+    updates_agree(function)
     backwards = function not in (loss_and_update, detached)  # which autograd refuses: what it saved was changed
     assert len(lowered(function)) >= 2 + backwards  # the loss, its backward, the update
 
@@ -216,7 +219,7 @@ def test_what_came_before_a_context_that_runs_as_captured_is_compiled():
             weight.data.mul_(0.5)
         return loss
 
-    agree(program)
+    updates_agree(program)
     assert lowered(program)[0] == 3  # mul, sin, sum
 
 
@@ -228,8 +231,8 @@ def test_a_leaf_is_not_changed_where_autograd_looks():
         x.mul_(weight)
         return x.sum()
 
-    agree(program)
-    agree(into)
+    updates_agree(program)
+    updates_agree(into)
     assert not lowered(program)
 
 

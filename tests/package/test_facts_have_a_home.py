@@ -22,6 +22,7 @@ ATTRIBUTES = {
     "__bothways_graph__": ["runtime/compiled_graph.py"],
     "__bothways_original__": ["api/modules.py", "api/dropin/facades.py", "capture/wrap.py"],
     "__bothways_resumed__": ["runtime/dispatcher.py"],
+    "__bothways_twins__": ["driver/functions_applied.py"],
 }  # fmt: skip
 
 # What Python itself gives a function, ``ctypes`` one of C, and what PyTorch looks for on one that is an operation.

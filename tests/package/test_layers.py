@@ -5,6 +5,7 @@ count like any other. Each rule is a function from one file to its violations, a
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ LATE = {
 }
 
 # Below every layer; they import nothing but each other.
-SHARED = ["errors", "hints", "config", "locks", "torch_compat", "node_facts", "fake", "symbols", "source_text"]
+SHARED = ["errors", "hints", "config", "locks", "torch_compat", "node_facts", "ops", "fake", "symbols", "source_text"]
 
 # What does not follow from the order: the testing tools and the public package may be used from the top only,
 # and the testing tools stand on everything below the public functions.
@@ -85,6 +86,7 @@ class File:
         return self.path == "api/install.py" or self.path.startswith("api/dropin")
 
 
+@functools.cache
 def read(path: Path) -> File:
     return File(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path)))
 

@@ -12,7 +12,7 @@ import soak_features
 import soaking
 import torch
 
-COUNT = 100
+COUNT = 50
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))

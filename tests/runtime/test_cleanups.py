@@ -285,6 +285,7 @@ def observed(run, fails):
     return result, x.grad, list(LOG)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -525,6 +525,7 @@ def inputs(seed, shape=(3, 3)):
     return make
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_function_that_breaks_does_what_plain_python_does(program, backend):

@@ -147,6 +147,7 @@ def outcome(function, action):
     return seen
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_users_line_is_blamed_as_often_as_without_us(program, backend):

@@ -94,6 +94,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @everywhere
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_trains_on_changing_sizes(case, backend, monkeypatch):

@@ -104,6 +104,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_program_serves_all_sizes(name, backend):

@@ -24,7 +24,7 @@ NAMES = (
     "nn.functional.scaled_dot_product_attention nn.functional.interpolate zeros_like full_like new_zeros __getitem__"
 ).split()
 OPERATIONS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.name in NAMES}
-MOST_SAMPLES = 6
+FEW_SAMPLES, MOST_SAMPLES = 3, 6
 
 
 def copied(value):
@@ -35,8 +35,9 @@ def tensors(tree):
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+@pytest.mark.parametrize("most", [FEW_SAMPLES, pytest.param(MOST_SAMPLES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_one_program_serves_samples_of_other_sizes(name):
+def test_one_program_serves_samples_of_other_sizes(name, most):
     operation = OPERATIONS[name]
 
     def program(first, args, kwargs):
@@ -46,7 +47,7 @@ def test_one_program_serves_samples_of_other_sizes(name):
     with warnings.catch_warnings(), bothways.config.patch(recompile_limit=64):
         warnings.simplefilter("ignore")
         samples = operation.sample_inputs("cpu", torch.float32, requires_grad=operation.supports_autograd)
-        for sample in list(samples)[:MOST_SAMPLES]:
+        for sample in list(samples)[:most]:
             one, other = (tree_map(copied, (sample.input, sample.args, sample.kwargs)) for _ in range(2))
             expected, found = tensors(program(*one)), tensors(compiled(*other))
             torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)

@@ -104,6 +104,7 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turn("backend")
 @everywhere
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
 def test_two_programs_serve_all_batch_sizes(function, backend):

@@ -26,6 +26,7 @@ from bothways.api import decorators
 from bothways.api.dropin import backward
 from bothways.api.dropin.changes import ledger
 from bothways.api.dropin.names import BACKENDS
+from bothways.api.dropin.reasons import telling_why
 from bothways.api.explain import explain as our_explain
 from bothways.driver.stances import STANCES
 from bothways.errors import Break, InvalidBackend, Position
@@ -170,7 +171,7 @@ def optimize(
 ) -> Callable[[Any], Any]:
     """``torch._dynamo.optimize``: the decorator that ``torch.compile`` is with these arguments."""
     check_settings("optimize", settings)
-    return Optimizing(lambda fn: compile(fn, backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic))
+    return _optimizing(backend, settings, fullgraph=nopython, disable=disable, dynamic=dynamic)
 
 
 @for_programs("torch._dynamo")
@@ -179,7 +180,17 @@ def optimize_assert(
 ) -> Callable[[Any], Any]:
     """``torch._dynamo.optimize_assert``: ``optimize`` where every break is an error."""
     check_settings("optimize_assert", settings)
-    return Optimizing(lambda fn: compile(fn, backend=backend, fullgraph=True, dynamic=dynamic))
+    return _optimizing(backend, settings, fullgraph=True, dynamic=dynamic)
+
+
+def _optimizing(backend: str | Callable[..., Any], settings: dict[str, Any], **arguments: Any) -> Optimizing:
+    listener = settings.get("guard_fail_fn")
+
+    def decorate(fn: Any) -> Any:
+        chosen = backend if listener is None else telling_why(lookup_backend(backend), listener, fn)
+        return compile(fn, backend=chosen, **arguments)
+
+    return Optimizing(decorate)
 
 
 # What ``optimize`` and ``optimize_assert`` take beside that, in one version or another: doors into the inside

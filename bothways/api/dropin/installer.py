@@ -26,6 +26,12 @@ def install() -> None:
     """Make programs written for ``torch.compile`` run on bothways, unchanged, from now on.
 
     Installing twice is installing once. ``uninstall()`` brings PyTorch's own names back.
+
+    >>> bothways.install()
+    >>> doubled = torch.compile(lambda x: x * 2)
+    >>> bothways.uninstall()
+    >>> doubled(torch.ones(2)), len(bothways.history(doubled))
+    (tensor([2., 2.]), 1)
     """
     with _lock:
         if _watch.running:
@@ -41,7 +47,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Bring back what ``install()`` replaced; without an ``install()`` there is nothing to do."""
+    """Bring back what ``install()`` replaced; without an ``install()`` there is nothing to do.
+
+    >>> bothways.uninstall()
+    """
     with _lock:
         _watch.stop()
         ledger.undo()

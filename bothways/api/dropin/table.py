@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import backward, facades, tracing, translate
+from bothways.api.dropin import backward, compilers, facades, tracing, translate
 from bothways.api.dropin.changes import Change
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
@@ -72,7 +72,13 @@ ROWS: tuple[DropInRow, ...] = (
     # Tracing and differentiating without capturing.
     DropInRow("torch.fx.experimental.proxy_tensor", "make_fx", tracing.make_fx),
     DropInRow("torch._functorch.aot_autograd", "aot_module_simplified", tracing.aot_module_simplified),
+    DropInRow("functorch.compile", "aot_module_simplified", tracing.aot_module_simplified),
     DropInRow("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", trace_wrapped),
+    # What backends call to have the rest of the work done.
+    DropInRow("torch._dynamo.backends.common", "aot_autograd", compilers.aot_autograd),
+    DropInRow("torch._inductor", "compile", compilers.compile),
+    DropInRow("torch._inductor.compile_fx", "compile_fx", compilers.compile_fx),
+    DropInRow("torch._inductor.compile_fx", "compile_fx_inner", compilers.compile_fx_inner),
     # Whole backwards.
     DropInRow("torch._dynamo.compiled_autograd", "_enable", backward.enable),
     DropInRow("torch._dynamo.compiled_autograd", "_disable", backward.disable),
@@ -89,4 +95,5 @@ LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
     "torch._dynamo.config": translate.mirror_config,
     "torch._dynamo.exc": translate.adopt_errors,
     "torch._dynamo.utils": translate.share_counters,
+    "torch._dynamo._trace_wrapped_higher_order_op": translate.name_wrapped_calls,
 }

@@ -16,7 +16,8 @@ from bothways.torch_compat import tree_flatten, tree_unflatten
 PROXY_TENSOR = "torch.fx.experimental.proxy_tensor"
 AOT_AUTOGRAD = "torch._functorch.aot_autograd"
 
-Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+Compiler = Callable[..., Callable[..., Any]]  # of a graph and its inputs
+Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 @for_programs(PROXY_TENSOR)
@@ -41,6 +42,10 @@ def aot_module_simplified(
     args: Sequence[Any],
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
+    partition_fn: Any = None,
+    decompositions: Decompositions | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
     **settings: Any,
 ) -> Callable[..., Any]:
     """``aot_module_simplified``: the module's forward and backward graphs, compiled, as a function of ``args``.
@@ -48,8 +53,11 @@ def aot_module_simplified(
     Parameters and buffers are inputs of the graphs, before the arguments. What else PyTorch takes steers its own
     partitioner and caches.
     """
-    backend = aot(fw_compiler=fw_compiler, bw_compiler=bw_compiler)
     state = {**dict(mod.named_parameters(remove_duplicate=False)), **dict(mod.named_buffers(remove_duplicate=False))}
+    if inference_compiler is not None and not _wants_gradient([*state.values(), *args]):
+        fw_compiler = inference_compiler
+    halves = [decomposing(compiler, decompositions) for compiler in (fw_compiler, bw_compiler or fw_compiler)]
+    backend = aot(fw_compiler=halves[0], bw_compiler=halves[1])
     if isinstance(mod, torch.fx.GraphModule) and not state:
         return backend(mod, list(args))
     structure: list[Any] = []
@@ -67,6 +75,26 @@ def aot_module_simplified(
         return tree_unflatten(outputs, structure[0])
 
     return forward
+
+
+def _wants_gradient(values: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in values)
+
+
+def decomposing(compiler: Compiler, table: Decompositions | None) -> Compiler:
+    """A compiler that is given graphs whose operations are taken apart as the table says."""
+    if not table:
+        return compiler
+
+    def compile(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        if any(node.target in table for node in graph.graph.nodes) and all(map(torch.is_tensor, inputs)):
+            with torch.no_grad():
+                parts = trace(graph.forward, decompositions=table)(*inputs)
+            parts.meta |= graph.meta
+            graph = parts
+        return compiler(graph, inputs)
+
+    return compile
 
 
 def _as_graph(function: Callable[..., Any], count: int) -> torch.fx.GraphModule:

@@ -15,6 +15,7 @@ from bothways import errors
 from bothways.api.dropin.changes import Change
 from bothways.api.dropin.names import CONFIG, ERRORS
 from bothways.config import config
+from bothways.grad.tracing.trace import WrappedCall
 from bothways.record.counters import counters
 
 
@@ -66,3 +67,8 @@ def mirror_config(module: ModuleType) -> Iterator[Change]:
 def share_counters(utils: ModuleType) -> Iterator[Change]:
     """Count into PyTorch's own counters."""
     yield Change(counters, "groups", utils.counters)
+
+
+def name_wrapped_calls(module: ModuleType) -> Iterator[Change]:
+    """Have traced graphs call a wrapped call what PyTorch's call it."""
+    yield Change(WrappedCall, "spelling", (module.__name__, "self_invoke"))

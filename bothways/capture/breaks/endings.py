@@ -69,9 +69,14 @@ class Stop:
     runs_python: ClassVar = True
 
     def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
-        self._tracer, self._frame, self._origin = tracer, frame, origin
-        self._is_continuation = origin.shift > 0
         self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
+        origin = origin if self._is_watched else origin.without_closure()
+        if origin.closure is not None:
+            tracer.names.bind()
+        self._tracer, self._frame, self._origin = tracer, frame, origin
+        names = frame.code.co_freevars if origin.closure_is_given else ()
+        self._closure = dict(zip(names, frame.function.closure, strict=False))
+        self._is_continuation = origin.shift > 0
         self._live = live_variables(origin.code, origin.globals)
         self._numbers = itertools.count()
         self.continuations: list[Continuation] = []
@@ -103,7 +108,7 @@ class Stop:
     def _variables(self, outcome: StepOutcome) -> dict[str, Value | None]:
         """The variables that may be read where a frame goes on; None for those that are unbound."""
         live = self._origin.slots if self._is_watched else self._live[outcome.index - self._first]
-        variables: dict[str, Value | None] = dict(self._frame.locals)
+        variables: dict[str, Value | None] = {**self._closure, **self._frame.locals}
         variables.update([outcome.sets] if outcome.sets is not None else [])
         slots = ((name, variables.get(name)) for name in self._origin.slots)
         return {name: value for name, value in slots if name in live or must_stay(value)}
@@ -311,7 +316,10 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
     if isinstance(target, MethodValue):
         target = target.function.realize()
     if isinstance(target, FunctionValue):
-        return target.source is not None and policy.is_users(target.globals)
+        if target.code is torch_compat.APPLY_FUNCTION.__code__:  # which leads to the forward of a custom function
+            return True
+        is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
+        return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)
 
 

@@ -14,6 +14,8 @@ from bothways.errors import Position
 
 # The guard of a stamp, which is its one constant: a definition is what it was.
 STAMPED = "{c0}.holds()"
+# Which of the keys of one dictionary are in another, in order.
+MEMBERS = "tuple(map({s1}.__contains__, {s0})) == {c0}"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ TREATMENTS: dict[str, Treatment] = {
     "weakref": Treatment.BREAK,
     "bothways": Treatment.BREAK,
     "bothways.capture.standins": Treatment.INLINE,
+    "bothways.runtime.function_bodies": Treatment.INLINE,
     "bothways.backward.custom": Treatment.INLINE,
     "bothways.backward.steps": Treatment.INLINE,
 }
@@ -97,6 +98,7 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
         torch.nn.functional.triplet_margin_with_distance_loss,
         torch_compat.none_or_dtype,
         torch_compat.assert_,
+        torch_compat.call_distributed,
         inspect.Signature.bind,
         inspect.Signature.bind_partial,
         *(function for function in vars(inspect.BoundArguments).values() if inspect.isfunction(function)),

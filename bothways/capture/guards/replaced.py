@@ -7,6 +7,7 @@ those is replaced it is unknown what a capture would give.
 from __future__ import annotations
 
 import builtins
+import dis
 import functools
 import os
 import sys
@@ -86,15 +87,13 @@ def replaced_below() -> str | None:
     for name in _BUILTINS:
         if name not in now or now[name] is not _BUILTINS[name]:
             return f"builtins.{name}"
-    patched = patched_of_tensors()
-    if patched:
-        asked = patched & (_mentioned_here() | _ASKED)
-        if asked:
-            return f"Tensor.{min(asked)}"
+    asked = [name for name in patched_of_tensors() if name in _ASKED or is_read_here(name, None)]
+    if asked:
+        return f"Tensor.{min(asked)}"
     for module in (torch, torch.nn.functional, torch.functional, torch_compat.NN_FUNCTIONS):
         names, imported = vars(module), AS_IMPORTED[id(vars(module))]
         changed = [name for name, value in imported.items() if names.get(name) is not value]
-        asked = _mentioned_here().intersection(name for name in changed if not _is_of_bothways(names.get(name)))
+        asked = [name for name in changed if not _is_of_bothways(names.get(name)) and is_read_here(name, module)]
         if asked:
             return f"{module.__name__}.{min(asked)}"
     return None
@@ -105,29 +104,88 @@ def _is_of_bothways(function: Any) -> bool:
     return (getattr(function, "__module__", None) or "").startswith("bothways.")
 
 
-@functools.cache
-def _mentioned_here() -> frozenset[str]:
-    """Every name that a function of bothways reads, as a variable or an attribute."""
-    names: set[str] = set()
+# What bothways reads ------------------------------------------------------------------------------------------------
+
+Reader = tuple[types.CodeType, dict[str, Any]]  # a code of bothways, and its globals
+
+
+def is_read_here(name: str, module: types.ModuleType | None) -> bool:
+    """Whether a function of bothways reads a name off a module, or off a tensor where none is given."""
+    loaded = [name for name in list(sys.modules) if name.partition(".")[0] == "bothways"]
+    return _is_read(name, module, len(loaded))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_read(name: str, module: types.ModuleType | None, loaded: int) -> bool:
+    return any(reads(reader, name, module) for reader in _readers(loaded).get(name, ()))
+
+
+@functools.lru_cache(maxsize=1)
+def _readers(_loaded: int) -> dict[str, list[Reader]]:
+    """The codes of bothways by the names they mention; those of modules that are loaded later come to them."""
+    readers: dict[str, list[Reader]] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "bothways":
             for function in _functions_of(module):
-                names.update(mentioned(function.__code__))
-    return frozenset(names)
+                for code in _codes_in(function.__code__):
+                    for mention in code.co_names:
+                        readers.setdefault(mention, []).append((code, function.__globals__))
+    return readers
 
 
 def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
-    for value in list(vars(module).values()):
-        members = list(vars(value).values()) if isinstance(value, type) else [value]
-        for member in members:
-            function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
-            if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("bothways"):
-                yield function
+    """The functions of a module: those with a name, methods, what decorators hold, and rows of tables."""
+    pending, seen = list(vars(module).values()), set[int]()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, types.ModuleType):
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            if (value.__module__ or "").startswith("bothways"):
+                yield value
+            continue
+        if isinstance(value, type):
+            pending += vars(value).values() if value.__module__ == module.__name__ else ()
+        elif isinstance(value, (dict, list, tuple)):
+            pending += value.values() if isinstance(value, dict) else value
+        else:
+            pending += (getattr(value, name, None) for name in ("__func__", "__wrapped__", "fget"))
+
+
+def reads(reader: Reader, name: str, module: types.ModuleType | None) -> bool:
+    """Whether a code reads an attribute of that name off the module, or off something that nobody can tell.
+
+    A function of bothways may be called like one of PyTorch's, and so may one of ``math``: neither is PyTorch's.
+    """
+    code, names = reader
+    owner: Any = None  # the module that the last instruction has read, where that is plain to see
+    for step in dis.get_instructions(code):
+        if step.opname in _OF_GLOBALS:
+            owner = names.get(step.argval)
+        elif step.opname in _OF_OBJECTS:
+            known = owner if isinstance(owner, types.ModuleType) else None
+            if step.argval == name and (known is None or known is module):
+                return True
+            owner = None if known is None else vars(known).get(step.argval)
+        elif step.opname != "PUSH_NULL":
+            owner = None
+    return False
+
+
+_OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_OF_OBJECTS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code, and those of the functions it defines."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_in(constant)
 
 
 def mentioned(code: types.CodeType) -> Iterator[str]:
     """The names that a code reads, with those of the functions it defines."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from mentioned(constant)
+    for inside in _codes_in(code):
+        yield from inside.co_names

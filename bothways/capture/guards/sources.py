@@ -184,6 +184,10 @@ class Got(SourceStep):
         return f"{self.origin.name}[{self.key.label if isinstance(self.key, Injected) else repr(self.key)}]"
 
 
+# All that a dictionary holds, in order.
+VALUES = "(*{}.values(),)"
+
+
 @path_step
 class Reading(SourceStep):
     """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""

@@ -27,6 +27,8 @@ def condition(tracer: Tracer, guards: Iterable[Guard]) -> Callable[[], bool] | N
     listed = list(dict.fromkeys(guards))
     if not listed:
         return None
+    if any(source.root == tracer.names.root for guard in listed for source in guard.sources):
+        tracer.names.bind()  # what is made here looks at the closure of this very function
     names, stamped = _in_table(listed)
     writer = GuardWriter(tracer, FreeNames(RESERVED), listed)
     texts = [f"({writer.check(guard).code})" for guard in listed if guard not in stamped]
@@ -51,4 +53,4 @@ def _in_table(guards: list[Guard]) -> tuple[Callable[[], Any] | None, frozenset[
         return None, frozenset()
     table = TableWriter((), {})
     assert all(map(table.takes, stamped))
-    return table.finish(library, ()), stamped
+    return table.finish(library, ()).check(), stamped

@@ -12,7 +12,8 @@ import ctypes
 import re
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ import torch
 from bothways import torch_compat
 from bothways.calls.call_library import CallLibrary
 from bothways.calls.guard_rows import Address, Row, TensorFacts
-from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity, distinct_template
+from bothways.capture.guards.guards import MEMBERS, STAMPED, Guard, WeakIdentity, distinct_template
 from bothways.capture.guards.sources import (
+    VALUES,
     Attr,
     BaseItem,
     Cell,
@@ -104,6 +106,10 @@ class TableWriter:
             one, other = map(self._slot, sources)
             self._rows.append(Row("SAME", one, flag=PAIRS[template], data=other))
             return True
+        if template == MEMBERS:
+            one, other = map(self._slot, sources)
+            self._rows.append(Row("MEMBERS", one, object=guard.constants[0], data=other))
+            return True
         if template == distinct_template(len(sources)):
             self._rows.append(Row("DISTINCT", data=[len(sources), *map(self._slot, sources)]))
             return True
@@ -120,10 +126,10 @@ class TableWriter:
         """Whether the table reads this source; the arguments are given to it."""
         return source in self._slots and not isinstance(source, Local)
 
-    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> Callable[..., Any]:
-        """The function that checks the table and hands over what ``sources`` lead to."""
+    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> FinishedRows:
+        """The table, which hands over what ``sources`` lead to."""
         rows = [*self._classes.values(), *self._rows]
-        return library.check(rows, self._count, self._arguments, [self._slots[source] for source in sources])
+        return FinishedRows(library, rows, self._count, self._arguments, [self._slots[source] for source in sources])
 
     # Asking.
 
@@ -181,6 +187,7 @@ class TableWriter:
             step |= isinstance(source, InjectedItem) and not isinstance(source.key, WeakInjected)
             step |= isinstance(source, BaseItem) and isinstance(vars(builtins).get(source.builtin), type)
             step |= isinstance(source, Reading) and source.template == "{}()" and type(source.origin) is Injected
+            step |= isinstance(source, Reading) and source.template == VALUES
             self._readable[source] = step and (source.base is None or self._is_readable(source.base))
         return self._readable[source]
 
@@ -192,8 +199,10 @@ class TableWriter:
 
     def _read(self, source: Source) -> int:
         match source:
-            case WeakInjected(key) | Reading(Injected(key)):
+            case WeakInjected(key) | Reading(Injected(key), "{}()"):
                 return self._new(Row("CALL", object=self._namespace[key]))
+            case Reading(base, template) if template == VALUES:
+                return self._new(Row("VALUES", self._slot(base), object="values"))
             case Injected(key):
                 return self._new(Row("OBJECT", object=self._namespace[key]))
             case Attr(base, "__dict__"):
@@ -246,6 +255,32 @@ class TableWriter:
         attribute = lookup(cls, name)
         expected = 0 if attribute is MISSING else Address(attribute)
         self._classes.setdefault((cls, name), Row("PLAIN_CLASS", object=cls, other=name, data=expected))
+
+
+@dataclass(frozen=True)
+class FinishedRows:
+    """A table that is complete."""
+
+    library: CallLibrary
+    rows: Sequence[Row]
+    slots: int
+    arguments: int
+    results: Sequence[int]
+
+    def check(self) -> Callable[..., Any]:
+        """The function that checks it."""
+        return self.library.check(self.rows, self.slots, self.arguments, self.results)
+
+    def rebound(self, others: Mapping[int, Any]) -> FinishedRows:
+        """The same about other objects: a function, and stamps that it is in."""
+        return replace(self, rows=[_rebound(row, others) for row in self.rows])
+
+
+def _rebound(row: Row, others: Mapping[int, Any]) -> Row:
+    other = others.get(id(row.object))
+    if other is None:
+        return row
+    return replace(row, object=other) if isinstance(other, types.FunctionType) else _stamped(other)
 
 
 def _stamped(stamp: Any) -> Row:

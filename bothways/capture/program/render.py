@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import types
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -168,9 +169,11 @@ def render(
     body += last
     there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
     checks = guards.checks + render_late(tracer, parameters, there)
+    root = _root(tracer, [*body, *(check.code for check in checks)])
     program = Program(
         program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
-        op_count=tracer.graph.op_count, table=guards.table(body), unseen_by_modes=_unseen_by_modes(tracer),
+        op_count=tracer.graph.op_count, table=guards.table(body, root), unseen_by_modes=_unseen_by_modes(tracer),
+        root=root, is_bound=tracer.names.is_bound,
     )  # fmt: skip
     return program, outputs
 
@@ -270,10 +273,31 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
 def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> Program:
     """A Program without a body: when its guards hold, the function runs as plain Python."""
     guards = _Guards(tracer, parameters, parameter_names(parameters))
+    root = _root(tracer, [check.code for check in guards.checks])
     return Program(
-        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([]),
+        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([], root),
         unseen_by_modes=_unseen_by_modes(tracer),
+        root=root, is_bound=tracer.names.is_bound,
     )
+
+
+def _root(tracer: Tracer, lines: list[str]) -> str | None:
+    """The name of the captured function, where the program has anything to do with it; else it lets go of it."""
+    source = tracer.names.root
+    if source is None:
+        return None
+    function = tracer.names.namespace[source.key]
+    assert isinstance(function, types.FunctionType)
+    later = (other.root for other in tracer.symbols.sources.values())
+    if (
+        tracer.names.is_bound
+        or source.key in words_in("\n".join(lines))
+        or tracer.definitions.knows(function)
+        or source in later
+    ):
+        return source.key
+    tracer.names.let_go_of_root()
+    return None
 
 
 def render_late(tracer: Tracer, parameters: list[str], guards: list[Guard]) -> tuple[Check, ...]:
@@ -305,7 +329,7 @@ class _Guards:
         self._tracer, self._bound = tracer, dict(names.bound)
         self._parameters = tuple(names.bound[Local(name)] for name in parameters)
 
-    def table(self, body: list[str]) -> Table | None:
+    def table(self, body: list[str], root: str | None) -> Table | None:
         """The table, which gives the names that the rest of the guards and the body read."""
         if self._library is None:
             return None
@@ -313,8 +337,9 @@ class _Guards:
         words = set(re.findall(r"\w+", text))
         read = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
         key = f"_table_{self._tracer.options.tag}".rstrip("_")
-        self._tracer.names.put(key, self._rows.finish(self._library, read.values()))
-        return Table(key, self._parameters, tuple(read))
+        rows = self._rows.finish(self._library, read.values())
+        self._tracer.names.put(key, rows.check())
+        return Table(key, self._parameters, tuple(read), None if root is None else rows)
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

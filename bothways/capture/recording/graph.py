@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.shapes import fakes
-from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, changes_only_its_own, changes_something, written_roots
+from bothways.capture.shapes.changes import changes_only_its_own, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
@@ -45,13 +45,6 @@ from bothways.symbols import SizeNodes, Symbol, expression_of
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-# Tensor functions whose Python result follows from dtype and sizes alone, so that it may be folded. The result
-# of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
-FOLDED = frozenset(
-    "is_floating_point is_complex is_signed is_same_size can_cast result_type promote_types broadcast_shapes "
-    "numel dim ndimension nelement element_size is_contiguous".split()
-)
-
 # What a graph's code can spell out.
 GRAPH_CONSTANTS = (
     int, float, complex, bool, str, type(None), type(Ellipsis), range, slice, tuple, list, dict,
@@ -68,10 +61,6 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
 
 class Unrepeatable(Exception):
     """The graph relies on data and changes its inputs: Python could not begin anew where the data is otherwise."""
-
-
-# What only looks as if it wrote elements, writes to a part, or gives all of them the same value.
-NOT_WRITTEN = frozenset("setitem zero_ fill_ requires_grad_ detach_ squeeze_ unsqueeze_ transpose_ t_".split())
 
 
 class GraphBuilder:
@@ -91,7 +80,7 @@ class GraphBuilder:
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
-        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") + "_")
+        name = self._unique(re.sub(r"\W+", "_", source.name, flags=re.ASCII).lstrip("_"))
         with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
@@ -197,9 +186,9 @@ class GraphBuilder:
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
         name = _name_of(target)
-        is_method = name.endswith("_") and not name.endswith("__")
-        writes = is_method if kind == "call_method" else name in IN_PLACE_OPERATORS
-        if not writes or name in NOT_WRITTEN or not args:
+        operation = ops.named(name)
+        writes = operation.writes if kind == "call_method" else operation.writes_left
+        if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
             return
         written = args[0].realize()
         if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
@@ -334,10 +323,10 @@ class GraphBuilder:
             return TupleValue(self._items(node, result, tensors))
         if type(result) is list:
             return ListValue(self._items(node, result, tensors))
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if result is None:
             return constant_value(None)
-        if name in FOLDED:
+        # The result of any other (a device, a pointer, a number read from data) would be the fake's, not the tensor's.
+        if ops.of_node(node).folds:
             self.graph.erase_node(node)
             return constant_value(result)
         self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bothways import torch_compat
-from bothways.capture.shapes.changes import IN_PLACE_OPERATORS, OPERATORS, root_of
+from bothways import ops, torch_compat
+from bothways.capture.shapes.changes import root_of
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.tensors import TensorValue
@@ -18,9 +18,6 @@ from bothways.node_facts import facts_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-
-# What ends like a method that writes, and changes what is known of a tensor alone.
-WRITES_NOTHING = frozenset("requires_grad_ detach_ retain_grad_ squeeze_ unsqueeze_ transpose_ t_".split())
 
 
 class WrittenInputs:
@@ -58,9 +55,9 @@ class WrittenInputs:
 
 def written_by(name: str, args: list[Value], kwargs: dict[str, Value]) -> list[TensorValue]:
     """The tensors that an operation writes to, as far as its name and arguments tell."""
-    writes = name in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
+    operation = ops.named(name)
     targets: list[Any] = []
-    if args and (("inplace" in kwargs) or (writes and name not in OPERATORS and name not in WRITES_NOTHING)):
+    if args and ("inplace" in kwargs or (operation.writes and not operation.writes_no_elements)):
         targets.append(args[0].realize())
     if "out" in kwargs:
         targets.append(kwargs["out"].realize())

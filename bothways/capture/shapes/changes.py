@@ -1,4 +1,4 @@
-"""What the operations of a captured graph change in place, as far as names tell."""
+"""What the operations of a captured graph change in place, as far as their records tell."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from bothways import ops
 from bothways.node_facts import facts_of_call, facts_of_node
-
-OPERATORS = frozenset({"and_", "or_"})  # whose names only end as if they changed something
-IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor".split()
-)
+from bothways.ops import Gives
 
 
 def changes_something(node: torch.fx.Node) -> bool:
-    name = _name(node)
-    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
     return node.op not in ("placeholder", "output") and (
-        in_place
+        ops.of_node(node).writes
         or facts_of_node(node).is_in_place
-        or name in IN_PLACE_OPERATORS
         or "out" in node.kwargs
         or bool(node.kwargs.get("inplace"))
         or facts_of_call(node.target).has_effects
@@ -41,7 +35,7 @@ def changes_only_its_own(node: torch.fx.Node) -> bool:
 
 def statistics_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The running statistics that a normalisation writes to, which leaves their versions as they are."""
-    if not _name(node).endswith(("batch_norm", "instance_norm")):
+    if not ops.of_node(node).keeps_statistics:
         return []
     if node.target not in (F.batch_norm, F.instance_norm):
         return node.all_input_nodes
@@ -71,16 +65,12 @@ def written_roots(nodes: Iterable[torch.fx.Node]) -> Written:
 def _targets(node: torch.fx.Node) -> list[torch.fx.Node]:
     """What an operation may write to: methods of tensors and operators write to what is on their left."""
     first = node.args[0] if node.args else None
-    on_its_left = node.op == "call_method" or (_name(node) in IN_PLACE_OPERATORS and not isinstance(node.target, str))
+    on_its_left = node.op == "call_method" or ops.of_node(node).writes_left
     return [first] if on_its_left and isinstance(first, torch.fx.Node) else node.all_input_nodes
 
 
 def _is_data(node: torch.fx.Node) -> bool:
     return node.target is getattr and node.args[1] == "data"
-
-
-# What gives several views at once, of which autograd refuses every change.
-TAKES_APART = frozenset("unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit".split())
 
 
 def may_fail_in_place(node: torch.fx.Node) -> bool:
@@ -97,7 +87,7 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     memories = {_memory(path[-1]) for path in paths}
     return (
         any(_memory(root_of(other)) in memories and other not in targets for other in read)
-        or any(_name(step) in TAKES_APART or facts_of_node(step).is_view for path in paths for step in path)
+        or any(ops.of_node(step).takes_apart or facts_of_node(step).is_view for path in paths for step in path)
         or not all(map(_has_room_for_each_element, targets))
     )
 
@@ -121,16 +111,9 @@ def root_of(node: torch.fx.Node) -> torch.fx.Node:
     return root
 
 
-# What always gives memory of its own.
-FRESH = frozenset(
-    "add sub mul truediv div rsub neg abs pow sqrt rsqrt reciprocal square exp log sign maximum minimum addcmul "
-    "addcdiv lerp clone eq ne lt le gt ge where zeros_like ones_like empty_like full_like".split()
-)
-
-
 def _is_fresh(node: torch.fx.Node) -> bool:
     known = isinstance(node.target, str) or getattr(node.target, "__module__", None) in (None, "torch", "_operator")
-    return known and _name(node) in FRESH and "out" not in node.kwargs
+    return known and ops.of_node(node).gives is Gives.FRESH and "out" not in node.kwargs
 
 
 def _path(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -139,7 +122,3 @@ def _path(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     while not _is_fresh(node) and node.args and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
         yield node
-
-
-def _name(node: torch.fx.Node) -> str:
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

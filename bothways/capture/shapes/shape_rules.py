@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from bothways import ops
+from bothways.ops import LooksLike
+
 if TYPE_CHECKING:
     from bothways.capture.shapes.fakes import Fake
 
@@ -36,14 +39,6 @@ Rule = Callable[[tuple[Any, ...]], "Prediction | None"]
 
 FLOATING = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
-UNARY = (
-    "sin cos tan tanh exp expm1 log log1p log2 sqrt rsqrt sigmoid erf neg abs square reciprocal floor ceil round trunc "
-    "relu silu gelu softplus hardtanh leaky_relu elu selu"
-).split()
-UNARY_OPERATORS: tuple[Any, ...] = (operator.neg, operator.abs)
-BINARY = "add sub mul div true_divide".split()
-BINARY_OF_TENSORS = "maximum minimum".split()
-BINARY_OPERATORS: tuple[Any, ...] = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
 def predict(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prediction | None:
@@ -135,17 +130,22 @@ def contiguous_stride(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+RULES: dict[LooksLike, Rule] = {
+    LooksLike.ONE: _unary,
+    LooksLike.TWO: _binary,
+    LooksLike.TWO_TENSORS: _binary_of_tensors,
+    LooksLike.FIRST: _clamp,
+}
+OF_OPERATORS = {**RULES, LooksLike.TWO: _operator}
+
+
 def _build_table() -> dict[Any, Rule]:
     table: dict[Any, Rule] = {}
-    rules = ((UNARY, _unary), (BINARY, _binary), (BINARY_OF_TENSORS, _binary_of_tensors), (["clamp"], _clamp))
-    for names, rule in rules:
-        for name in names:
-            for holder in (torch, torch.Tensor, F):
-                function = getattr(holder, name, None)
-                if function is not None:
-                    table[function] = rule
-    table.update(dict.fromkeys(UNARY_OPERATORS, _unary))
-    table.update(dict.fromkeys(BINARY_OPERATORS, _operator))
+    for operation in ops.having("looks_like"):
+        for holder, rules in ((torch, RULES), (torch.Tensor, RULES), (F, RULES), (operator, OF_OPERATORS)):
+            function = getattr(holder, operation.name, None)
+            if function is not None and operation.looks_like is not None:
+                table[function] = rules[operation.looks_like]
     return table
 
 

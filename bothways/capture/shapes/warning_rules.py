@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bothways import ops
 from bothways.capture.shapes.fakes import Fake
 
 Rule = Callable[[Sequence[Any], dict[str, Any], Any], bool]
@@ -51,9 +52,10 @@ RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(("cholesky", "triangular_solve"), _always),
 }
+ops.WARNINGS.update(RULES)
 
 
 def kernel_warns(target: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> bool:
     """Whether running the operation on data will warn."""
-    rule = RULES.get(target if isinstance(target, str) else getattr(target, "__name__", ""))
+    rule = ops.WARNINGS.get(target if isinstance(target, str) else getattr(target, "__name__", ""))
     return rule is not None and rule(args, kwargs, result)

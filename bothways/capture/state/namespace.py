@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import types
 import weakref
+from dataclasses import dataclass
 
 from bothways.capture.guards.sources import Injected, WeakInjected
 from bothways.source_text import identifier, printable
+
+
+@dataclass
+class CapturedFunction:
+    """The function that is captured: how the program reads it, and whether the program is for it alone."""
+
+    source: Injected | None = None
+    is_bound: bool = False
 
 
 class Namespace:
@@ -15,11 +25,36 @@ class Namespace:
         self.namespace: dict[str, object] = {}
         self._tag = tag
         self._injected: dict[int, Injected] = {}
+        self._captured = CapturedFunction()
+
+    @property
+    def root(self) -> Injected | None:
+        """The captured function."""
+        return self._captured.source
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the program is for this very function, and for no other of the same code."""
+        return self._captured.is_bound
+
+    def begin(self, function: types.FunctionType) -> Injected:
+        """Keep the function that is captured."""
+        self._captured.source = self.inject(function, function.__qualname__)
+        return self._captured.source
+
+    def bind(self) -> None:
+        """Something that the program runs knows the function in a way of its own."""
+        self._captured.is_bound = True
+
+    def let_go_of_root(self) -> None:
+        """The program has nothing to do with the function."""
+        assert self._captured.source is not None
+        del self.namespace[self._captured.source.key]
 
     def shared(self) -> Namespace:
         """The same names, for code that is only looked at, so that its guards can be taken over."""
         other = Namespace(self._tag)
-        other.namespace, other._injected = self.namespace, self._injected
+        other.namespace, other._injected, other._captured = self.namespace, self._injected, self._captured
         return other
 
     def inject(self, obj: object, label: str) -> Injected:

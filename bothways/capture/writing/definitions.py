@@ -78,6 +78,10 @@ class Definitions:
         if function not in self._bodies and not is_ours(function.__globals__):
             self._bodies[function] = Body.of(function)
 
+    def knows(self, function: types.FunctionType) -> bool:
+        """Whether the body of a function has to stay as it is."""
+        return function in self._bodies
+
     def refuse(self, cls: type, parent: type) -> None:
         """An abstract class says that another is none of its subclasses."""
         self._refused[cls, parent] = None

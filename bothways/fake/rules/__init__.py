@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bothways import ops
 from bothways.fake.promotion import fits_into
 from bothways.fake.rules import (
     attention,
@@ -31,24 +32,15 @@ from bothways.fake.rules import (
     views,
 )
 from bothways.fake.tensor import NotThin, Spec, ThinTensor, restride
+from bothways.ops import SHAPE_RULES
 
 Rule = Callable[..., Any]
 
-TABLE: dict[str, Rule] = {
-    name: rule
-    for module in (
-        attention, convolution, factories, images, indexing, joining, losses, normalization, pointwise, pooling,
-        products, random, recurrent, reductions, views,
-    )
-    for name, rule in module.RULES.items()
-}  # fmt: skip
-
-# Operations in place that are named otherwise than what they do.
-IN_PLACE = {
-    "pow_.Scalar": "pow.Tensor_Scalar",
-    "pow_.Tensor": "pow.Tensor_Tensor",
-    "transpose_.default": "transpose.int",
-}
+for _module in (
+    attention, convolution, factories, images, indexing, joining, losses, normalization, pointwise, pooling, products,
+    random, recurrent, reductions, views,
+):  # fmt: skip
+    SHAPE_RULES.update(_module.RULES)
 
 
 def rule_for(operation: Any) -> Rule | None:
@@ -59,16 +51,16 @@ def rule_for(operation: Any) -> Rule | None:
         return None
     outputs = [argument for argument in operation._schema.arguments if argument.is_out]
     if outputs:
-        base = TABLE.get(f"{name}.{overload.removesuffix('out').rstrip('_') or 'default'}") or TABLE.get(name)
+        base = ops.named(f"{name}.{overload.removesuffix('out').rstrip('_') or 'default'}").shape_rule
         return None if base is None or len(outputs) > 1 else into(base, outputs[0].name)
-    rule = TABLE.get(f"{name}.{overload or 'default'}") or TABLE.get(name)
-    if rule is not None:
-        return rule
+    known = ops.of(operation)
+    if known.shape_rule is not None:
+        return known.shape_rule
     if name.startswith("_foreach_"):
         return _foreach(name.removeprefix("_foreach_"))
     if name.endswith("_"):
-        renamed = IN_PLACE.get(f"{name}.{overload or 'default'}", f"{name[:-1]}.{overload or 'default'}")
-        base = TABLE.get(renamed) or TABLE.get(name[:-1])
+        renamed = known.functional if "." in known.functional else f"{known.functional}.{overload or 'default'}"
+        base = ops.named(renamed).shape_rule
         if base is not None:
             return in_place(base)
     return None
@@ -107,7 +99,7 @@ def check_fits(result: Any, target: Any) -> ThinTensor:
 def _foreach(name: str) -> Rule | None:
     """An operation on lists is its element's operation on each."""
     writes = name.endswith("_")
-    base = TABLE.get(f"{name.rstrip('_')}.foreach") or TABLE.get(name.rstrip("_"))
+    base = SHAPE_RULES.get(f"{name.rstrip('_')}.foreach") or SHAPE_RULES.get(name.rstrip("_"))
     if base is None:
         return None
 

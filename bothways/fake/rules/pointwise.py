@@ -155,6 +155,10 @@ def _extreme(one: ThinTensor, other: Any) -> Any:
     return _ARITHMETIC(one, other) if isinstance(other, torch.Tensor) else _clamp(one, other)
 
 
+def _lerp(one: ThinTensor, other: ThinTensor, weight: Any) -> Any:
+    return (_OF_THREE if isinstance(weight, torch.Tensor) else _OF_WEIGHTED)(one, other, weight)
+
+
 def _where(condition: ThinTensor, one: Any, other: Any) -> Spec:
     if condition.dtype is not torch.bool:
         raise NotThin("a condition that is not boolean")
@@ -237,6 +241,8 @@ _ROUNDED_DIV = nary((0, 1), NUMERIC)
 _COMPARISON = nary((0, 1), REAL, boolean)
 _ARITHMETIC = nary((0, 1), REAL)
 _FLOATS = nary((0, 1), FLOATING)
+_OF_THREE = nary((0, 1, 2), FLOATING, one_dtype=True)
+_OF_WEIGHTED = nary((0, 1), FLOATING, one_dtype=True)  # by a number
 
 PRECISE = REAL - {torch.bfloat16, torch.float16}
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -291,12 +297,13 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("bitwise_left_shift bitwise_right_shift gcd lcm", nary((0, 1), INTEGERS)),
     ("logical_and logical_or logical_xor eq ne lt le gt ge", _COMPARISON),
     ("hypot logaddexp logaddexp2 nextafter", _FLOATS),
-    ("clamp clamp_min clamp_max.default clamp_max.Tensor", _clamp),
+    ("clamp clamp_min clamp_max.default clamp_max.Tensor clamp_max.foreach", _clamp),
     ("where.self", _where),
     ("masked_fill", _masked_fill),
     ("addcmul", nary((0, 1, 2), NUMERIC)),
-    ("addcdiv lerp.Tensor", nary((0, 1, 2), FLOATING, one_dtype=True)),
-    ("lerp.Scalar", nary((0, 1), FLOATING, one_dtype=True)),
+    ("addcdiv lerp.Tensor", _OF_THREE),
+    ("lerp.Scalar", _OF_WEIGHTED),
+    ("lerp.foreach", _lerp),
     ("tanh_backward sigmoid_backward silu_backward gelu_backward softplus_backward", _FLOATS),
     ("hardswish_backward hardsigmoid_backward hardtanh_backward softshrink_backward hardshrink_backward", _FLOATS),
     ("threshold_backward leaky_relu_backward mish_backward", nary((1, 0), FLOATING)),

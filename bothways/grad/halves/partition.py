@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.config import config
 from bothways.grad.halves.mincut import UNLIMITED, Network
 from bothways.grad.tracing.sizes import SizeArguments
@@ -23,24 +23,12 @@ from bothways.symbols import hint
 
 Node = torch.fx.Node
 
-# Operations that only move or make data: these and the pointwise ones may run a second time in the backward. Others
-# never do: products, reductions and searches take long, and random ones would give other numbers.
-_MOVES = frozenset(
-    "_to_copy arange cat constant_pad_nd copy diagonal_scatter eye full full_like lift_fresh_copy new_full new_ones "
-    "new_zeros ones ones_like repeat scalar_tensor select_scatter slice_scatter tril triu zeros zeros_like".split()
-)
-
 # What it costs to run an operation again, in bytes that might as well be saved. One on large tensors takes as long
 # as memory does to read and write them: four in a row, each from one tensor to another, cost as much as saving one.
 # One on small tensors takes as long as moving some 30 KB.
 _TRAFFIC_PER_BYTE = 8
 _CALL = 4096
 _LONGEST_CHAIN = 8
-TRANSCENDENTAL = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc "
-    "erfinv lgamma digamma pow sigmoid log_sigmoid_forward softplus gelu silu mish elu celu selu logaddexp hypot "
-    "xlogy".split()
-)
 
 
 class NotRepeatable(Exception):
@@ -155,21 +143,12 @@ def _repeatable(owners: dict[Node, Node], free: set[Node]) -> set[Node]:
     """
     lengths: dict[Node, int] = {}
     for node in owners:
-        if node is owners[node] and node not in free and _is_cheap(node):
+        if node is owners[node] and node not in free and ops.of(node.target).is_cheap:
             arguments = {owners[argument] for argument in node.all_input_nodes} - free
             length = 1 + max((lengths.get(argument, 0) for argument in arguments), default=0)
             if length <= _LONGEST_CHAIN and not any(argument.op == "placeholder" for argument in arguments):
                 lengths[node] = length
     return set(lengths)
-
-
-def _is_cheap(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.name.startswith("aten::"):
-        return False
-    tags = node.target.tags  # type: ignore[union-attr]
-    pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
-    return pointwise or schema.name.removeprefix("aten::") in _MOVES
 
 
 def _price(node: Node) -> int:
@@ -181,7 +160,7 @@ def _price(node: Node) -> int:
 def _takes_long(node: Node) -> bool:
     """Whether the operation computes longer than memory takes to bring its values: ``exp`` does, on a CPU."""
     name = getattr(node.target, "_opname", "").removesuffix("_backward").removesuffix("_").removeprefix("special_")
-    return node.meta["val"].device.type == "cpu" and name in TRANSCENDENTAL
+    return node.meta["val"].device.type == "cpu" and ops.named(name).takes_long
 
 
 def _traffic(node: Node) -> int:

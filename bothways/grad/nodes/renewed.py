@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.grad.halves.facts import Facts
 from bothways.grad.tracing.aliases import writes
 from bothways.grad.tracing.joint import nodes_behind, trace_joint
-from bothways.grad.tracing.overlaps import VIEWS, name_of
 from bothways.grad.tracing.sizes import Sizes
 from bothways.grad.tracing.traced import Joint, NotDifferentiable, Result
 from bothways.node_facts import facts_of_node, note_of_node
@@ -132,16 +131,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return torch_compat.is_strided(tensor) and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
-# What writes to places that an index names; as functions these copy the whole.
-BY_INDEX = frozenset("index_add index_copy index_put scatter scatter_add scatter_reduce masked_scatter".split())
-
-
 def prepare(
     joint: Joint, facts: Facts, forward: torch.fx.Graph, places: Sequence[int], needs_grad: Sequence[bool]
 ) -> None:
     """Get the forward of a function ready that gives new values; raises where they cannot be, or had better not."""
     for renewal in renewals(facts, places, needs_grad):
-        if getattr(joint.results[renewal.number].target, "_opname", "") in BY_INDEX:
+        if ops.of(joint.results[renewal.number].target).writes_by_index:
             raise WritesByIndex("an input is changed by an index, where it lies")
     _read_originals(forward, [joint.primals[place] for place in places])
 
@@ -156,12 +151,9 @@ def mark_writes_by_index(graph: torch.fx.Graph) -> bool:
 
 def writes_by_index(node: torch.fx.Node) -> bool:
     """Whether an operation of a captured graph writes to an input, or to a view of one, by an index."""
-    return (
-        node.op == "call_method"
-        and name_of(node).removesuffix("_") in BY_INDEX
-        and name_of(node).endswith("_")
-        and _root(node).op == "placeholder"
-    )
+    operation = ops.of_node(node)
+    is_method = node.op == "call_method" and operation.writes
+    return is_method and operation.writes_by_index and _root(node).op == "placeholder"
 
 
 def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) -> list[Renewal]:
@@ -197,7 +189,7 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
             last[_root(node)] = node
         for argument in node.all_input_nodes:
             root = _root(argument)
-            if last.get(root) not in (None, node) and name_of(node) not in VIEWS:
+            if last.get(root) not in (None, node) and not ops.of_node(node).is_view:
                 read[root] = last[root]
     found = [node for root, node in read.items() if last[root] is node and not facts_of_node(node).is_last_write]
     for node in found:
@@ -206,6 +198,6 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:
-    while node.args and isinstance(node.args[0], torch.fx.Node) and (writes(node) or name_of(node) in VIEWS):
+    while node.args and isinstance(node.args[0], torch.fx.Node) and (writes(node) or ops.of_node(node).is_view):
         node = node.args[0]
     return node

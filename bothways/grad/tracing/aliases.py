@@ -12,13 +12,8 @@ from typing import Any
 
 import torch.fx
 
-from bothways.grad.tracing.overlaps import VIEWS, name_of
-
-# What gives a view, its argument itself or a copy, by how that lies.
-VIEWS_OR_COPIES = frozenset("contiguous flatten ravel reshape reshape_as to".split())
-IN_PLACE_OPERATORS = frozenset(
-    "setitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor".split()
-)
+from bothways import ops
+from bothways.ops import Gives
 
 
 def sharing_depends_on_layout(graph: torch.fx.Graph) -> bool:
@@ -27,7 +22,7 @@ def sharing_depends_on_layout(graph: torch.fx.Graph) -> bool:
     for node in graph.nodes:
         if either and any(_memory(written) in either for written in _written(node)):
             return True
-        if name_of(node) in VIEWS_OR_COPIES:
+        if ops.of_node(node).gives is Gives.BY_LAYOUT:
             either.add(_memory(node))
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     counts = Counter(map(_memory, output.all_input_nodes))
@@ -42,11 +37,9 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def writes(node: torch.fx.Node) -> bool:
-    name = name_of(node)
-    is_named = (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS
     place = _place_of_inplace(node.target) if node.op == "call_function" else None
     by_position = place is not None and place < len(node.args) and bool(node.args[place])
-    return is_named or by_position or bool(node.kwargs.get("inplace"))
+    return ops.of_node(node).writes or by_position or bool(node.kwargs.get("inplace"))
 
 
 @functools.cache
@@ -59,7 +52,7 @@ def _place_of_inplace(function: Any) -> int | None:
 
 def _memory(node: torch.fx.Node) -> torch.fx.Node:
     """The node that made the memory a node may be a view of."""
-    while name_of(node) in VIEWS or writes(node):
+    while ops.of_node(node).is_view or writes(node):
         first = _first(node)
         if first is None:
             break

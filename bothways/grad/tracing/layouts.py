@@ -11,14 +11,11 @@ from typing import Any
 
 import torch
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.fake.layout import is_channels_last, is_contiguous
 
 aten = torch.ops.aten
 BY_PIXEL = torch.channels_last
-
-# Views after which nothing can be told from how a tensor lies.
-PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default, aten.unfold.default, aten.diagonal.default)
 
 Change = Callable[..., Any]
 
@@ -44,7 +41,6 @@ class Layouts:
             aten.convolution.default: self._convolution,
             aten.convolution_backward.default: self._convolution_backward,
             aten.empty_like.default: self._empty_like,
-            **dict.fromkeys(PERMUTING, self._permute),
             aten.as_strided.default: self._refuse,
         }
 
@@ -58,8 +54,10 @@ class Layouts:
     def change_of(self, operation: Any) -> Change | None:
         """What is called in the place of an operation; None for most. It may give NotImplemented to decline."""
         if operation not in self._changes:
-            is_random = torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
-            self._changes[operation] = self._random(operation) if is_random else None
+            known = ops.of(operation)
+            self._changes[operation] = (
+                self._permute if known.permutes else self._random(operation) if known.draws else None
+            )
         return self._changes[operation]
 
     def restored(self, outputs: Sequence[Any]) -> Sequence[Any]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
+from bothways.ops import Gives
 
 
 class WritesShared(RuntimeError):
@@ -45,33 +46,18 @@ class Overlaps:
                 raise WritesShared("an operation writes to a part of what it reads")
 
 
-IN_PLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv))
-
-
 def puts_back(node: torch.fx.Node) -> bool:
     """Whether it is the end of ``x[0] += y``: what was taken from a place, and changed there, is written to it."""
     if node.target is not operator.setitem or not isinstance(node.args[2], torch.fx.Node):
         return False
     value = node.args[2]
-    while value.target in IN_PLACE_OPERATORS and isinstance(value.args[0], torch.fx.Node):
+    while ops.of_node(value).writes_left and isinstance(value.args[0], torch.fx.Node):
         value = value.args[0]
     return value.target is operator.getitem and value.args == node.args[:2] and len(node.all_input_nodes) == 2
 
 
-# What gives a view of its first argument, or that argument itself.
-VIEWS = frozenset(
-    "adjoint as_strided broadcast_to chunk contiguous detach diagonal double dsplit expand expand_as flatten float "
-    "getattr getitem hsplit imag moveaxis movedim narrow permute ravel real reshape reshape_as select slice split "
-    "split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose unbind unflatten unfold unsqueeze view "
-    "view_as vsplit".split()
-)
-
-# What gives views and does not say so: neither autograd nor a traced graph knows that they share memory.
-VIEWS_IN_SECRET = frozenset({"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes", "_unsafe_view"})
-
-
 def is_view_in_secret(node: torch.fx.Node) -> bool:
-    return name_of(node).partition(".")[0] in VIEWS_IN_SECRET
+    return ops.of_node(node).gives is Gives.SECRET_VIEW
 
 
 def writes_through(graph: torch.fx.Graph) -> bool:
@@ -79,9 +65,7 @@ def writes_through(graph: torch.fx.Graph) -> bool:
 
     Such a graph is not to be cut: the parts would know the view, and not what it is a view of.
     """
-    return any(
-        name_of(node).endswith("_") or name_of(node) == "setitem" for node in graph.nodes if _is_behind_shared(node)
-    )
+    return any(ops.of_node(node).writes for node in graph.nodes if _is_behind_shared(node))
 
 
 def _is_behind_shared(node: torch.fx.Node) -> bool:
@@ -90,14 +74,10 @@ def _is_behind_shared(node: torch.fx.Node) -> bool:
         example = node.meta.get("example_value")
         if isinstance(example, torch.Tensor) and example.layout is torch.strided and shares_elements(example):
             return True
-        if name_of(node) not in VIEWS and not name_of(node).endswith("_"):
+        operation = ops.of_node(node)
+        if not operation.is_view and not operation.writes:
             return False
     return False
-
-
-def name_of(node: torch.fx.Node) -> str:
-    """The name of what a node of a captured graph calls, method or function."""
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:

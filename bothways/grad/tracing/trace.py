@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.errors import InvalidTarget
 from bothways.grad.tracing.layouts import Layouts
 from bothways.grad.tracing.sizes import SymbolicArgument
@@ -26,10 +26,6 @@ from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tre
 
 if TYPE_CHECKING:
     from bothways.grad.tracing.origins import Origins
-
-# Questions the dispatcher answers for itself; they compute nothing.
-_QUESTIONS = frozenset({"prim::device", "prim::layout", "aten::size", "aten::stride", "aten::numel", "aten::dim"})
-
 
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 
@@ -122,7 +118,7 @@ class Recorder(DispatchMode):
         if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:
             return self._fill_in_place(args, kwargs)
         result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
-        if func._schema.name not in _QUESTIONS:
+        if not ops.of(func).is_question:
             self.record(func, args, kwargs, result)
         return result
 
@@ -179,6 +175,13 @@ def trace(
 
     Tensors among the arguments, nested ones too, become the graph's inputs; everything else is a constant of it.
     Operations in ``decompositions`` are recorded as what the function given for them does.
+
+    - ``fn``: a function of tensors; it runs once, on tensors without data.
+    - ``decompositions``: a mapping of ATen operations to functions.
+
+    >>> graph = bothways.trace(lambda x: torch.relu(x) + 1)(torch.ones(2))
+    >>> [str(node.target) for node in graph.graph.nodes]
+    ['x_1', 'aten.relu.default', 'aten.add.Tensor', 'output']
     """
     if not callable(fn):
         raise InvalidTarget(f"trace takes a function of tensors, not {fn!r}")
@@ -225,12 +228,18 @@ def _keeping_wrapped_calls(recorder: Recorder) -> Iterator[None]:
 
 
 class WrappedCall:
-    """A call that stands in a traced graph as one node."""
+    """A call that stands in a traced graph as one node.
+
+    ``spelling`` is the module and the name that the text of the graph calls it by; its node is ``trace_wrapped``.
+    """
+
+    spelling = __name__, "trace_wrapped"
+    _opname = "trace_wrapped"
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self.__name__ = self.__qualname__ = "trace_wrapped"
-        self.__module__ = __name__
+        self.__module__, self.__name__ = self.spelling
+        self.__qualname__ = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -245,6 +254,13 @@ def trace_wrapped(*args: Any, fn: Callable[..., Any], **kwargs: Any) -> Any:
     Plain Python calls the function, a compiled function looks into it, and ``trace`` records one opaque call that
     runs it, side effects included, whenever the traced graph runs. As the replacement of a gradient, the result
     is taken to be laid out like the first tensor among the arguments.
+
+    - ``args``: what the function is given, a tensor among them.
+    - ``fn``: the function.
+    - ``kwargs``: more of what it is given.
+
+    >>> bothways.trace_wrapped(torch.ones(2), fn=lambda gradient: gradient * 2)
+    tensor([2., 2.])
     """
     recorder = _keeps_wrapped_calls.get()
     if recorder is None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
 
@@ -184,7 +184,7 @@ def _returns_nothing(node: torch.fx.Node) -> bool:
 
 def _is_random(node: torch.fx.Node) -> bool:
     """Whether the operation draws random numbers; attention without dropout does not."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    if not ops.of(node.target).draws:
         return False
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):

@@ -14,14 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-# Views that begin with the first element of what they are taken of.
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "detach.default", "expand.default", "permute.default", "squeeze.dim", "squeeze.dims", "t.default",
-        "transpose.int", "unsqueeze.default", "view.default",
-    )
-)  # fmt: skip
+from bothways import ops
 
 # Of what is viewed: sizes and strides.
 Key = tuple[torch.fx.Node, tuple[int, ...], tuple[int, ...]]
@@ -54,7 +47,9 @@ def drop_needless_views(graph: torch.fx.Graph) -> None:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and str(node.target) in VIEWS and isinstance(node.args[0], torch.fx.Node)
+    """Whether it is a view that begins with the first element of what it is taken of."""
+    is_call = node.op == "call_function" and ops.of(node.target).begins_alike
+    return is_call and isinstance(node.args[0], torch.fx.Node)
 
 
 def _of_view(node: torch.fx.Node) -> None:

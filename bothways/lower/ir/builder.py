@@ -36,20 +36,13 @@ from bothways.lower.ir.prims import (
 )
 from bothways.lower.ir.shapes import broadcast, normal_dim, reshaped_strides
 from bothways.lower.ir.sizes import Fraction, NotLowered, Size, is_fake
+from bothways.ops import PRIMITIVES, REDUCTIONS
 
 __all__ = ["Builder", "NotLowered", "Operand"]
 
 Operand = Node | int | float | bool | Size | Fraction
 
 HALVES = (torch.bfloat16, torch.float16)
-# Half precision is computed in float inside one operation, as ATen does, and rounded where the operation ends: another
-# one reads what eager would have stored. These give a number of that precision whenever they get such numbers, so
-# there is nothing to round; whatever is not named here is rounded.
-KEEP_PRECISION = frozenset(
-    "copy constant where neg abs relu sign maximum minimum fmax fmin clamp_min clamp_max floor ceil trunc rint".split()
-)
-# ATen's kernels of these take a number of the program in single precision; all others as the dtype of the tensors.
-TAKE_NUMBERS_IN_FLOAT = frozenset("mul div floor_divide".split())
 
 
 class Builder:
@@ -72,7 +65,7 @@ class Builder:
         """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
         args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
-        if op not in TAKE_NUMBERS_IN_FLOAT:
+        if not PRIMITIVES[op].takes_numbers_in_float:
             args = tuple(map(as_stored, args))
         return Map(shape, dtype, op, args, **self.labels)
 
@@ -116,9 +109,10 @@ class Builder:
             return True
         match node:
             case Map():
-                return node.op == "cast" or (node.op in KEEP_PRECISION and all(map(self.is_rounded, node.args)))
+                keeps = PRIMITIVES[node.op].keeps_precision
+                return node.op == "cast" or (keeps and all(map(self.is_rounded, node.args)))
             case Reduce():
-                return node.op in ("max", "min") and self.is_rounded(node.arg)
+                return REDUCTIONS[node.op].keeps_precision and self.is_rounded(node.arg)
             case View():
                 return self.is_rounded(node.arg)
             case Scalar():

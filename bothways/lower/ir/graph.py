@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.fx
 
+import bothways.lower.ir.lowerings  # noqa: F401  (registers what records give)
+from bothways import ops
 from bothways.lower.ir.builder import Builder, NotLowered
-from bothways.lower.ir.lowerings import LOWERINGS, TOLERATE_EMPTY
 from bothways.lower.ir.operands import holds_numbers, operands
 from bothways.lower.ir.prims import (
     COMPUTABLE,
@@ -38,8 +39,6 @@ SIZE_ARITHMETIC = frozenset({
 })  # fmt: skip
 # Arguments that are looked up by what they are.
 KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
-# Where batch normalisation is told that it trains.
-TRAINING_FLAG: dict[Any, int] = {aten.native_batch_norm.default: 5, aten.native_batch_norm_backward.default: 7}
 
 
 class Decomposition:
@@ -111,13 +110,13 @@ class Decomposition:
                 return self._number(node, args)
             value = outlined(self.sizes, value)
         self.builder.labels = {"name": node.name, "origin": _origin(node)}
-        lowering = LOWERINGS.get(node.target)
+        operation = ops.of(node.target)
+        lowering = operation.lowering
         if lowering is not None and self.sizes is not None:
             args = operands(self.sizes, node.target, args)
-        computable = lowering is not None and _is_computable(args, kwargs, value, node.target in TOLERATE_EMPTY)
+        computable = lowering is not None and _is_computable(args, kwargs, value, operation.tolerates_empty)
         if lowering is not None and computable and holds_numbers(node.target, args, kwargs, value):
-            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            key = None if random else _key((node.target, args, kwargs, _strides(value)))
+            key = None if operation.draws else _key((node.target, args, kwargs, _strides(value)))
             if key is not None and key in self._known:
                 return self._known[key]  # computed already, for the same arguments
             try:
@@ -210,7 +209,7 @@ def _is_whole(buffer: Buffer) -> bool:
 
 def _updates_input(user: torch.fx.Node) -> bool:
     """Whether an operation changes running statistics, though its schema does not say so, or has no use for them."""
-    training = TRAINING_FLAG.get(user.target)
+    training = ops.of(user.target).training_at
     return training is not None and user.args[training] is True
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bothways import ops
 from bothways.lower.ir.sizes import size_hint
 
 Shape = tuple[int, ...]
@@ -22,12 +23,6 @@ COMPUTABLE = frozenset({
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 })  # fmt: skip
-# Operations that cost much more than reading a value again.
-EXPENSIVE = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow "
-    "atan2 fmod hypot nextafter lgamma random sigmoid remainder floor_divide logaddexp logaddexp2 xlogy xlog1py entr "
-    "sinc".split()
-)
 _numbers = itertools.count()
 
 
@@ -166,15 +161,6 @@ class Take(Node):
         return (self.source, self.index)
 
 
-# Of the operations that stay calls of ATen, those that take any data.
-CANNOT_FAIL = frozenset(
-    "mm addmm bmm baddbmm mv addmv dot convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_flash_attention_for_cpu_backward native_batch_norm _native_batch_norm_legit_functional "
-    "native_batch_norm_backward bernoulli rand randn rand_like randn_like uniform sort cumsum cumprod topk "
-    "max_pool2d_with_indices view reshape expand permute transpose slice select unsqueeze squeeze as_strided".split()
-)
-
-
 @dataclass(eq=False)
 class Extern(Node):
     """A call of ATen. ``arguments`` holds Nodes where tensors go; its results are Buffers."""
@@ -191,25 +177,18 @@ class Extern(Node):
     @property
     def is_view(self) -> bool:
         """Whether the results may be other views of the arguments' memory."""
-        schema = getattr(self.target, "_schema", None)
-        return schema is not None and any(result.alias_info is not None for result in schema.returns)
+        return ops.of(self.target).aliases
 
     @property
     def may_fail(self) -> bool:
         """Whether the call can raise on the data it meets: a singular matrix, an index out of range."""
-        schema = getattr(self.target, "_schema", None)
-        return not any(self.results) or schema is None or schema.name.removeprefix("aten::") not in CANNOT_FAIL
+        return not any(self.results) or ops.of(self.target).call_fails
 
     @property
     def is_pure(self) -> bool:
         """Whether the call only computes its results: it draws no random numbers, checks nothing, writes nowhere."""
-        schema = getattr(self.target, "_schema", None)
-        return (
-            schema is not None
-            and any(self.results)
-            and not schema.is_mutable
-            and torch.Tag.nondeterministic_seeded not in self.target.tags
-        )
+        operation = ops.of(self.target)
+        return operation.target is not None and any(self.results) and not operation.writes and not operation.draws
 
 
 def nodes_in(tree: Any) -> Iterator[Node]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from bothways.lower.ir.domain import Domain, Mapping, NoMapping, downward, unified, upward
 from bothways.lower.ir.prims import (
-    EXPENSIVE,
     Buffer,
     Expand,
     Extern,
@@ -26,6 +25,7 @@ from bothways.lower.ir.prims import (
     Take,
     View,
 )
+from bothways.ops import PRIMITIVES
 
 # What keeps kernels at a size people can read and compilers like.
 MAX_MEMBERS, MAX_MEMORIES = 48, 48
@@ -395,7 +395,7 @@ def _is_cheap(node: Map, inlined: set[Node]) -> bool:
     while pending:
         step = pending.pop()
         operations += 1
-        if step.op in EXPENSIVE or operations > 4:
+        if PRIMITIVES[step.op].is_expensive or operations > 4:
             return False
         for arg in step.args:
             if isinstance(arg, Buffer):

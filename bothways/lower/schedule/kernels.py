@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bothways.lower.ir.domain import Mapping, downward
-from bothways.lower.ir.prims import EXPENSIVE, Buffer, IndexAlong, Map, Memory, Node, Reduce, Scalar, Take, View
+from bothways.lower.ir.prims import Buffer, IndexAlong, Map, Memory, Node, Reduce, Scalar, Take, View
 from bothways.lower.ir.sizes import Size
 from bothways.lower.schedule.fusion import Fusion, Group
 from bothways.lower.schedule.loops import Access, Loop, Nest, choose
@@ -43,6 +43,7 @@ from bothways.lower.schedule.tree import (
     Threads,
     Total,
 )
+from bothways.ops import PRIMITIVES
 
 PARALLEL_FROM = 32768  # operations, below which one thread is faster
 SCRATCH = 8192  # elements of a row that may be kept for its next sweep
@@ -161,7 +162,7 @@ class KernelScheduler:
             return self._is_expensive(node.arg)
         if not isinstance(node, Map):
             return False
-        return node.op in EXPENSIVE or any(
+        return PRIMITIVES[node.op].is_expensive or any(
             arg in self.fusion.inlined and self._is_expensive(arg) for arg in map(_behind_views, node.args)
         )
 

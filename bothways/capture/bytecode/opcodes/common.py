@@ -16,6 +16,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.writing.dropping import check_dropped, check_forgotten
+from bothways.node_facts import facts_of_node, note_of_node
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Handler, Instruction
@@ -116,7 +117,14 @@ def read_local(frame: Frame, name: str) -> Any:
 @opcode
 def STORE_FAST(frame: Frame, inst: Instruction) -> None:
     check_forgotten(frame, inst.argval)
-    frame.locals[inst.argval] = frame.pop()
+    frame.locals[inst.argval] = named(frame.pop(), inst.argval)
+
+
+def named(value: Any, variable: str) -> Any:
+    """A value that is bound to a variable; the node of a tensor remembers the first one, for people."""
+    if isinstance(value, linked.TensorValue) and facts_of_node(value.node).variable is None:
+        note_of_node(value.node, variable=variable)
+    return value
 
 
 @opcode

@@ -12,6 +12,7 @@ from bothways.capture.bytecode.opcodes import common, containers, exceptions, fu
 from bothways.capture.bytecode.opcodes.common import (
     break_with,
     load_constant,
+    named,
     pop_jump_if,
     pop_jump_if_none,
     read_global,
@@ -46,7 +47,7 @@ def store_local(frame: Frame, name: str, value: Any) -> None:
     if value is NULL:
         frame.locals.pop(name, None)
     else:
-        frame.locals[name] = value
+        frame.locals[name] = named(value, name)
 
 
 def RETURN_CONST(frame: Frame, inst: Instruction) -> Signal:

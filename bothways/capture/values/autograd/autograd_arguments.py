@@ -87,6 +87,7 @@ class StandIns:
 
     def tensor(self, value: Any) -> Value:
         node = self.side.graph.graph.create_node("placeholder", value.node.name)
+        node.meta["example_value"] = value.fake.outline()
         with torch.inference_mode(False):  # a tensor made in inference mode does not count its changes
             fake = Fake(fake_like(value.fake.meta).meta, value.fake.device)
         twin = TensorValue(node, fake, value.cls, value.source)
@@ -116,6 +117,13 @@ class StandIns:
         twin = ObjectValue(value.cls)
         twin.attrs = {name: self.of(stored) for name, stored in value.attrs.items() if stored is not None}
         return twin
+
+    def tensors(self) -> Iterable[tuple[TensorValue, TensorValue]]:
+        """Each stand-in of a tensor, and the tensor."""
+        for twin, _ in self._versions:
+            original = self.originals[id(twin)]
+            assert isinstance(original, TensorValue)
+            yield twin, original
 
     # What the bodies did to them.
 

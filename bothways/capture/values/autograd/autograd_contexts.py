@@ -39,11 +39,13 @@ class FunctionContextValue(ObjectValue):
         self.fixed: Args = []
         self.materializes = True
         self.in_forward = True
+        self.is_unpacked = False  # whether backward asked for what was saved
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in _METHODS:
             return BoundBuiltin(self, name)
         if name in ("saved_tensors", "saved_variables"):
+            self.is_unpacked = self.is_unpacked or not self.in_forward
             return TupleValue([] if self.in_forward else list(self.saved))
         if name == "needs_input_grad":
             return TupleValue(list(self.needs_input_grad))

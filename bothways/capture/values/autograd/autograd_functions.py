@@ -1,26 +1,20 @@
-"""Custom ``autograd.Function``s: one node of the graph that calls the user's own ``apply``.
+"""Custom ``autograd.Function``s: one node of the graph, with a graph of its own for each body where there is one.
 
-``forward`` and ``backward`` are first interpreted on the side, into graphs that are thrown away: that tells the
-results' shapes, what the bodies rely on (guarded), and whether they touch the world outside. A body that does
-runs as plain Python at its moment, inside the node; a differentiator must then leave the node alone.
+``forward`` and ``backward`` are first interpreted on the side: that tells the results' shapes, what the bodies rely on
+(guarded), and whether they touch the world outside. Bodies that only compute become graphs (``autograd_bodies``).
+Otherwise the node calls the user's own ``apply``; a body that touches the world runs as plain Python at its moment,
+inside the node, and a differentiator must then leave the node alone.
 """
 
 from __future__ import annotations
 
-import builtins
 import inspect
-import itertools
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture.guards import policy
 from bothways.capture.guards.guards import STAMPED, Guard
 from bothways.capture.program.conditions import can_be_checked_later, condition
 from bothways.capture.shapes.fakes import Fake
@@ -32,20 +26,31 @@ from bothways.capture.values.autograd.autograd_arguments import (
     realized,
     wants_gradient,
 )
+from bothways.capture.values.autograd.autograd_backwards import (
+    backward_is_opaque,
+    is_random,
+    is_settled,
+    look_at_backward,
+    rely_on,
+)
+from bothways.capture.values.autograd.autograd_bodies import (
+    backward_has_graph,
+    captured_function,
+    forward_has_graph,
+    inlined,
+)
 from bothways.capture.values.autograd.autograd_contexts import FunctionContextValue, check_marks
+from bothways.capture.values.autograd.autograd_findings import ForwardFindings, FunctionCall, fork, is_stateful, undone
 from bothways.capture.values.autograd.autograd_order import check_order
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import lookup
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
-from bothways.capture.writing.definitions import Definitions
-from bothways.capture.writing.object_inputs import outline_of
-from bothways.errors import Unsupported
 from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Reads
@@ -53,54 +58,8 @@ from bothways.runtime.nodes import ApplyFunction, Reads
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-# Up to so many results every combination of gradients that are and are not there is looked at.
-COMBINED_RESULTS = 3
-
-# Operations that draw random numbers, beside those whose name says it.
-RANDOM = frozenset(
-    "bernoulli multinomial normal poisson binomial uniform exponential geometric cauchy log_normal rrelu "
-    "gumbel_softmax scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d".split()
-)
-
 # Questions whose answer in forward differs between a tensor and the leaf that stands for it in a trace.
 ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
-
-
-@dataclass
-class FunctionCall:
-    """One call of ``cls.apply`` while it is captured."""
-
-    tracer: Tracer
-    cls: Any
-    inputs: Args
-    wants_grad: bool
-    backward_reads: list[Guard] = field(default_factory=list)  # to be checked when the backward runs
-    backward_definitions: list[Definitions] = field(default_factory=list)  # likewise
-
-    @property
-    def name(self) -> str:
-        return str(self.cls.__name__)
-
-    @property
-    def has_jvp(self) -> bool:
-        """Whether the user gives the forward-mode derivative, which only the real function has."""
-        return lookup(self.cls, "jvp") is not lookup(torch.autograd.Function, "jvp")
-
-
-@dataclass
-class ForwardFindings:
-    """What interpreting forward told."""
-
-    side: Tracer
-    stand_ins: StandIns
-    context: FunctionContextValue
-    output: Value
-    held: list[Value]  # what ctx holds
-
-    @property
-    def outputs(self) -> Args:
-        items = self.output.items if isinstance(self.output, TupleValue) else [self.output]
-        return [item.realize() for item in items]
 
 
 def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -115,10 +74,31 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     torch.set_grad_enabled(False)
     try:
         looked = _look_at_forward(call)
-        opaque = call.has_jvp or _runs_as_python(looked) or (call.wants_grad and _backward_is_opaque(call, looked))
+        opaque = call.has_jvp or _runs_as_python(looked) or (call.wants_grad and backward_is_opaque(call, looked))
+        has_bodies = _has_bodies(call, looked)
     finally:
         torch.set_grad_enabled(grad_enabled)
+    if has_bodies and not call.wants_grad and not _shares_memory(looked):
+        results = inlined(call, looked)
+        if results is not None:
+            return _assembled(call, looked, results)
+    if has_bodies and call.wants_grad:
+        return _record_bodies(call, looked)
     return _record(call, looked, opaque)
+
+
+def _has_bodies(call: FunctionCall, looked: ForwardFindings) -> bool:
+    """Whether both bodies are graphs; the forward alone where nobody wants a gradient."""
+    asks = looked.side.assumptions.asked & ABOUT_HISTORY
+    if call.has_jvp or asks or any(_keeps(looked, value) for value in looked.held):
+        return False
+    if not forward_has_graph(looked, _changes_free_tensors(looked.side)):
+        return False
+    if not call.wants_grad:
+        return True
+    if call.backward is None:
+        look_at_backward(call, looked, [isinstance(value, TensorValue) for value in looked.outputs], False)
+    return call.backward is not None and backward_has_graph(call.backward)
 
 
 def _bound(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Args:
@@ -155,11 +135,11 @@ def _taken_whole(call: FunctionCall) -> Value:
 
 
 def _look_at_forward(call: FunctionCall) -> ForwardFindings:
-    side = _fork(call.tracer)
+    side = fork(call.tracer)
     side.torch_state.follow(call.tracer.torch_state)
     stand_ins = StandIns(call.tracer, side)
     try:
-        with _undone(side, call.tracer):
+        with undone(side, call.tracer):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
     except Raised:
         before = call.tracer.effects.left_to_python
@@ -169,7 +149,9 @@ def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     finally:
         side.assumptions.complete()
         call.tracer.assumptions.take_over(side.assumptions.guards)
-    looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context))
+    looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context), [], [])
+    looked.result_nodes = [value.node if isinstance(value, TensorValue) else None for value in looked.outputs]
+    looked.saved_nodes = [value.node for value in context.saved if isinstance(value, TensorValue)]
     call.tracer.assumptions.take_over(side.assumptions.guards)
     check_marks(side, context)
     stand_ins.check_kept(f"{call.name}.forward")
@@ -191,26 +173,6 @@ def _run_forward(call: FunctionCall, side: Tracer, given: Args) -> tuple[Functio
     return context, output
 
 
-def _fork(tracer: Tracer) -> Tracer:
-    side = tracer.fork()
-    side.effects.follow(tracer.effects)
-    return side
-
-
-@contextmanager
-def _undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
-    """Leave the contexts a body had entered when looking at it ended early."""
-    try:
-        yield
-    finally:
-        for context in reversed(side.torch_state.open_contexts):
-            if context not in tracer.torch_state.open_contexts:
-                context.leave()
-        for setting in reversed(side.torch_state.changed_settings):
-            setting.leave()
-        torch_compat.set_grad_enabled(False)
-
-
 def _reachable(root: Value) -> list[Value]:
     """Everything a Value holds, as far as captured code made it, looked at: a traced backward has it inside."""
     found: dict[int, Value] = {}
@@ -230,22 +192,12 @@ def _runs_as_python(looked: ForwardFindings) -> bool:
     """Whether the function has to stay as it is although its backward could be traced."""
     side, stand_ins, context = looked.side, looked.stand_ins, looked.context
     return (
-        _is_stateful(side)
+        is_stateful(side)
         or stand_ins.tensors_changed
         or bool(context.dirty)
         or bool(side.assumptions.asked & ABOUT_HISTORY)
         or any(map(_can_change, looked.held))
         or _shares_memory(looked)
-    )
-
-
-def _is_stateful(side: Tracer) -> bool:
-    """Whether the code reads tensors that it was not given, changes something, or runs the user's Python itself."""
-    return (
-        bool(side.graph.inputs)
-        or bool(side.effects)
-        or linked.COMPILED in side.assumptions.asked
-        or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
     )
 
 
@@ -255,118 +207,17 @@ def _can_change(value: Value) -> bool:
     return value.source is not None and not is_fixed
 
 
+def _keeps(looked: ForwardFindings, value: Value) -> bool:
+    """Whether ctx holds something of the user's that may be another one when backward reads it."""
+    is_own = id(value) not in looked.stand_ins.originals or isinstance(value, (TensorValue, TupleValue))
+    return _can_change(value) or not (is_own or is_plain_constant(value))
+
+
 def _shares_memory(looked: ForwardFindings) -> bool:
     """Whether results are views of arguments or of each other: to a trace they would lead past the function."""
     results = [value for value in looked.outputs if isinstance(value, TensorValue)]
     memory = [torch_compat.storage_identity(value.fake.meta) for value in results]
     return len(set(memory)) < len(memory) or looked.stand_ins.own_memory(memory)
-
-
-# Backward.
-
-
-def _backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
-    """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
-    places = [isinstance(value, TensorValue) for value in looked.outputs]
-    if looked.context.materializes:
-        return _reads_the_world(call, looked, places, call.tracer.options.fullgraph)
-    if sum(places) > COMBINED_RESULTS:
-        return True
-    choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
-    return any(
-        _reads_the_world(call, looked, list(given), call.tracer.options.fullgraph and list(given) == places)
-        for given in choices
-    )
-
-
-def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bool], must_capture: bool) -> bool:
-    """Interpret the backward with gradients for some of the results."""
-    side = _fork(call.tracer)
-    side.meet_definitions_apart()
-    gradients: Args = [
-        _gradient(looked, value) if there else ConstantValue(None)
-        for value, there in zip(looked.outputs, given, strict=True)
-    ]
-    own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
-    backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
-    count, outline = len(side.assumptions.guards), outline_of(looked.context)
-    try:
-        with _undone(side, call.tracer):
-            result = protocols.call(side, backward, [looked.context, *gradients])
-    except Unsupported:
-        if must_capture:
-            raise
-        return True
-    except Raised:
-        return True
-    of_forward = looked.side.assumptions.guards
-    read = [guard for guard in itertools.islice(side.assumptions.guards, count, None) if not _is_settled(guard)]
-    opaque = (
-        not all(map(can_be_checked_later, read))
-        or (bool(read) and not all(_is_settled(guard) or _is_about_code(guard) for guard in of_forward))
-        or _is_stateful(side)
-        or bool(side.assumptions.asked)
-        or any(facts_of_call(node.target).opaque or is_random(node) for node in side.graph.graph.nodes)
-        or outline_of(looked.context) != outline
-        or looked.stand_ins.tensors_changed
-        or not _fits(call.inputs, result.realize())
-    )
-    if not opaque:
-        call.backward_reads += read
-        call.backward_definitions.append(side.definitions)
-        call.tracer.definitions.absorb(side.definitions)
-        call.tracer.assumptions.take_over(side.assumptions.guards)
-    return opaque
-
-
-def is_random(node: torch.fx.Node) -> bool:
-    """Whether the operation draws random numbers: a backward that is differentiated again may not be run again."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.strip("_") in RANDOM or any(part in name for part in ("rand", "dropout"))
-
-
-def _is_settled(guard: Guard) -> bool:
-    """Whether the guard is about the name of a module or a builtin, which nobody changes before the backward runs."""
-    if len(guard.constants) != 1:
-        return False
-    (constant,) = guard.constants
-    if guard.template == "{c0} not in {s0}":
-        return isinstance(constant, str) and hasattr(builtins, constant)
-    is_fact = isinstance(constant, (types.ModuleType, types.BuiltinFunctionType)) or (
-        isinstance(constant, type) and policy.is_library_module(constant.__module__)
-    )
-    return guard.template == "{s0} is {c0}" and is_fact
-
-
-def _is_about_code(guard: Guard) -> bool:
-    """Whether the guard says which code runs. A forward that reads more cannot be run again after a change."""
-    return any(isinstance(constant, (types.CodeType, types.FunctionType, type)) for constant in guard.constants)
-
-
-def _gradient(looked: ForwardFindings, value: Value) -> Value:
-    assert isinstance(value, TensorValue)
-    node = looked.side.graph.graph.create_node("placeholder", "gradient")
-    return TensorValue(node, Fake(value.fake.outline(), value.fake.device))
-
-
-def _fits(inputs: Args, result: Value) -> bool:
-    """Whether the gradients are such as autograd accepts; its complaint comes when the backward really runs."""
-    gradients = [value.realize() for value in result.items] if isinstance(result, TupleValue) else [result]
-    while len(gradients) > len(inputs) and _is_none(gradients[-1]):
-        gradients.pop()
-    if len(gradients) != len(inputs):
-        return False
-    return all(_fits_one(value.realize(), gradient) for value, gradient in zip(inputs, gradients, strict=True))
-
-
-def _fits_one(value: Value, gradient: Value) -> bool:
-    if not isinstance(value, TensorValue) or not isinstance(gradient, TensorValue):
-        return _is_none(gradient)
-    return value.fake.shape == gradient.fake.shape and value.fake.device == gradient.fake.device
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.content is None
 
 
 # The node.
@@ -378,7 +229,7 @@ def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
     kept = {id(value) for value in [*looked.held, *looked.outputs]}
     arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
     given = arguments.add_all(call.inputs)
-    stateful = call.has_jvp or _is_stateful(looked.side) or arguments.has_objects
+    stateful = call.has_jvp or is_stateful(looked.side) or arguments.has_objects
     effects = bool(looked.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(looked.side)
     opaque = opaque or arguments.has_objects
     reads = None if opaque else _reads(call, looked)
@@ -390,9 +241,35 @@ def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
     return results.completed(value)
 
 
+def _record_bodies(call: FunctionCall, looked: ForwardFindings) -> Value:
+    """The same where both bodies are graphs."""
+    assert call.backward is not None
+    nodes = call.backward.side.graph.graph.nodes
+    opaque = _shares_memory(looked) or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
+    if not call.backward_definitions:
+        rely_on(call, call.backward)
+    reads = Reads() if opaque else _reads(call, looked)
+    target, given = captured_function(call, looked, call.backward, opaque, reads)
+    results = Results(call, looked)
+    described = [results.describe(value) for value in looked.outputs if isinstance(value, TensorValue)]
+    single = not isinstance(looked.output, TupleValue)
+    value = call.tracer.graph.node(target, given, described[0] if single else tuple(described))
+    tensors = iter([value] if single else value.items)  # type: ignore[attr-defined]
+    return _assembled(
+        call, looked, [next(tensors) if isinstance(each, TensorValue) else each for each in looked.outputs]
+    )
+
+
+def _assembled(call: FunctionCall, looked: ForwardFindings, results: Args) -> Value:
+    """What apply returns, of its results."""
+    others = Results(call, looked)
+    every = [value if isinstance(value, TensorValue) else others.other(value) for value in results]
+    return TupleValue(every) if isinstance(looked.output, TupleValue) else every[0]
+
+
 def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
     assumed = looked.side.assumptions.guards
-    of_forward = [guard for guard in assumed if not _is_settled(guard) and can_be_checked_later(guard)]
+    of_forward = [guard for guard in assumed if not is_settled(guard) and can_be_checked_later(guard)]
     stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
     return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
 
@@ -444,9 +321,7 @@ class Results:
 
     def _fake(self, value: TensorValue, like: TensorValue) -> Fake:
         fake = like.fake
-        return Fake(
-            None, fake.device, Prediction(fake.shape, fake.stride, fake.dtype, fake.device, self._moves(value))
-        )
+        return Fake(None, fake.device, Prediction(fake.shape, fake.stride, fake.dtype, fake.device, self._moves(value)))
 
     def _moves(self, value: TensorValue) -> bool:
         dtype = value.fake.dtype
@@ -456,14 +331,14 @@ class Results:
     def completed(self, result: Value) -> Value:
         """Put what is no tensor back in its place."""
         if not isinstance(self.looked.output, TupleValue):
-            return result if isinstance(result, TensorValue) else self._other(self.looked.outputs[0])
+            return result if isinstance(result, TensorValue) else self.other(self.looked.outputs[0])
         assert isinstance(result, TupleValue)
         for index, value in enumerate(self.looked.outputs):
             if not isinstance(value, TensorValue):
-                result.items[index] = self._other(value)
+                result.items[index] = self.other(value)
         return result
 
-    def _other(self, value: Value) -> Value:
+    def other(self, value: Value) -> Value:
         original = self.looked.stand_ins.originals.get(id(value))
         if original is None and not is_plain_constant(value):
             self.call.tracer.stop("autograd_function", f"{self.call.name}.forward returns {value.describe()}")

@@ -113,9 +113,18 @@ class FunctionValue(Value):
 
     @classmethod
     def external(
-        cls, tracer: Tracer, function: types.FunctionType, source: Source, *, guarded: bool = True
+        cls,
+        tracer: Tracer,
+        function: types.FunctionType,
+        source: Source,
+        *,
+        guarded: bool = True,
+        is_root: bool = False,
     ) -> FunctionValue:
-        """A function from outside; one that is known by identity has its body stamped instead of being guarded."""
+        """A function from outside; one that is known by identity has its body stamped instead of being guarded.
+
+        The one that is captured (``is_root``) may be another of the same code at the next call, with other defaults.
+        """
         if guarded:
             tracer.guard("type({s0}) is {c0}", source, types.FunctionType)
             tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
@@ -130,7 +139,7 @@ class FunctionValue(Value):
             )
         ]
         # A library function's defaults are facts like its code; a user's may be replaced and are guarded when used.
-        is_fact = not guarded and policy.is_library_module(function.__module__ or "")
+        is_fact = not guarded and not is_root and policy.is_library_module(function.__module__ or "")
         defaults = [
             ConstantValue(value)
             if is_fact and is_constant_type(type(value))

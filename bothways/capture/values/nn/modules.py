@@ -21,6 +21,7 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.nn.forward_hooks import ForwardHooks
 from bothways.capture.values.nn.module_hooks import BackwardHooks, Kinds, kinds_on
 from bothways.capture.values.objects.objects import ObjectValue
 
@@ -146,7 +147,7 @@ class ModuleValue(ObjectValue):
         if self._has_forward_hooks(tracer) or backward != Kinds():
             packed = DictValue.from_pairs(tracer, [(ConstantValue(k), v) for k, v in kwargs.items()])
             hooks = ConstantValue(None) if backward == Kinds() else BackwardHooks(self, backward)
-            return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed, hooks], {})
+            return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed, ForwardHooks(self), hooks], {})
         return protocols.call(tracer, self.get_attr(tracer, "forward"), args, kwargs)
 
     def _stop_at_global_hooks(self, tracer: Tracer) -> None:

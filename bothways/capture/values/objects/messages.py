@@ -150,11 +150,15 @@ def _would_raise(text: str, kind: type[Warning], module: str, line: int) -> bool
     for action, pattern, category, module_pattern, line_wanted in warnings.filters:
         if category is Dropped:  # what we do not listen to, but the program says
             continue
-        named = pattern is None or pattern.match(text)
-        placed = (module_pattern is None or module_pattern.match(module)) and line_wanted in (0, line)
-        if named and placed and issubclass(kind, category):
+        placed = _fits(module_pattern, module) and line_wanted in (0, line)
+        if _fits(pattern, text) and placed and issubclass(kind, category):
             return action == "error"
     return False
+
+
+def _fits(pattern: Any, text: str) -> bool:
+    """Whether a filter is about a text: Python's own filters have the text itself in the place of a pattern."""
+    return pattern is None or (pattern == text if isinstance(pattern, str) else bool(pattern.match(text)))
 
 
 def _warn_from(

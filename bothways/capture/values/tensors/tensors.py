@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.guards.sources import Attr, Source
 from bothways.capture.overrides.overrides import (
@@ -112,9 +112,6 @@ STOPS: dict[str, tuple[str, str]] = {
 # What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
 # autograd differentiates again.
 LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
-
-# Methods with a keyword that multiplies the first argument: a number; given as a tensor, PyTorch would read it.
-FACTORS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
 
 # The mark of a tensor that stays where it is, "guarded" when a program may rely on that.
 STATIC_ADDRESS = "_dynamo_static_input_type"
@@ -388,7 +385,7 @@ class TensorValue(Value):
 
 def _with_factor(tracer: Tracer, value: TensorValue, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of a method with its factor, where that is a tensor, multiplied in."""
-    keyword = FACTORS.get(name.rstrip("_"), "")
+    keyword = ops.named(name.rstrip("_")).factor
     factor = kwargs[keyword].realize() if keyword in kwargs else None
     if not isinstance(factor, TensorValue) or not value.fake.dtype.is_floating_point or factor.fake.shape:
         return args, kwargs

@@ -279,7 +279,7 @@ def _check(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(torch_compat.check_is_size)
 def _check_is_size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _check(tracer, [protocols.compare(tracer, ">=", args[0], ConstantValue(0))], {})
+    return _check(tracer, protocols.compare(tracer, ">=", args[0], ConstantValue(0)))
 
 
 @handles(torch.jit.annotate, typing.cast)

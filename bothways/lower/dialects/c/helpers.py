@@ -15,7 +15,8 @@ static inline {T} multiply_add_{T}({T} a, {T} b, {T} c) {{
 }}
 """,
     # The library ATen has its vector functions from gives up where the quotient overflows, which it estimates by the
-    # number below the dividend times the number below the divisor's reciprocal.
+    # number below the dividend times the number below the divisor's reciprocal. Whether that is infinite is read off
+    # its bits: compilers draw conclusions from comparisons with infinity.
     "fmod": """\
 static inline {T} fmod_{T}({T} a, {T} b) {{
     {T} dividend = fabs{F}(a), divisor = fabs{F}(b), reciprocal;
@@ -28,7 +29,9 @@ static inline {T} fmod_{T}({T} a, {T} b) {{
     __builtin_memcpy(&bits, &dividend, sizeof bits);
     bits = dividend != 0 ? bits - 1 : bits;
     __builtin_memcpy(&dividend, &bits, sizeof bits);
-    return dividend * reciprocal == ({T})INFINITY ? ({T})NAN : fmod{F}(a, b);
+    reciprocal *= dividend;
+    __builtin_memcpy(&bits, &reciprocal, sizeof bits);
+    return bits == {INFINITE} ? ({T})NAN : fmod{F}(a, b);
 }}
 """,
     # The same library: infinite from where the exponential is, though half of it would not be.
@@ -99,12 +102,18 @@ static inline {T} floor_divide_{T}({T} a, {T} b) {{
 """,
 }
 
-# What the texts take from a type: the last number whose exponential is finite, the smallest one with all its digits,
-# and a power of two that makes such a one of every smaller one.
+# What the texts take from a type: the bits of infinity, the last number whose exponential is finite, the smallest one
+# with all its digits, and a power of two that makes such a one of every smaller one.
 FACTS: dict[str, dict[str, str]] = {
-    "float": {"F": "f", "BITS": "uint32_t", "LAST_EXP": "88.72283f", "LEAST": "0x1p-126f", "SCALE": "0x1p25f"},
-    "double": {"F": "", "BITS": "uint64_t", "LAST_EXP": "709.7827111495575", "LEAST": "0x1p-1022", "SCALE": "0x1p54"},
-}
+    "float": {
+        "F": "f", "BITS": "uint32_t", "INFINITE": "0x7f800000u",
+        "LAST_EXP": "88.72283f", "LEAST": "0x1p-126f", "SCALE": "0x1p25f",
+    },
+    "double": {
+        "F": "", "BITS": "uint64_t", "INFINITE": "0x7ff0000000000000u",
+        "LAST_EXP": "709.7827111495575", "LEAST": "0x1p-1022", "SCALE": "0x1p54",
+    },
+}  # fmt: skip
 
 NUMERIC: dict[str, str] = {
     f"{name}_{kind}": text.format(T=kind, **facts) for name, text in FLOATING.items() for kind, facts in FACTS.items()

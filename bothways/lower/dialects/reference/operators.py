@@ -13,6 +13,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from bothways.lower.dialects.reference.numbers import float32
+
 _library = ctypes.CDLL(ctypes.util.find_library("m"))
 OF_ONE = (
     "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -54,7 +56,10 @@ def floor_divide(a: Any, b: Any) -> Any:
         return a // b
     if b == 0:
         return div(a, b)
-    quotient = (a - remainder(a, b)) / b
+    rest = LIBRARY["fmod"](a, b)
+    quotient = (a - rest) / b
+    if rest != 0 and (b < 0) != (rest < 0):
+        quotient -= 1
     if quotient == 0:
         return math.copysign(0.0, a / b)
     below = LIBRARY["floor"](quotient)
@@ -82,6 +87,12 @@ def minimum(a: Any, b: Any) -> Any:
 
 def sinc(a: float) -> float:
     return sin(a * math.pi) / (a * math.pi) if a else 1.0
+
+
+def sinc_single(a: float) -> float:
+    """The angle is rounded, as it is where sines are computed in single precision: at whole numbers that is all."""
+    angle = float32(a * float32(math.pi))
+    return sin(angle) / angle if a else 1.0
 
 
 def entr(a: float) -> float:
@@ -131,7 +142,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "div": div,
-    "multiply_add": lambda a, b, c: a * b + c,
+    "multiply_add": _from_library("fma", 3),  # rounded once
     "neg": operator.neg,
     "reciprocal": lambda a: div(1.0, a),
     "rsqrt": lambda a: div(1.0, sqrt(a)),
@@ -181,8 +192,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "logaddexp": logaddexp,
     "logaddexp2": logaddexp2,
 }
-# The next number of a dtype is another one in single precision.
-OF_SINGLE: dict[str, Callable[..., Any]] = {"nextafter": _from_library("nextafterf", 2, ctypes.c_float)}
+# What is another one in single precision than what double precision gives, rounded.
+OF_SINGLE: dict[str, Callable[..., Any]] = {
+    "nextafter": _from_library("nextafterf", 2, ctypes.c_float),
+    "multiply_add": _from_library("fmaf", 3, ctypes.c_float),
+    "sinc": sinc_single,
+}
 
 # Reductions: how one more value is taken in.
 REDUCTIONS: dict[str, Callable[..., Any]] = {

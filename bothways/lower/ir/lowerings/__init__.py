@@ -1,4 +1,4 @@
-"""From ATen operations to primitive nodes: a table, and a file of short functions for each kind of operation."""
+"""From ATen operations to primitive nodes: a file of short functions for each kind of operation."""
 
 import bothways.lower.ir.lowerings.activations
 import bothways.lower.ir.lowerings.arithmetic
@@ -15,6 +15,6 @@ import bothways.lower.ir.lowerings.reductions
 import bothways.lower.ir.lowerings.resizing
 import bothways.lower.ir.lowerings.softmax
 import bothways.lower.ir.lowerings.views  # noqa: F401  (each adds its rows)
-from bothways.lower.ir.lowerings.registry import LOWERINGS, TOLERATE_EMPTY
+from bothways.ops import LOWERINGS
 
-__all__ = ["LOWERINGS", "TOLERATE_EMPTY"]
+__all__ = ["LOWERINGS"]

@@ -9,7 +9,7 @@ import torch
 
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.reductions import variance
-from bothways.lower.ir.lowerings.registry import TOLERATE_EMPTY, aten, lowers_floating
+from bothways.lower.ir.lowerings.registry import aten, lowers_floating
 from bothways.lower.ir.lowerings.term import Term, wide
 from bothways.lower.ir.prims import Node, Shape
 
@@ -246,9 +246,3 @@ def _batch_norm_backward(
         scaled = _scaled(g, weight, None, shape)
         grad_x = (_input_gradient(scaled, normal, r, axes) if training else scaled * r).as_(x.dtype)
     return grad_x, *_parameter_gradients(g, normal, axes, out, mask)
-
-
-TOLERATE_EMPTY.update((
-    aten.native_batch_norm.default, aten.native_batch_norm_backward.default,
-    aten._native_batch_norm_legit_no_training.default,
-))  # fmt: skip

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from bothways import ops
 from bothways.lower.ir.builder import Builder, NotLowered, Operand
 from bothways.lower.ir.lowerings.registry import Lowering, aten, lowers, overloads
 from bothways.lower.ir.lowerings.term import number_as
 from bothways.lower.ir.prims import Node
 
-# ATen's name -> the primitive, where they differ.
-OTHER_NAMES = {"round": "rint", "sgn": "sign", "special_xlog1py": "xlog1py", "special_entr": "entr"}
-
-# Functions of a number whose result is floating point, whatever they get.
-FLOATING = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-    "erfc sigmoid reciprocal lgamma sinc deg2rad rad2deg special_entr"
-).split()
-# Those that give what they get: integers stay integers, and some do nothing to them.
-SAME_KIND = "abs neg square relu sign sgn".split()
-ROUNDING = "floor ceil trunc round".split()
-QUESTIONS = "isnan isinf isfinite isposinf isneginf signbit".split()
-
-ARITHMETIC = "mul maximum minimum fmax fmin".split()
-FLOATING_OF_TWO = "atan2 hypot copysign logaddexp logaddexp2 xlogy special_xlog1py nextafter".split()
-BITWISE = "bitwise_and bitwise_or bitwise_xor".split()
-COMPARISONS = "eq ne lt le gt ge".split()
-LOGICAL = "logical_and logical_or logical_xor".split()
 # Those that are a product with a logarithm.
 LOGARITHMS = {"xlogy": "log", "xlog1py": "log1p"}
 
@@ -138,19 +122,27 @@ def common_dtype(x: Operand, y: Operand) -> torch.dtype:
     return torch.result_type(*examples)
 
 
-for _names, _make in (
-    (FLOATING, _floating),
-    (SAME_KIND, _same_kind),
-    (ROUNDING, _rounding),
-    (QUESTIONS, _question),
-    (ARITHMETIC, _arithmetic),
-    (BITWISE, _bitwise),
-    (FLOATING_OF_TWO, _floating_of_two),
-    (COMPARISONS, _comparison),
-    (LOGICAL, _logical),
-):
-    for _name in _names:
-        lowers(*overloads(_name))(_make(OTHER_NAMES.get(_name, _name)))
+ROWS: tuple[tuple[str, Callable[[str], Lowering]], ...] = (
+    # Functions of a number whose result is floating point, whatever they get.
+    (
+        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+        "erf erfc sigmoid reciprocal lgamma sinc deg2rad rad2deg special_entr",
+        _floating,
+    ),
+    # Those that give what they get: integers stay integers, and some do nothing to them.
+    ("abs neg square relu sign sgn", _same_kind),
+    ("floor ceil trunc round", _rounding),
+    ("isnan isinf isfinite isposinf isneginf signbit", _question),
+    ("mul maximum minimum fmax fmin", _arithmetic),
+    ("bitwise_and bitwise_or bitwise_xor", _bitwise),
+    ("atan2 hypot copysign logaddexp logaddexp2 xlogy special_xlog1py nextafter", _floating_of_two),
+    ("eq ne lt le gt ge", _comparison),
+    ("logical_and logical_or logical_xor", _logical),
+)
+
+for _names, _make in ROWS:
+    for _name in _names.split():
+        lowers(*overloads(_name))(_make(ops.named(_name).primitive or _name))
 
 
 lowers(*overloads("xlogy", ["Scalar_Self", "Scalar_Other"]))(_floating_of_two("xlogy"))

@@ -1,4 +1,4 @@
-"""The table from ATen operations to the functions that lower them."""
+"""Registers the functions that lower ATen operations; their records find them (``Operation.lowering``)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import Any
 import torch
 
 from bothways.lower.ir.sizes import NotLowered
+from bothways.ops import LOWERINGS
 
 aten = torch.ops.aten
 
 # A lowering gets the builder, the fake result of the operation, and its arguments with Nodes for tensors. It gives
 # Nodes, or raises NotLowered where it is not certain to do what ATen does.
 Lowering = Callable[..., Any]
-LOWERINGS: dict[Any, Lowering] = {}
-
-# Operations that take or give tensors without elements beside those that matter.
-TOLERATE_EMPTY: set[Any] = set()
 
 
 def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:

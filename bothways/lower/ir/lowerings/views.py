@@ -9,9 +9,10 @@ import torch
 
 from bothways.fake.rules.views import sliced
 from bothways.lower.ir.builder import Builder, NotLowered
-from bothways.lower.ir.lowerings.registry import LOWERINGS, Lowering, aten, lowers
+from bothways.lower.ir.lowerings.registry import Lowering, aten, lowers
 from bothways.lower.ir.prims import Node
 from bothways.lower.ir.shapes import normal_dim
+from bothways.ops import LOWERINGS
 
 
 @lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default)

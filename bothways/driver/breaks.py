@@ -1,0 +1,57 @@
+"""The breaks of one code: how often each was met, and after which it is not looked at again."""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+
+from bothways.errors import Break, Position
+from bothways.record import logs
+from bothways.record.compilation import Compilation, Conclusion, is_news
+from bothways.record.counters import counters
+from bothways.record.history import History
+from bothways.record.standing import begins_at, short
+
+# The same break this often, and a function is not looked at again: capture costs more than it can win.
+BREAKS_BEFORE_PLAIN = 3
+# Breaks that are around the call, and may not be at the next: a mode is active, a builtin is replaced.
+BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
+# Breaks after which a function is not looked at again at once.
+BREAKS_FOR_GOOD = frozenset({"too_long", "too_deep"})
+# Breaks that are not there at the next call: the program that goes around one is not kept.
+BREAKS_ONCE = frozenset({"lazy_state"})
+
+
+class BreakCounts:
+    """How often there was a break at each place."""
+
+    def __init__(self) -> None:
+        # By place, not by reason: the reason may name sizes, which change from call to call.
+        self._counts: Counter[tuple[str, Position]] = Counter()
+
+    def is_last(self, found: Break) -> bool:
+        """Count a break; whether nothing more is to be captured after it."""
+        self._counts[found.code, found.where] += 1
+        return self._counts[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD
+
+    def is_only_now(self, found: Break) -> bool:
+        """Whether the break is of this call and not of the next; nobody knows what a function is that says so often."""
+        self._counts[found.code, found.where] += found.code in BREAKS_ONCE
+        return 0 < self._counts[found.code, found.where] < BREAKS_BEFORE_PLAIN
+
+
+def note_break(
+    found: Break, record: Compilation | None, history: History, function: types.FunctionType, backend_name: str
+) -> None:
+    """Write down a break, and tell people of one that is new to them; without a record, the call was not looked at."""
+    is_new = is_news(found, history.breaks)
+    if record is None:
+        if not is_new:
+            return
+        record = Compilation(function.__qualname__, backend_name, begins_at(function))
+        record.conclude(Conclusion.PLAIN, short(found))
+        history.add(record)
+    record.breaks.append(found)
+    if is_new:
+        counters["graph_break"][found.reason] += 1
+        logs.broke(record, found)

@@ -1,0 +1,23 @@
+"""Layers of networks: normalisation, pooling, attention, losses."""
+
+from __future__ import annotations
+
+from bothways.ops.operation import Fails, row
+
+ALL_FLOAT = Fails.UNLESS_ALL_FLOAT
+
+ROWS = (
+    row("group_norm instance_norm layer_norm rms_norm", fails=ALL_FLOAT),
+    row("native_batch_norm native_batch_norm_backward _native_batch_norm_legit_functional", call_fails=False),
+    row("native_batch_norm.default", training_at=5, tolerates_empty=True),
+    row("native_batch_norm_backward.default", training_at=7, tolerates_empty=True),
+    row("_native_batch_norm_legit_no_training.default", tolerates_empty=True),
+    row("_native_batch_norm_legit _batch_norm_with_update", writes=True),
+    row("batch_norm_backward", meta_is_wrong=True),
+    row("adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d max_pool2d", fails=ALL_FLOAT),
+    row("max_pool2d_with_indices", call_fails=False),
+    row("huber_loss l1_loss mse_loss smooth_l1_loss", fails=ALL_FLOAT),
+    row("_scaled_dot_product_flash_attention_for_cpu_backward", call_fails=False),
+    # Quantisation that follows its data.
+    row("fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper", writes=True),
+)

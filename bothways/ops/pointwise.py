@@ -1,0 +1,50 @@
+"""Operations that compute each element from the elements at its place."""
+
+from __future__ import annotations
+
+from bothways.ops.operation import Fails, Gives, LooksLike, row
+
+NEVER, ALL_FLOAT, FRESH = Fails.NEVER, Fails.UNLESS_ALL_FLOAT, Gives.FRESH
+ONE, TWO, TWO_TENSORS = LooksLike.ONE, LooksLike.TWO, LooksLike.TWO_TENSORS
+
+ROWS = (
+    # Functions of a number.
+    row("abs neg reciprocal rsqrt sqrt square", fails=NEVER, gives=FRESH, looks_like=ONE),
+    row("exp log", fails=NEVER, gives=FRESH, looks_like=ONE, takes_long=True),
+    row("cos erf expm1 log1p log2 sigmoid sin tan tanh", fails=NEVER, looks_like=ONE, takes_long=True),
+    row("acos asin atan cosh log10 sinh", fails=NEVER, takes_long=True),
+    row("acosh asinh atanh digamma erfc erfinv exp2 lgamma", takes_long=True),
+    row("ceil floor relu trunc", fails=NEVER, looks_like=ONE),
+    row("round", fails=NEVER, looks_like=ONE, primitive="rint"),
+    row("sign", fails=NEVER, gives=FRESH),
+    row("sgn", primitive="sign"),
+    row("special_entr", primitive="entr"),
+    row("isfinite isinf isnan logical_not", fails=NEVER),
+    row("pos", fails=NEVER, gives=Gives.VIEW),
+    row("nan_to_num", fails=NEVER, takes_numbers=True),
+    # Functions of two.
+    row("add sub", fails=NEVER, gives=FRESH, takes_numbers=True, looks_like=TWO, factor="alpha"),
+    row("mul div truediv", fails=NEVER, gives=FRESH, looks_like=TWO),
+    row("true_divide", fails=NEVER, looks_like=TWO),
+    row("rsub eq ge gt le lt ne", fails=NEVER, gives=FRESH, takes_numbers=True),
+    row("maximum minimum", fails=NEVER, gives=FRESH, looks_like=TWO_TENSORS),
+    row("logical_and logical_or", fails=NEVER),
+    row("pow", fails=Fails.UNLESS_ANY_FLOAT, gives=FRESH, takes_long=True),  # no whole number has a negative power
+    row("atan2 hypot logaddexp xlogy", takes_long=True),
+    row("special_xlog1py", primitive="xlog1py"),
+    # Of three, and choices.
+    row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
+    row("addcdiv addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
+    row("clamp", fails=NEVER, takes_numbers=True, looks_like=LooksLike.FIRST),
+    row("clip masked_fill", fails=NEVER, takes_numbers=True),
+    row("where", fails=NEVER, gives=FRESH, takes_numbers=True),
+    # Activations.
+    row("gelu selu silu softplus", fails=ALL_FLOAT, looks_like=ONE, takes_long=True),
+    row("elu", fails=ALL_FLOAT, takes_numbers=True, looks_like=ONE, takes_long=True),
+    row("celu", fails=ALL_FLOAT, takes_numbers=True, takes_long=True),
+    row("hardtanh leaky_relu", fails=ALL_FLOAT, takes_numbers=True, looks_like=ONE),
+    row("mish", fails=ALL_FLOAT, takes_long=True),
+    row("log_sigmoid_forward", takes_long=True),
+    row("hardsigmoid hardswish logsigmoid relu6 softsign tanhshrink", fails=ALL_FLOAT),
+    row("_conj_physical", meta_is_wrong=True),
+)

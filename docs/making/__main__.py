@@ -1,0 +1,5 @@
+"""``python docs/making``: write what is made in docs/."""
+
+import pages
+
+pages.write()

@@ -1,0 +1,64 @@
+"""The walks of docs/how-to, walked: what each page says to add is added to a copy of the package, and its tests run."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from walks import changes_of
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+MOST_FILES = {"builtin": 3, "torch-function": 3, "lowering": 3, "break-reason": 3}
+# Tests of ours that have to do with what a walk changes.
+BREAKS, OPERATIONS = "tests/api/test_breaks_documented.py", "tests/package/test_operations.py"
+OURS = [
+    f"{OPERATIONS}::test_what_is_lowered_has_a_shape_rule_or_a_reason",
+    f"{BREAKS}::test_every_code_has_a_section_and_no_section_is_left_over",
+    f"{BREAKS}::test_the_example_breaks_for_that_reason[file]",
+    f"{BREAKS}::test_the_fix_does_not_break[file]",
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_walk_touches_few_files_and_names_each(page):
+    text = page.read_text()
+    files = {change.path for change in changes_of(text)}
+    assert files and len(files) <= MOST_FILES.get(page.stem, 4)
+    assert "**Files to touch:" in text
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    """A copy of the repository in which all walks were walked, and the files they touched."""
+    root = tmp_path_factory.mktemp("walked")
+    for folder in ("bothways", "docs"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (BREAKS, OPERATIONS, "pyproject.toml"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, root / path)
+    changes = [change for page in PAGES for change in changes_of(page.read_text())]
+    for change in changes:
+        change.make(root)
+    return root, sorted({change.path for change in changes if change.path.endswith(".py")})
+
+
+def run(root, *command):
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", *command]
+    ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+
+
+@pytest.mark.timeout(600)
+def test_every_walk_arrives(walked):
+    root, files = walked
+    run(root, "pytest", "-q", "-p", "no:cacheprovider", *(path for path in files if "/test_" in path), *OURS)
+
+
+def test_what_the_walks_say_to_write_is_written_as_we_write(walked):
+    pytest.importorskip("ruff")
+    root, files = walked
+    run(root, "ruff", "check", "--no-cache", *files)

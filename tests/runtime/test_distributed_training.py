@@ -1,0 +1,143 @@
+"""DistributedDataParallel around a compiled module, and compiled: two processes train as plain ones do.
+
+The processes are started here and talk over the loopback address. What they have after five steps is compared with
+what the same two have with plain PyTorch, parameter by parameter.
+"""
+
+import itertools
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 500
+
+pytestmark = [
+    pytest.mark.skipif(
+        not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
+    ),
+    pytest.mark.timeout(SECONDS + 100),
+]
+
+WAYS = ("compile(DDP)", "DDP(compile)")
+BACKENDS = ("aot_eager", "native")
+CAPTURES = ("none",)  # how the backward is captured: a name that the workers know
+SYNCED = ("synced", "no_sync")
+CASES = [
+    *(("plain", "eager", "none", synced) for synced in SYNCED),
+    *itertools.product(WAYS, BACKENDS, CAPTURES, SYNCED),
+]
+
+# What each of the two processes runs, case after case; the first of them writes down what it comes to.
+WORKER = """
+import contextlib, datetime, pickle, sys, traceback
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+import bothways
+
+rank, port, cases, path = sys.argv[1:]
+torch.set_num_threads(1)
+dist.init_process_group(
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2,
+    timeout=datetime.timedelta(seconds=240),
+)
+bothways.config.kernels_for_small_graphs = True
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+WAYS = {
+    "plain": lambda model, backend: DDP(model),
+    "compile(DDP)": lambda model, backend: bothways.compile(DDP(model), backend=backend),
+    "DDP(compile)": lambda model, backend: DDP(bothways.compile(model, backend=backend)),
+}
+CAPTURES = {"none": contextlib.nullcontext}
+
+
+def trained(way, backend, capture, synced):
+    torch.manual_seed(0)
+    model = Model()
+    run = WAYS[way](model, backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(1 + int(rank))
+    for step in range(5):
+        optimizer.zero_grad()
+        batches = [torch.randn(6, 8, generator=generator) for _ in range(2)]
+        with run.no_sync() if synced == "no_sync" else contextlib.nullcontext(), CAPTURES[capture]():
+            run(batches[0]).square().mean().backward()
+        with CAPTURES[capture]():
+            run(batches[1]).square().mean().backward()
+        optimizer.step()
+    compiled = {"plain": None, "compile(DDP)": run, "DDP(compile)": run.module}[way]
+    graphs = [] if compiled is None else [one for one in bothways.history(compiled) if one.graph is not None]
+    return {name: value.detach() for name, value in model.named_parameters()}, len(graphs)
+
+
+results = {}
+for case in eval(cases):
+    results[case] = trained(*case)
+    bothways.reset()
+    if rank == "0":
+        with open(path, "wb") as file:
+            pickle.dump(results, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What two processes come to in each case: the parameters, and the number of graphs."""
+    folder = tmp_path_factory.mktemp("workers")
+    script, path = folder / "worker.py", folder / "results"
+    script.write_text(WORKER)
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+    arguments = [str(free_port()), repr(CASES), str(path)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), *arguments],
+            env=environment, stdout=subprocess.DEVNULL, stderr=(folder / f"errors{rank}").open("w"),
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        codes = [process.wait(SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert codes == [0, 0], "\n".join((folder / f"errors{rank}").read_text()[-2000:] for rank in range(2))
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+@pytest.mark.parametrize("synced", SYNCED)
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_as_plain_ones_do(way, backend, capture, synced, results):
+    expected, _ = results["plain", "eager", "none", synced]
+    found, graphs = results[way, backend, capture, synced]
+    torch.testing.assert_close(found, expected)
+    assert graphs > 0
