@@ -46,7 +46,7 @@ def opened(node: Any) -> tuple[Opened, Received]:
     return made, Received(node)
 
 
-class CustomContext:
+class FilledContext:
     """The ``ctx`` that a custom backward is given."""
 
     def __init__(
@@ -88,7 +88,7 @@ def custom(
 ) -> list[Gradient]:
     """Run a custom backward; ``needs`` is its ``needs_input_grad``, ``takes_tensor`` which arguments were tensors."""
     node, received = given
-    context = CustomContext(node, saved, needs, materializes)
+    context = FilledContext(node, saved, needs, materializes)
     arrived = list(grads)
     if materializes:
         arrived = [zeros(received, place) if grad is None else grad for place, grad in enumerate(grads)]

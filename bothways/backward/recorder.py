@@ -6,6 +6,7 @@ the result of an instruction. Nothing is computed here, and no hook runs.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ import torch.fx
 from bothways import torch_compat
 from bothways.backward import compiled_nodes, custom, formulas, steps
 from bothways.grad.nodes.node import CompiledNode
-from bothways.symbols import SYMBOLIC, Environment, Expression, SizeNodes, Symbol, size
+from bothways.symbols import SYMBOLIC, Environment, SizeNodes, Symbol
+from bothways.symbols.node import symbol_number
 from bothways.torch_compat.backward_engine import FORMULAS, Tensors, Wanted, function_of
 
 # What a captured backward takes.
@@ -89,7 +91,7 @@ class BackwardRecorder:
         self.custom_nodes: dict[int, list[int] | None] = {}
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
-        self._scalar_symbols: list[Symbol] = []
+        self.scalar_symbols: list[Symbol] = []
         self._meaning: dict[int, GivenItem | CallResult | GradientSum] = {}
         self._kept: list[torch.Tensor] = []
         self._zeros, self._has_zeros = NoZeros(), False
@@ -102,7 +104,7 @@ class BackwardRecorder:
         if numbers:
             self._zeros.__enter__()
             self._has_zeros = True  # where the engine fails, it takes the mode away itself
-        return stand_ins, numbers, [self._number(value, self._scalar_symbols) for value in scalars]
+        return stand_ins, numbers, [self._number(value, self.scalar_symbols) for value in scalars]
 
     def node(self, name: str) -> None:
         self.groups.append(NodeCalls(name))
@@ -200,9 +202,9 @@ class BackwardRecorder:
         return made
 
     def _number(self, value: Any, symbols: list[Symbol]) -> Any:
-        symbol = self.environment.symbol(value, 0)
+        symbol = self.environment.symbol(value, 0 if symbols is self.size_symbols else -math.inf)
         symbols.append(symbol)
-        return size(self.environment, Expression.atom(symbol))
+        return symbol_number(self.environment, symbol)
 
     def _instruction(self, target: Callable[..., Any], args: tuple[Any, ...]) -> ProgramCall:
         made = ProgramCall(target, args, len(self.groups) - 1)
@@ -244,6 +246,8 @@ class Writer:
         self._constants = 0
         for place, symbol in enumerate(recorder.size_symbols):
             self._sizes.give(symbol, self._taken(GivenItem("sizes", place)))
+        for place, symbol in enumerate(recorder.scalar_symbols):
+            self._sizes.give(symbol, self._taken(GivenItem("scalars", place)))
 
     def write(self, order: Sequence[int], outputs: Tensors) -> torch.fx.GraphModule:
         """The module that makes the calls of each group, the groups in the given order."""

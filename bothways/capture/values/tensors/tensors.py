@@ -338,7 +338,7 @@ class TensorValue(Value):
         tracer.stop("tensor_value", "looking for an element reads the tensor's data")
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        tracer.stop("tensor_value", "a tensor is turned into text")
+        tracer.stop("tensor_value", f"a tensor is turned into text (builtin: {conversion})")
 
     def format(self, tracer: Tracer, spec: str) -> str | None:
         tracer.stop("tensor_value", "a tensor is formatted as text")
