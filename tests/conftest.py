@@ -19,6 +19,12 @@ bothways.config.kernels_for_small_graphs = True
 torch.exp(torch.ones(16))
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled_yet():
+    """Functions of one code share programs, also with those of an earlier test that are not collected yet."""
+    bothways.reset()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Where cases take turns, ``make test`` runs each case once; all combinations are slow.
