@@ -379,3 +379,28 @@ def test_a_backward_inside_a_hook_runs_on_its_own():
     with bothways.autograd.capture(Captured(fullgraph=False)):
         for _ in range(2):
             assert all(map(torch.allclose, expected, run()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wrapped_call_in_a_hook_is_part_of_the_program(backend):
+    """The hook of a compiled function calls through ``trace_wrapped``; the captured backward looks into it."""
+    counts = [0, 0]
+
+    def squared(grad, place):
+        counts[place] += 1
+        return grad * grad
+
+    def program(x, place):
+        y = x * 3
+        y.register_hook(lambda grad: bothways.trace_wrapped(grad, fn=functools.partial(squared, place=place)))
+        return y.sin().sum()
+
+    compiled, captured = bothways.compile(program, backend=backend), Captured(backend)
+    for _ in range(2):
+        plain, ours = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        program(plain, 0).backward()
+        with bothways.autograd.capture(captured):
+            compiled(ours, 1).backward()
+        assert torch.allclose(plain.grad, ours.grad)
+    assert counts[0] == counts[1] == 2
+    assert len(captured.modules) == 1
