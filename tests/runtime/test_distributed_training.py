@@ -28,7 +28,7 @@ pytestmark = [
 
 WAYS = ("compile(DDP)", "DDP(compile)")
 BACKENDS = ("aot_eager", "native")
-CAPTURES = ("none",)  # how the backward is captured: a name that the workers know
+CAPTURES = ("none", "whole")  # how the backward is captured: a name that the workers know
 SYNCED = ("synced", "no_sync")
 CASES = [
     *(("plain", "eager", "none", synced) for synced in SYNCED),
@@ -66,7 +66,7 @@ WAYS = {
     "compile(DDP)": lambda model, backend: bothways.compile(DDP(model), backend=backend),
     "DDP(compile)": lambda model, backend: DDP(bothways.compile(model, backend=backend)),
 }
-CAPTURES = {"none": contextlib.nullcontext}
+CAPTURES = {"none": contextlib.nullcontext, "whole": lambda: bothways.autograd.capture(bothways.compile)}
 
 
 def trained(way, backend, capture, synced):
