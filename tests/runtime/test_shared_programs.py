@@ -283,6 +283,7 @@ ODD = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @everywhere
 @pytest.mark.parametrize("name", ODD)
 def test_a_layer_that_is_not_like_the_others(name, backend):
