@@ -163,6 +163,18 @@ class CapturingEngine:
     def _run_captured(self, run: Run, given: Any, kwargs: Any) -> Any:
         state.run = run
         try:
+            is_done, result = self._handed_over(run, given, kwargs)
+            # Outside of any handler, so that a user's exception has no context of ours.
+            return result if is_done else self.real.run_backward(*given, **kwargs)
+        finally:
+            state.run = None
+            steps.callbacks.clear()
+            run.forget()
+            gate.end()
+
+    def _handed_over(self, run: Run, given: Any, kwargs: Any) -> tuple[bool, Any]:
+        """Whether the engine handed the backward over to a program, and what that gave."""
+        try:
             backward_engine.set_recorder(run.make_recorder, run.dynamic)
             try:
                 result = self.real.run_backward(*given, **kwargs)
@@ -172,7 +184,7 @@ class CapturingEngine:
                     run.recorder.leave()
             while steps.callbacks:  # each may add others
                 steps.callbacks.pop(0)()
-            return result
+            return True, result
         except Exception as error:
             if run.is_started or isinstance(error, RecompileError):
                 raise
@@ -181,12 +193,7 @@ class CapturingEngine:
                     raise
                 raise InternalError(f"the backward at {run.where} was not handed over to its end: {error}") from error
             backwards.plain(run.where, str(error).partition("\n")[0])
-            return self.real.run_backward(*given, **kwargs)
-        finally:
-            state.run = None
-            steps.callbacks.clear()
-            run.forget()
-            gate.end()
+            return False, None
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
         """Have something called when the backward is over."""

@@ -22,8 +22,8 @@ class BackwardProgram:
 
     def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Mapping[int, Any]) -> None:
         self.module, self.where, self.custom_nodes = module, where, custom_nodes
-        # With the compilers, whose keys are made of ids.
-        self._compiled: dict[Any, tuple[Compiler, Callable[..., Any]]] = {}
+        # With everything that the keys know by its id.
+        self._compiled: dict[Any, tuple[list[Any], Callable[..., Any]]] = {}
 
     def __call__(self, *arguments: Any) -> Any:  # the engine keeps nothing that could not be called
         return self.module(*arguments)
@@ -37,33 +37,40 @@ class BackwardProgram:
         return tuple(found)
 
     def compiled_by(self, compiler: Compiler) -> Callable[..., Any]:
-        key = key_of(compiler)
+        kept: list[Any] = []
+        key = key_of(compiler, kept)
         known = self._compiled.get(key)
         if known is not None:
             return known[1]
-        made = compiler(self.module)
-        if not callable(made):
-            raise InvalidBackend(made, ["what a compiler of backwards returns must be callable"])
-        self._compiled[key] = compiler, made
-        return made
+        run = compiler(self.module)
+        if not callable(run):
+            raise InvalidBackend(run, ["what a compiler of backwards returns must be callable"])
+        self._compiled[key] = kept, run
+        return run
 
 
-def key_of(compiler: Any) -> Any:
-    """What tells compilers apart: people write the same lambda anew for each step."""
+def key_of(compiler: Any, kept: list[Any]) -> Any:
+    """What tells compilers apart: people write the same lambda anew for each step.
+
+    What is known by its id is added to ``kept``; a variable of the compiler's may be given another value later.
+    """
+
+    def identity(thing: Any) -> int:
+        kept.append(thing)
+        return id(thing)
+
+    def content(cell: Any) -> int | None:
+        try:
+            return identity(cell.cell_contents)
+        except ValueError:  # nothing is in it yet
+            return None
+
     if isinstance(compiler, functools.partial):
-        keywords = tuple(sorted((name, id(value)) for name, value in compiler.keywords.items()))
-        return ("partial", key_of(compiler.func), tuple(map(id, compiler.args)), keywords)
+        keywords = tuple(sorted((name, identity(value)) for name, value in compiler.keywords.items()))
+        return ("partial", key_of(compiler.func, kept), tuple(map(identity, compiler.args)), keywords)
     if isinstance(compiler, types.FunctionType):
-        cells = tuple(_content(cell) for cell in compiler.__closure__ or ())
-        return (compiler.__code__, cells, tuple(map(id, compiler.__defaults__ or ())))
+        defined = map(identity, (compiler.__code__, compiler.__globals__, *(compiler.__defaults__ or ())))
+        return (*defined, tuple(map(content, compiler.__closure__ or ())))
     if isinstance(compiler, types.MethodType):
-        return (key_of(compiler.__func__), id(compiler.__self__))
-    return id(compiler)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return id(cell.cell_contents)
-    except ValueError:  # nothing is in it yet
-        return None
-
+        return (key_of(compiler.__func__, kept), identity(compiler.__self__))
+    return identity(compiler)

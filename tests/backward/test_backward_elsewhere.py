@@ -9,13 +9,6 @@ import torch.distributed
 import bothways
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    bothways.reset()
-    yield
-    bothways.reset()
-
-
 def reasons():
     return [reason for record in bothways.autograd.history() for reason in record.plain]
 

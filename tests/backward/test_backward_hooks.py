@@ -4,30 +4,14 @@ import functools
 
 import pytest
 import torch
+from backward_counting import Captured
 
 import bothways
 from bothways import errors
+from bothways.backward import engine
 from bothways.record.backwards import backwards
 
 BACKENDS = ["eager", "aot_eager", "native"]
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    bothways.reset()
-    yield
-    bothways.reset()
-
-
-class Captured:
-    """A compiler that counts the modules it is given."""
-
-    def __init__(self, backend="eager", **options):
-        self.backend, self.options, self.modules = backend, {"fullgraph": True, **options}, []
-
-    def __call__(self, module):
-        self.modules.append(module)
-        return bothways.compile(module, backend=self.backend, **self.options)
 
 
 class Scale(torch.autograd.Function):
@@ -404,3 +388,19 @@ def test_a_wrapped_call_in_a_hook_is_part_of_the_program(backend):
         assert torch.allclose(plain.grad, ours.grad)
     assert counts[0] == counts[1] == 2
     assert len(captured.modules) == 1
+
+
+def test_an_exception_on_pytorchs_engine_has_no_context_of_ours(monkeypatch):
+    """A backward that no program takes runs as if it had never been tried."""
+
+    def raises(grad):
+        raise ValueError("the user's")
+
+    monkeypatch.setattr(engine, "MOST_CAPTURES", 0)
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(raises)
+    with bothways.autograd.capture(Captured()), pytest.raises(ValueError, match="the user's") as raised:
+        (x * 2).sum().backward()
+    assert raised.value.__context__ is None
+    assert x.grad is None
+    assert "another one each time" in str(bothways.autograd.history()[-1])

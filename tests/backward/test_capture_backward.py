@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backward_counting import Captured
 
 import bothways
 from bothways import errors
@@ -9,24 +10,6 @@ from bothways.record.backwards import backwards
 from bothways.testing import RecordGraphs
 
 BACKENDS = ["eager", "aot_eager", "native"]
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    bothways.reset()
-    yield
-    bothways.reset()
-
-
-class Captured:
-    """A compiler that counts the modules it is given, and compiles each as one graph."""
-
-    def __init__(self, backend="eager", **options):
-        self.backend, self.options, self.modules = backend, {"fullgraph": True, **options}, []
-
-    def __call__(self, module):
-        self.modules.append(module)
-        return bothways.compile(module, backend=self.backend, **self.options)
 
 
 def plain_reasons():
@@ -403,3 +386,17 @@ def test_nodes_of_compiled_functions_are_copied_in(backend, backward_backend):
     targets = [str(node.target) for node in graph.graph.nodes]
     assert any("aten.mm" in target for target in targets) and not any("compiled_node" in target for target in targets)
     assert plain_reasons() == []
+
+
+def test_compilers_of_one_code_are_told_apart_by_what_they_close_over():
+    used = []
+
+    def compiler_with(name):
+        return lambda module: (used.append(name), bothways.compile(module, backend="eager"))[1]
+
+    for name in ("first", "second", "first"):
+        x = torch.ones(3, requires_grad=True)
+        with bothways.autograd.capture(compiler_with(name)):
+            (x * 2).sum().backward()
+        assert torch.equal(x.grad, torch.full((3,), 2.0))
+    assert used == ["first", "second"]
