@@ -123,7 +123,7 @@ def run(name: str, engine: str, what: str, threads: int) -> dict[str, Any]:
             TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
             BOTHWAYS_CACHE_DIR=f"{folder}/bothways",
         )
-        command = [sys.executable, __file__, "--program", name, "--engine", engine, "--what", what]
+        command = [sys.executable, __file__, "--program", name, "--engine", engine, "--what", what, "--alone"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         print(f"{name} with {engine}, {what}, failed:\n{done.stderr[-1500:]}", file=sys.stderr)
@@ -154,9 +154,10 @@ def main() -> None:
     parser.add_argument("--what", choices=WHAT, action="append")
     parser.add_argument("--threads", type=int, action="append")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--alone", action="store_true", help="measure one engine in this process and print JSON")
     arguments = parser.parse_args()
     ways = arguments.what or list(WHAT)
-    if "OMP_WAIT_POLICY" in os.environ and arguments.engine and arguments.program:
+    if arguments.alone:
         print(json.dumps(measure(arguments.program[0], arguments.engine[0], ways[0])))
         return
     compilers = [engine for engine in arguments.engine or ENGINES if engine != "eager"]
@@ -168,11 +169,12 @@ def main() -> None:
             found = compared(name, compilers, ways, threads, arguments.rounds)
             for what in ways:
                 results[what][f"{threads} threads"][name] = found[what]
-            print(f"measured {name}", file=sys.stderr)
+            shares = {f"{engine}, {what}": share(found[what], engine) for what in ways for engine in compilers}
+            print(f"{name}: " + "; ".join(f"{key} {value}" for key, value in shares.items()), file=sys.stderr)
+            write_results("programs", results)  # what was measured stays if the rest is not
         for what in ways:
             of_threads = f"{threads} threads" if threads > 1 else "one thread"
             report(f"{WHAT[what]} compiled, {of_threads}", results[what][f"{threads} threads"], compilers)
-    write_results("programs", results)
 
 
 def compared(
@@ -184,6 +186,12 @@ def compared(
     best = {key: best_of([each[key] for each in found]) for key in runs}
     plain = best["eager", ways[0]]
     return {what: {"eager": plain, **{engine: best[engine, what] for engine in compilers}} for what in ways}
+
+
+def share(found: dict[str, dict[str, Any]], engine: str) -> str:
+    """A step's time as a share of the plain script's, in words where there is none."""
+    own = found[engine]
+    return "failed" if "failed" in own else f"{own['step_ms'] / found['eager']['step_ms']:.2f}"
 
 
 def report(title: str, results: Results, compilers: list[str]) -> None:
