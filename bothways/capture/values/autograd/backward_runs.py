@@ -135,6 +135,7 @@ class BackwardRun:
 
     def _run(self, inputs: list[TensorValue], accumulates: bool) -> None:
         call, history = self.call, self.history
+        inputs = list({id(tensor): tensor for tensor in inputs}.values())
         candidates = (*self._hooked.values(), *inputs)
         watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
         whole = call.along([root.node for root in call.roots], call.tangents)
