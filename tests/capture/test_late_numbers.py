@@ -50,6 +50,7 @@ def of_whole_numbers(x, log):
     return x.long().sum().item() + 1
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program",

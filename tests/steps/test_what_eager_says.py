@@ -224,6 +224,7 @@ def observed(step):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_step_with(case, backend):
