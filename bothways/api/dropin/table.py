@@ -64,6 +64,10 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
     DropInRow("torch._dynamo", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
     DropInRow("torch._dynamo", "mark_static", facades.mark_static),
+    DropInRow("torch._dynamo.decorators", "mark_dynamic", facades.mark_dynamic),
+    DropInRow("torch._dynamo.decorators", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
+    DropInRow("torch._dynamo.decorators", "mark_unbacked", facades.mark_unbacked),
+    DropInRow("torch._dynamo.decorators", "mark_static", facades.mark_static),
     # and backends. Those registered with PyTorch stay there, and are found there.
     DropInRow("torch._dynamo", "list_backends", facades.list_backends),
     DropInRow("torch._dynamo", "lookup_backend", facades.lookup_backend),
