@@ -277,8 +277,10 @@ def test_a_folder_for_people_that_cannot_be_written_is_one_warning(kind, tmp_pat
 
 def test_names_that_are_no_text_are_written_for_people(tmp_path, monkeypatch):
     from bothways.lower.dialects.c.dialect import C
-    from bothways.lower.host.dump import dump
+    from bothways.lower.host.listing import listing
+    from bothways.record.dump import dump
 
     monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / "caf\udce9"))
-    dump("forward", "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n", {}, C())
+    kernels, python = "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n"
+    dump("forward", lambda stem: listing(stem, kernels, python, {}, C()))
     assert len(list((tmp_path / "caf\udce9").iterdir())) == 2
