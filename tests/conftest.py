@@ -3,9 +3,11 @@
 import os
 import tempfile
 
-# Set before bothways is imported, for the processes that tests start as well.
+# Set before torch and bothways are imported, for the processes that tests start as well.
 _folder = tempfile.TemporaryDirectory(prefix="bothways-tests-")
 os.environ.setdefault("BOTHWAYS_CACHE_DIR", _folder.name)
+# Workers share the cores: a thread that waits for another one sleeps, in place of keeping it from its core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
