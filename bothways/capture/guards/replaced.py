@@ -111,8 +111,13 @@ Reader = tuple[types.CodeType, dict[str, Any]]  # a code of bothways, and its gl
 
 def is_read_here(name: str, module: types.ModuleType | None) -> bool:
     """Whether a function of bothways reads a name off a module, or off a tensor where none is given."""
-    loaded = [name for name in list(sys.modules) if name.partition(".")[0] == "bothways"]
-    return _is_read(name, module, len(loaded))
+    return _is_read(name, module, _modules_of_bothways(len(sys.modules)))
+
+
+@functools.lru_cache(maxsize=1)
+def _modules_of_bothways(_loaded: int) -> int:
+    """How many are loaded, counted again when there are others: whoever loads ``torch._dynamo`` replaces a function."""
+    return sum(name.partition(".")[0] == "bothways" for name in list(sys.modules))
 
 
 @functools.lru_cache(maxsize=4096)
