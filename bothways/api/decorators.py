@@ -27,7 +27,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     - ``fn``: the function or method. Without it, a decorator comes back.
     - ``recursive``: taken for the sake of programs written for ``torch.compile``; what the function calls is plain.
-    - ``reason``: a note for whoever reads the source.
+    - ``reason``: a note for the reader of the source.
 
     >>> @bothways.disable
     ... def report(x):

@@ -208,7 +208,7 @@ def check_settings(function: str, settings: dict[str, Any]) -> None:
 
 
 def run(fn: Any = None) -> Any:
-    """``torch._dynamo.run``: something that compiles nothing new when it is called, so the original."""
+    """``torch._dynamo.run``: a function that compiles nothing new when it is called, so the original."""
     if fn is None:
         return run
     if is_compiled_module(fn):
