@@ -130,7 +130,7 @@ class CompiledNode(torch.autograd.Function):
         visible = tuple(results[:count])
         for value in visible:
             if value._is_view():
-                # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+                # To autograd a result is no view, whatever buffer inside the graph it is a window on.
                 visible = tuple([value.detach() if value._is_view() else value for value in visible])
                 break
         if graph.connected is None:
@@ -145,7 +145,7 @@ class CompiledNode(torch.autograd.Function):
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
-        """Nodes of other graphs are others to whoever captures a whole backward. Graphs of one call share the rest."""
+        """Nodes of other graphs are others to the capture of a whole backward. Graphs of one call share the rest."""
         return id(CompiledNode), id(ctx.graph.wanted_gradients)
 
     @staticmethod
@@ -244,7 +244,7 @@ def _renewed(
         target, value = inputs[place], results[number]
         before[place] = _with_history(target) if matters else target.detach()
         target.copy_(value)
-        # Where the backward reads the new value, it reads it of the tensor that people may change.
+        # Where the backward reads the new value, it reads it of the tensor that the caller may change.
         after = [target if one is value else one for one in after]
     ctx.dirty_tensors = tuple([inputs[renewal.place] for renewal in graph.renewals])  # as ``mark_dirty`` would set it
     return tuple(before), after
@@ -276,7 +276,7 @@ CONTEXT: dict[str, Any] = {
     "random_states": None,
     "others": (),
     "versions": (),
-    # Of a node that runs again what another one did: the results of that one, which people may have hooked.
+    # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},
 }
 for _name, _value in CONTEXT.items():
@@ -334,7 +334,7 @@ def set_random_states(gpus: Sequence[int], states: Sequence[torch.Tensor]) -> No
 
 
 def check_unchanged(tensor: torch.Tensor, version: int) -> None:
-    """Raise as autograd does when something the backward needs was changed since the forward."""
+    """Raise as autograd does when a tensor that the backward needs was changed since the forward."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
