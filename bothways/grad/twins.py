@@ -56,6 +56,8 @@ def twin_of(
     constant = saved[len(connected.saved) :]
     forward = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *constant], joint.kept_nodes)
     facts = facts_of(joint, forward, saved, True)
+    if facts.live:
+        raise NotDifferentiable("a custom function holds a tensor that it has not saved")
     inputs = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
     moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
     check_differentiable(joint, inputs, moving)

@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
+from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
 from bothways.grad.tracing.sizes import FIXED, Sizes
@@ -169,6 +170,7 @@ def _trace_joint(
         variables = {} if hidden is None else saved_variables(recorder, results.values)
         results.add(hidden or (), variables)
         behind = [nodes_behind(value) for value in results.values]
+        kept = _keeping(recorder, fakes, wrapped, behind) if grad else NOTHING_KEPT
         differentiable = tuple(value.requires_grad for value in results.values)
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
@@ -176,7 +178,7 @@ def _trace_joint(
             tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
-            stand_ins=_stand_ins(recorder),
+            stand_ins=_stand_ins(recorder), keeping=kept,
         )  # fmt: skip
         if grad:
             if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
@@ -187,6 +189,17 @@ def _trace_joint(
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
     return joint
+
+
+def _keeping(
+    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], behind: Sequence[set[Any]]
+) -> Keeping:
+    pairs = enumerate(zip(wrapped, fakes, strict=True))
+    changed = [index for index, (value, fake) in pairs if _unwrapped(value) is not fake]
+    try:
+        return keeping(recorder, set().union(*behind), wrapped, changed)
+    except RuntimeError as error:  # what a function has saved was changed since
+        raise NotDifferentiable(said(error)) from error
 
 
 def _stand_ins(recorder: Recorder) -> dict[torch.fx.Node, torch.fx.Node]:
