@@ -355,7 +355,8 @@ class DifferentiatedGraph:
         with self.as_at_first(inputs) as examples:
             try:
                 sizes, expected = self.sizes.specialising, self._expected
-                joint = trace_joint(self._captured, examples, True, symbolic, sizes, expected, self.hidden)
+                apart = self.plan.decompositions
+                joint = trace_joint(self._captured, examples, True, symbolic, sizes, expected, self.hidden, apart)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
         if joint.is_turned != (self._expected is not None):

@@ -49,7 +49,8 @@ def twin_of(
 ) -> DifferentiatedGraph:
     """A graph like another, of its function, whose node keeps what second derivatives go through."""
     plan, sizes = replace(graph.plan, memo=None), graph.sizes
-    trace = partial(trace_joint, function, examples, True, Moment(None, torch_compat.autocast_now(), True), sizes)
+    moment = Moment(None, torch_compat.autocast_now(), True)
+    trace = partial(trace_joint, function, examples, True, moment, sizes, decompositions=plan.decompositions)
     connected = connections(trace(hidden=()), graph.needs_grad)
     joint = trace(hidden=connected.hidden)
     saved = connected.saved_nodes(joint)
@@ -167,7 +168,10 @@ def _compiled(
 ) -> Callable[..., Any]:
     try:
         with listening():
-            return differentiate(backward, values, graph.plan.fw_compiler, graph.plan.bw_compiler, graph.plan.reads)
+            plan = graph.plan
+            return differentiate(
+                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, decompositions=plan.decompositions
+            )
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward

@@ -22,7 +22,7 @@ from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
 from bothways.grad.tracing.sizes import FIXED, Sizes
-from bothways.grad.tracing.trace import Recorder
+from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
     USUAL,
     ChangesGradient,
@@ -50,17 +50,19 @@ def trace_joint(
     sizes: Sizes = FIXED,
     expected: Sequence[torch.Tensor | None] | None = None,
     hidden: Sequence[int] | None = None,
+    decompositions: Decompositions | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
     The function takes the symbols of ``sizes`` before the tensors, and the fakes have these sizes. With ``expected``,
     tensors laid out like the outputs, images between convolutions may lie as is best for those. Where ``hidden`` is
     given, what autograd saved is looked up, and the values at those places of the forward are results as well.
+    Operations in ``decompositions`` are recorded as what the functions given for them do.
     """
     if expected is not None:
         layouts = Layouts(expected)
         try:
-            joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden)
+            joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
             layouts.end()
             joint.is_turned = layouts.is_used
             return _recorded(joint, hidden)
@@ -69,7 +71,7 @@ def trace_joint(
         except (LayoutMatters, NotThin, Frozen, NotDifferentiable):
             if not layouts.is_used:
                 raise
-    return _recorded(_trace(function, inputs, grad, moment, sizes, None, hidden), hidden)
+    return _recorded(_trace(function, inputs, grad, moment, sizes, None, hidden, decompositions), hidden)
 
 
 def _recorded(joint: Joint, hidden: Sequence[int] | None) -> Joint:
@@ -90,9 +92,10 @@ def _trace(
     sizes: Sizes,
     layouts: Layouts | None,
     hidden: Sequence[int] | None,
+    decompositions: Decompositions | None,
 ) -> Joint:
     try:
-        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden)
+        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
@@ -102,7 +105,7 @@ def _trace(
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
-            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
+            joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
         sizes.specialise()
@@ -118,6 +121,7 @@ def trace_thin(
     sizes: Sizes,
     layouts: Layouts | None = None,
     hidden: Sequence[int] | None = None,
+    decompositions: Decompositions | None = None,
 ) -> Joint:
     """Trace on thin tensors. What becomes known about sizes in the middle changes which operations run: then the whole
     is traced again."""
@@ -127,7 +131,7 @@ def trace_thin(
         mode = ThinMode()
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
-        recorder = Recorder(answer=answer, layouts=layouts)
+        recorder = Recorder(decompositions, answer, layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
             joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment, hidden)
         if sizes.environment.version == known:
