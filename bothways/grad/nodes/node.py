@@ -227,7 +227,8 @@ class CompiledNode(torch.autograd.Function):
                 pass
         run = graph.run_plain_backward
         if current:
-            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is ctx}
+            node = getattr(ctx, "node", ctx)  # of which a captured backward has a stand-in
+            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
             run = partial(graph.run_differentiable_backward, own=own)
         if ctx.random_states is None:
             return None, *run(inputs(), given, unchanged, wanted)
