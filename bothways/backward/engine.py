@@ -100,6 +100,11 @@ class ThreadState(threading.local):
 state = ThreadState()
 
 
+def is_capturing() -> bool:
+    """Whether a caller has asked, in this thread, to be given each backward."""
+    return bool(state.compilers) and state.compilers[-1] is not None
+
+
 class Gate:
     """Lets one thread at a time have the engine hand over, while no other thread begins a backward."""
 
