@@ -36,6 +36,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **_named("sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sinc", is_expensive=True),
     **_named("fmod remainder hypot nextafter logaddexp logaddexp2 xlogy xlog1py entr", is_expensive=True),
     **_named("random", is_expensive=True),
+    **_named("within"),  # an index, and the number it is below; a dialect that can ends with an error where it is not
 }
 
 REDUCTIONS: dict[str, Primitive] = {

@@ -237,7 +237,7 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
             spans = 0
     if splits > 1:
         team, spans = 512, 0
-    threads = max(team, 128)
+    threads = team if team > 32 else 128
     return RowGeometry(kept, reduced, width, team, spans, threads, splits)
 
 

@@ -10,6 +10,7 @@ OF_GPU: dict[str, str] = {
     **TEMPLATES,
     "multiply_add": "fma{F}({0}, {1}, {2})",
     "rsqrt": "rsqrt{F}({0})",
+    "within": "within({0}, {1})",
 }
 OF_FLOATING: dict[str, str] = {"abs": "fabs{F}({0})"}
 # A quotient by a number of the program, which eager turns into a product.

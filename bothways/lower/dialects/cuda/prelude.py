@@ -160,11 +160,21 @@ _SHUFFLED = {
     "uint8_t": "(uint8_t)__shfl_xor_sync(0xffffffffu, (int)value, bit)",
 }
 
+# An index that is out of range is an error of the device, as it is in eager.
+WITHIN = """\
+extern "C" __device__ void __assertfail(const char *, const char *, unsigned, const char *, __SIZE_TYPE__);
+static inline int64_t within(int64_t index, int64_t size) {
+    if ((uint64_t)index >= (uint64_t)size) __assertfail("index out of bounds", "kernels.cu", 0, "within", 1);
+    return index;
+}
+"""
+
 # Name -> the text that defines it; a helper may use those above it.
 HELPERS: dict[str, str] = {
     **HALVES,
     **NUMERIC,
     "random_float": RANDOM,
+    "within": WITHIN,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
     **_vectors(),
     **{
