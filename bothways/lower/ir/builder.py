@@ -67,8 +67,7 @@ class Builder:
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
         args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
         primitive = PRIMITIVES[op]
-        # On a GPU eager takes every number of the program in single precision, where results are rounded at all.
-        if not primitive.takes_numbers_in_float and (primitive.keeps_precision or not self.on_gpu):
+        if not (primitive.takes_numbers_in_float or (self.on_gpu and primitive.takes_numbers_in_float_on_gpu)):
             args = tuple(map(as_stored, args))
         return Map(shape, dtype, op, args, **self.labels)
 

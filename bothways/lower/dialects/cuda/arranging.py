@@ -17,6 +17,7 @@ from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.memory import size_of
 from bothways.lower.schedule.tree import (
     Accumulator,
+    Apply,
     Columns,
     Element,
     Inner,
@@ -33,6 +34,7 @@ from bothways.lower.schedule.tree import (
     Sweep,
     Total,
 )
+from bothways.ops import PRIMITIVES
 
 PROCESSORS = 132  # what a GPU of today has; others have their share of the same blocks
 THREADS = 256  # of a block, where nothing speaks for another number
@@ -40,6 +42,7 @@ WIDEST = 8  # elements that a thread takes at once
 VECTOR = 16  # bytes that it reads at once
 REGISTERS = 80  # of 32 bits, that what is kept of a row may take in a thread
 SPAN_OF_ROW = 4  # vectors of a row that one thread takes, where there are as many
+LONG_CODE = 1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
@@ -151,6 +154,7 @@ def width_along(loop: Loop, body: Iterable[Statement], exact: bool) -> int:
 
     With ``exact`` the loop has no rest.
     """
+    body = list(body)
     elements = [element for part in body for element, _ in elements_in(part) if element.moves_along(loop)]
     sizes = {element.memory.dtype.itemsize for element in elements if lies_as_vector(element, loop, 2)}
     if not sizes:
@@ -159,10 +163,21 @@ def width_along(loop: Loop, body: Iterable[Statement], exact: bool) -> int:
     while width > 1:
         fits = not exact or (type(loop.size) is int and loop.size % width == 0)
         vectors = sum(lies_as_vector(element, loop, width) for element in elements)
-        if fits and 2 * vectors >= len(elements) and len(set(elements)) * width <= 128:
+        short = width <= 2 or work_in(body) * width <= LONG_CODE
+        if fits and 2 * vectors >= len(elements) and len(set(elements)) * width <= 128 and short:
             return width
         width //= 2
     return 1
+
+
+def work_in(body: Iterable[Statement]) -> int:
+    """About how many instructions statements are."""
+    work = 0
+    for part in body:
+        if isinstance(part, Let):
+            expression = part.expression
+            work += 12 if isinstance(expression, Apply) and PRIMITIVES[expression.op].is_expensive else 1
+    return work
 
 
 def index_type(kernel: Kernel) -> str:
@@ -219,7 +234,8 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     bytes_kept = sum(element.memory.dtype.itemsize for element in kept_elements(body, reduced[-1]))
     scratch = [part for part in body if isinstance(part, Scratch)]
     bytes_kept += sum(part.dtype.itemsize if part.dtype.itemsize > 4 else 4 for part in scratch)
-    team = min(1024, max(1, _power_of_two(-(-vectors // SPAN_OF_ROW))))
+    most_spans = max(1, min(SPAN_OF_ROW, LONG_CODE // max(1, work_in(inner) * width)))
+    team = min(1024, max(1, _power_of_two(-(-vectors // most_spans))))
     while team < 1024 and (
         -(-vectors // team) * width * bytes_kept > 4 * REGISTERS
         or (rows * team < PROCESSORS * 512 and vectors >= 2 * team)

@@ -36,9 +36,9 @@ HALVES: dict[str, str] = {
     "to_bfloat16": """\
 static inline uint16_t to_bfloat16(float value) {
 #if __CUDA_ARCH__ >= 800
-    uint16_t bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
+    uint32_t bits;  // of a pair, which takes a quarter of the time that one number takes
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+    return (uint16_t)bits;
 #else
     const uint32_t bits = bits_of(value);
     return value != value ? 0x7fff : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
@@ -47,7 +47,17 @@ static inline uint16_t to_bfloat16(float value) {
 """,
     # Of a number that is rounded already.
     "bits_of_bfloat16": "static inline uint16_t bits_of_bfloat16(float value) { return bits_of(value) >> 16; }\n",
-    "round_bfloat16": "static inline float round_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }\n",
+    "round_bfloat16": """\
+static inline float round_bfloat16(float value) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t bits;  // a pair whose second half is zero is the number itself
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(value), "f"(0.0f));
+    return float_of(bits);
+#else
+    return from_bfloat16(to_bfloat16(value));
+#endif
+}
+""",
     "from_float16": """\
 static inline float from_float16(uint16_t bits) {
     float value;
@@ -57,9 +67,15 @@ static inline float from_float16(uint16_t bits) {
 """,
     "to_float16": """\
 static inline uint16_t to_float16(float value) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t bits;  // of a pair, which takes a quarter of the time that one number takes
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+    return (uint16_t)bits;
+#else
     uint16_t bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
+#endif
 }
 """,
     "bits_of_float16": "static inline uint16_t bits_of_float16(float value) { return to_float16(value); }\n",
@@ -162,7 +178,6 @@ _SHUFFLED = {
 
 # An index that is out of range is an error of the device, as it is in eager.
 WITHIN = """\
-extern "C" __device__ void __assertfail(const char *, const char *, unsigned, const char *, __SIZE_TYPE__);
 static inline int64_t within(int64_t index, int64_t size) {
     if ((uint64_t)index >= (uint64_t)size) __assertfail("index out of bounds", "kernels.cu", 0, "within", 1);
     return index;
