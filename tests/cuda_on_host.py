@@ -114,8 +114,10 @@ def _library(text: str) -> ctypes.CDLL:
         source.write_text(text)
         command = [shutil.which("gcc") or "cc", "-O1", "-w", "-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing"]
         subprocess.run(
-            [*command, "-shared", "-fPIC", str(source), "-o", str(path) + ".part", "-lm"], check=True,
-            capture_output=True, text=True,
+            [*command, "-shared", "-fPIC", str(source), "-o", str(path) + ".part", "-lm"],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         Path(str(path) + ".part").rename(path)
     return ctypes.CDLL(str(path))

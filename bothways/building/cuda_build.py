@@ -86,7 +86,9 @@ class CudaSource:
     def plan(self) -> str:
         """What routines launch, as text."""
         routines = {
-            name: [[one.kernel, one.blocks, one.threads, one.shared, list(map(list, one.arguments))] for one in launches]
+            name: [
+                [one.kernel, one.blocks, one.threads, one.shared, list(map(list, one.arguments))] for one in launches
+            ]
             for name, launches in self.routines.items()
         }
         return json.dumps(routines)

@@ -7,7 +7,7 @@ together in order by whoever needs them. Nothing depends on which block is faste
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bothways.lower.dialects.cuda.emit import lies_as_vector, memory_dtype, product
@@ -41,9 +41,13 @@ THREADS = 256  # of a block, where nothing speaks for another number
 WIDEST = 8  # elements that a thread takes at once
 VECTOR = 16  # bytes that it reads at once
 REGISTERS = 80  # of 32 bits, that what is kept of a row may take in a thread
+REGISTERS_OF_MANY = 24  # the same in blocks of as many threads as there can be
 SPAN_OF_ROW = 4  # vectors of a row that one thread takes, where there are as many
-LONG_CODE = 1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
+LONG_CODE = (
+    1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
+)
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
+MANY_TILES = 32  # of columns
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
 
@@ -98,8 +102,15 @@ def _phases(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -
         memories = (*given, *read, *(memory for memory in used if memory in written), *own)
         phases.append(
             Phase(
-                memories, frozenset(written | own), kernel.body, f"{kernel.hint}_{stage}", kernel.origins, kernel.names,
-                stage, splits, partials,
+                memories,
+                frozenset(written | own),
+                kernel.body,
+                f"{kernel.hint}_{stage}",
+                kernel.origins,
+                kernel.names,
+                stage,
+                splits,
+                partials,
             )  # fmt: skip
         )
     return phases
@@ -221,6 +232,22 @@ class RowGeometry:
     def teams(self) -> int:
         return self.threads // self.team
 
+    @property
+    def vectors(self) -> int:
+        """Those of a row."""
+        *outer, inner = self.reduced
+        return product(outer) * (-(-inner.size // self.width) if self.width > 1 else inner.size)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every thread has as many vectors as any other."""
+        return not isinstance(self.vectors, Size) and self.spans * self.team == self.vectors
+
+    def of_sweep(self, sweep: Sweep) -> RowGeometry:
+        """The same with vectors as one sweep likes them, where no row is kept for the next."""
+        width = width_along(self.reduced[-1], sweep.body, exact=len(self.reduced) > 1)
+        return self if self.spans else replace(self, width=width)
+
 
 def row_geometry(kernel: Kernel) -> RowGeometry:
     first = kernel.body[0]
@@ -228,9 +255,9 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     body = statements_of_row(kernel)
     reduced = next(part for part in body if isinstance(part, Sweep)).loops
     inner = [inside for part in body if isinstance(part, Sweep) for inside in part.body]
-    width = width_along(reduced[-1], inner, exact=True)
+    width = width_along(reduced[-1], inner, exact=len(reduced) > 1)
     rows, length = size_hint(product(kept)), size_hint(product(reduced))
-    vectors = max(1, length // width)
+    vectors = max(1, -(-length // width))
     bytes_kept = sum(element.memory.dtype.itemsize for element in kept_elements(body, reduced[-1]))
     scratch = [part for part in body if isinstance(part, Scratch)]
     bytes_kept += sum(part.dtype.itemsize if part.dtype.itemsize > 4 else 4 for part in scratch)
@@ -248,8 +275,9 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     most = next((part.length for part in scratch), known)  # of sizes that are not known, what scratch is for
     spans = 0
     if type(most) is int:
-        spans = -(-(most // width) // team)
-        if not scratch and (spans * width * bytes_kept > 4 * 2 * REGISTERS or spans > 64):
+        spans = -(-(-(-most // width)) // team)
+        most_bytes = 4 * (REGISTERS if team < 1024 else REGISTERS_OF_MANY)
+        if not scratch and spans * width * bytes_kept > most_bytes:
             spans = 0
     if splits > 1:
         team, spans = 512, 0
@@ -293,6 +321,10 @@ def column_geometry(kernel: Kernel, columns: Columns) -> ColumnGeometry:
     while width > 1 and accumulators * width > 32:
         width //= 2
     length = max(size_hint(product(part.loops)) for part in columns.body if isinstance(part, Sweep))
+    narrow = min(element.memory.dtype.itemsize for part in body for element, _ in elements_in(part))
+    # Rather many tiles than wide ones, as long as the threads of a warp read whole lines of the cache.
+    while width > 1 and width * narrow > 4 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
+        width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
     across = min(32, _power_of_two(across_all))
     down = max(1, min(THREADS // across, _power_of_two(length)))
@@ -304,12 +336,18 @@ def column_geometry(kernel: Kernel, columns: Columns) -> ColumnGeometry:
     return ColumnGeometry(width, across, down, splits)
 
 
+def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
+    """How what the parts of columns were reduced to is put together."""
+    down = min(32, _power_of_two(splits))
+    return ColumnGeometry(1, min(32, _power_of_two(size_hint(columns.lanes.size))), down, splits)
+
+
 def _power_of_two(number: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()
 
 
 __all__ = [
-    "ColumnGeometry", "Inner", "Keep", "Phase", "RowGeometry", "arranged", "column_geometry", "elements_in",
+    "ColumnGeometry", "Inner", "Keep", "Phase", "RowGeometry", "arranged", "column_geometry", "elements_in", "finishing_geometry",
     "index_type", "kept_elements", "row_geometry", "statements_of_phase", "statements_of_row", "width_along",
 ]  # fmt: skip

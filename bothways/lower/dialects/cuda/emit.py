@@ -39,7 +39,7 @@ from bothways.lower.schedule.tree import (
 
 
 @dataclass
-class Block:
+class Lines:
     """Lines under construction."""
 
     lines: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Span:
     at: str = ""
 
 
-class KernelWriter:
+class ThreadWriter:
     """Writes the parts of one kernel."""
 
     def __init__(self, kernel: Kernel, index_type: str) -> None:
@@ -89,15 +89,15 @@ class KernelWriter:
 
     def body(
         self,
-        block: Block,
+        block: Lines,
         statements: Iterable[Inner],
         span: Span,
-        take: Callable[[Block, Accumulate, str], None] | None = None,
+        take: Callable[[Lines, Accumulate, str, str], None] | None = None,
         active: str = "",
         last: str = "",
     ) -> None:
-        """What is done at the elements of a span. ``take`` is what becomes of reduced values; nothing is written where
-        ``active`` is false; ``last`` is a line more."""
+        """What is done at the elements of a span. ``take`` is what becomes of reduced values, under a condition;
+        nothing is written where ``active`` is false; ``last`` is a line more."""
         statements = list(statements)
         outputs = self._outputs(block, statements, span)
         raw = self._read(block, statements, span)
@@ -125,14 +125,14 @@ class KernelWriter:
                     block.add(f"{self.scratch[part.scratch]}[{_kept_at(span)}] = {self.text(part.value, span)};")
                 case Accumulate():
                     assert take is not None
-                    take(block, part, self.text(part.value, span))
+                    take(block, part, self.text(part.value, span), f"if ({_inside(span)}) " if span.count else "")
         if last:
             block.add(last)
         if span.loop is not None:
             block.close()
         self._write(block, outputs, span, active)
 
-    def _outputs(self, block: Block, statements: list[Inner], span: Span) -> dict[Element, tuple[Store, str]]:
+    def _outputs(self, block: Lines, statements: list[Inner], span: Span) -> dict[Element, tuple[Store, str]]:
         """The arrays for what is written as vectors."""
         outputs: dict[Element, tuple[Store, str]] = {}
         for part in statements:
@@ -142,7 +142,7 @@ class KernelWriter:
                 block.add(f"{IN_MEMORY[part.dtype]} {array}[{span.width}];")
         return outputs
 
-    def _read(self, block: Block, statements: list[Inner], span: Span) -> dict[Computed, str]:
+    def _read(self, block: Lines, statements: list[Inner], span: Span) -> dict[Computed, str]:
         """Read what is read as vectors, or once for all elements. Values that are then there, and how they are spelled;
         nothing for those that have a name already."""
         raw: dict[Computed, str] = {}
@@ -163,16 +163,18 @@ class KernelWriter:
                 raw[part.value] = _loaded(dtype, f"{arrays[element]}[v]")
         return raw
 
-    def load(self, block: Block, element: Element, array: str, span: Span, at: str = "") -> None:
+    def load(self, block: Lines, element: Element, array: str, span: Span, at: str = "") -> None:
         """Read a vector into an array, which is declared here unless it is a part of one."""
         kind = IN_MEMORY[element.memory.dtype]
         if not at:
             block.add(f"{kind} {array}[{span.width}];")
         place = f"{self.pointer(element.memory)} + {self.index(element, span)}"
         target = f"{array} + {at}" if at else array
-        block.add(f"load_{kind}_{span.width}({target}, {place}, {self._whole(element, span)}, {span.count or span.width});")
+        block.add(
+            f"load_{kind}_{span.width}({target}, {place}, {self._whole(element, span)}, {span.count or span.width});"
+        )
 
-    def _write(self, block: Block, outputs: dict[Element, tuple[Store, str]], span: Span, active: str) -> None:
+    def _write(self, block: Lines, outputs: dict[Element, tuple[Store, str]], span: Span, active: str) -> None:
         for part, array in outputs.values():
             kind, element = IN_MEMORY[part.dtype], part.element
             place = f"{self.pointer(element.memory)} + {self.index(element, span)}"
@@ -192,7 +194,7 @@ class KernelWriter:
 
     # Statements outside of bodies.
 
-    def let(self, block: Block, part: Let, span: Span) -> None:
+    def let(self, block: Lines, part: Let, span: Span) -> None:
         block.add(f"const {COMPUTED[part.value.dtype]} {part.value.name} = {self.text(part.expression, span)};")
 
     def stored_text(self, part: Store, span: Span) -> str:
@@ -292,7 +294,7 @@ def lies_as_vector(element: Element, loop: Loop, width: int) -> bool:
     return all(type(number) is int and number % width == 0 for number in (*others, element.offset))
 
 
-def indices(block: Block, loops: Iterable[Loop], number: str, kind: str) -> None:
+def indices(block: Lines, loops: Iterable[Loop], number: str, kind: str) -> None:
     """Work out the indices of several loops from one number."""
     loops = list(loops)
     rest: int = 1
@@ -310,6 +312,14 @@ def _is_one(number: object) -> bool:
 
 def _loaded(dtype: torch.dtype, text: str) -> str:
     return in_c.LOADS.get(dtype, "{0}").format(text)
+
+
+def counted(block: Lines, size: object, width: int) -> str:
+    """The name of how many elements a span has, if that is not always as many as it is wide."""
+    if width == 1 or (type(size) is int and size % width == 0):
+        return ""
+    block.add(f"const int count = {size} - first < {width} ? (int)({size} - first) : {width};")
+    return "count"
 
 
 def _inside(span: Span) -> str:

@@ -11,14 +11,16 @@ from bothways.lower.dialects.cuda.arranging import (
     ColumnGeometry,
     Phase,
     column_geometry,
+    finishing_geometry,
     statements_of_phase,
 )
 from bothways.lower.dialects.cuda.emit import (
-    Block,
-    KernelWriter,
+    Lines,
+    ThreadWriter,
     Span,
     accumulated,
     combined,
+    counted,
     indices,
     initial,
     product,
@@ -41,28 +43,31 @@ MOST_BLOCKS = 2**31 - 1
 Names = dict[Accumulator, str]
 
 
-def write_columns(w: KernelWriter, block: Block, kernel: Kernel, columns: Columns) -> tuple[int, int, int]:
+def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int, int]:
     """Returns how many blocks of how many threads, and how wide its vectors are."""
     geometry = column_geometry(kernel, columns)
-    kind, width, across = w.index_type, geometry.width, geometry.across
     stage = kernel.stage if isinstance(kernel, Phase) else -1
-    statements = [(part, True) for part in columns.body] if stage < 0 else list(statements_of_phase(columns.body, stage))
+    statements = (
+        [(part, True) for part in columns.body] if stage < 0 else list(statements_of_phase(columns.body, stage))
+    )
     sweeps = any(isinstance(part, Sweep) for part, _ in statements)
     parts = kernel.splits if isinstance(kernel, Phase) and sweeps else 1
+    if isinstance(kernel, Phase) and not sweeps:
+        geometry = finishing_geometry(columns, kernel.splits)
+    kind, width, across = w.index_type, geometry.width, geometry.across
     size = columns.lanes.size
     tiles = -(-size // (width * across))
     total = product(columns.loops) * tiles * parts
     block.add(f"const int beside = threadIdx.x % {across}, below = threadIdx.x / {across};")
     block.open(f"for ({kind} group = blockIdx.x; group < {total}; group += gridDim.x)")
-    block.add(f"const {kind} part = group % {parts}, tile = group / {parts} % {tiles}, outer = group / {parts} / {tiles};")
+    block.add(
+        f"const {kind} part = group % {parts}, tile = group / {parts} % {tiles}, outer = group / {parts} / {tiles};"
+    )
     indices(block, columns.loops, "outer", kind)
     block.add(f"const {kind} wanted = (tile * {across} + beside) * {width};")
     block.add(f"const int active = wanted < {size};")
     block.add(f"const {kind} first = active ? wanted : 0;")
-    count = ""
-    if width > 1 and not (type(size) is int and size % width == 0):
-        count = "count"
-        block.add(f"const int count = {size} - first < {width} ? (int)({size} - first) : {width};")
+    count = counted(block, size, width)
     block.add(f"const {kind} column = outer * {size} + first;")
     span = Span(columns.lanes, width, "first", count)
     writer = _Columns(w, block, columns, geometry, span, kernel)
@@ -80,7 +85,7 @@ class _Columns:
     """Writes the statements of one tile of columns."""
 
     def __init__(
-        self, w: KernelWriter, block: Block, columns: Columns, geometry: ColumnGeometry, span: Span, kernel: Kernel
+        self, w: ThreadWriter, block: Lines, columns: Columns, geometry: ColumnGeometry, span: Span, kernel: Kernel
     ) -> None:
         self.w, self.block, self.columns, self.geometry, self.span = w, block, columns, geometry, span
         self.kernel = kernel
@@ -144,7 +149,7 @@ class _Columns:
         block.open(f"for ({kind} at = {begin} + below; at < {end}; at += {geometry.down})")
         indices(block, sweep.loops, "at", kind)
 
-        def take(inside: Block, one: Accumulate, text: str) -> None:
+        def take(inside: Lines, one: Accumulate, text: str, condition: str) -> None:
             name = f"{wholes[one.into]}[v]"
             inside.add(f"{name} = {combined(one.into, name, text)};")
 

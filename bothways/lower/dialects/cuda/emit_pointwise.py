@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bothways.lower.dialects.cuda.arranging import PROCESSORS, THREADS, width_along
-from bothways.lower.dialects.cuda.emit import Block, KernelWriter, Span, indices, product
+from bothways.lower.dialects.cuda.emit import Lines, Span, ThreadWriter, counted, indices, product
 from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import Kernel, Lanes, Let, Rows, Store
@@ -11,7 +11,7 @@ from bothways.lower.schedule.tree import Kernel, Lanes, Let, Rows, Store
 MOST_BLOCKS = 2**31 - 1
 
 
-def write_pointwise(w: KernelWriter, block: Block, kernel: Kernel) -> tuple[int, int, int]:
+def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
     """Returns how many blocks of how many threads, and how wide its vectors are."""
     first = kernel.body[0]
     loops: tuple[Loop, ...] = ()
@@ -35,11 +35,7 @@ def write_pointwise(w: KernelWriter, block: Block, kernel: Kernel) -> tuple[int,
         indices(block, loops, "row", kind)
     else:
         block.add(f"const {kind} first = at{f' * {width}' if width > 1 else ''};")
-    count = ""
-    if width > 1 and not (type(lane.size) is int and lane.size % width == 0):
-        count = "count"
-        block.add(f"const int count = {lane.size} - first < {width} ? (int)({lane.size} - first) : {width};")
-    w.body(block, first.body, Span(lane, width, "first", count))
+    w.body(block, first.body, Span(lane, width, "first", counted(block, lane.size, width)))
     block.close()
     blocks = -(-size_hint(total) // THREADS)
     if isinstance(total, Size):  # more of them may come

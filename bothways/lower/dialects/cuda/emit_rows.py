@@ -6,6 +6,8 @@ memory. Every thread of a team then has the same result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bothways.lower.dialects.c.operators import COMPUTED, IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
@@ -17,11 +19,12 @@ from bothways.lower.dialects.cuda.arranging import (
     statements_of_row,
 )
 from bothways.lower.dialects.cuda.emit import (
-    Block,
-    KernelWriter,
+    Lines,
+    ThreadWriter,
     Span,
     accumulated,
     combined,
+    counted,
     indices,
     initial,
     product,
@@ -34,9 +37,10 @@ MOST_BLOCKS = 2**31 - 1
 OUTSIDE = Span(None, 1, "")
 
 Names = dict[Accumulator, str]
+Take = Callable[[Lines, Accumulate, str, str], None]
 
 
-def write_rows(w: KernelWriter, block: Block, kernel: Kernel) -> tuple[int, int, int]:
+def write_rows(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
     """Returns how many blocks of how many threads, and how wide its vectors are."""
     geometry = row_geometry(kernel)
     if isinstance(kernel, Phase):
@@ -68,21 +72,14 @@ def write_rows(w: KernelWriter, block: Block, kernel: Kernel) -> tuple[int, int,
     return min(blocks, MOST_BLOCKS), geometry.threads, geometry.width
 
 
-def write_stages(w: KernelWriter, block: Block, kernel: Kernel, geometry: RowGeometry, active: str) -> None:
-    body = statements_of_row(kernel)
-    kind, team, width = w.index_type, geometry.team, geometry.width
-    inner = geometry.reduced[-1]
-    vectors = product(geometry.reduced) // width if width > 1 else product(geometry.reduced)
-    block.add(f"const {kind} vectors = {vectors};")
+def write_stages(w: ThreadWriter, block: Lines, kernel: Kernel, geometry: RowGeometry, active: str) -> None:
     first = " && ".join(filter(None, [active, "thread == 0"]))
-    spans = geometry.spans
-    exact = not isinstance(vectors, Size) and spans * team == vectors
     wholes: Names = {}
-    for part in body:
+    for part in statements_of_row(kernel):
         match part:
             case Scratch():
                 w.scratch[part] = w.fresh(part.hint)
-                block.add(f"{COMPUTED[part.dtype]} {w.scratch[part]}[{spans * width}];")
+                block.add(f"{COMPUTED[part.dtype]} {w.scratch[part]}[{geometry.spans * geometry.width}];")
             case RowValue():
                 for let in part.body:
                     w.let(block, let, OUTSIDE)
@@ -92,79 +89,100 @@ def write_stages(w: KernelWriter, block: Block, kernel: Kernel, geometry: RowGeo
                 block.add(f"const {of} {part.value.name} = ({of}){wholes[part.accumulator]};")
                 write_store(w, block, part.store, first)
             case Sweep():
-                if spans:
-                    write_reads(w, block, part, geometry, exact)
-                wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in part.accumulators}
-                for reduction, name in wholes.items():
-                    block.add(f"{accumulated(reduction)} {name} = {initial(reduction)};")
-                if spans:
-                    block.add("UNROLL")
-                    block.open(f"for (int span = 0; span < {spans}; ++span)")
-                    block.add(f"const {kind} at = thread + span * {team};")
-                    if not exact:
-                        block.open("if (at < vectors)")
-                else:
-                    block.open(f"for ({kind} at = thread; at < vectors; at += {team})")
-                write_indices(block, geometry, kind)
-                span = Span(inner, width, "first", at="span" if spans else "")
-
-                def take(inside: Block, one: Accumulate, text: str, wholes: Names = wholes) -> None:
-                    name = wholes[one.into]
-                    inside.add(f"{name} = {combined(one.into, name, text)};")
-
-                w.body(block, part.body, span, take, active)
-                if spans and not exact:
-                    block.close()
-                block.close()
+                wholes = write_sweep(w, block, part, geometry.of_sweep(part), active)
                 if wholes:
-                    write_reduction(w, block, wholes, team, geometry.threads)
+                    write_reduction(w, block, wholes, geometry.team, geometry.threads)
 
 
-def write_indices(block: Block, geometry: RowGeometry, kind: str) -> None:
-    """From the number of a vector to the indices of the reduced loops."""
+def write_sweep(w: ThreadWriter, block: Lines, sweep: Sweep, geometry: RowGeometry, active: str) -> Names:
+    """Returns the names of what each thread has accumulated."""
+    if geometry.spans:
+        write_reads(w, block, sweep, geometry)
+    wholes = started(w, block, sweep)
+    open_spans(w, block, geometry)
+    count = write_indices(block, geometry, w.index_type)
+    span = Span(geometry.reduced[-1], geometry.width, "first", count, "span" if geometry.spans else "")
+    w.body(block, sweep.body, span, taking(wholes), active)
+    close_spans(block, geometry)
+    return wholes
+
+
+def open_spans(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
+    """A loop over the vectors of a row that are a thread's own."""
+    kind, team, vectors = w.index_type, geometry.team, geometry.vectors
+    if not geometry.spans:
+        block.add('_Pragma("unroll 4")')
+        block.open(f"for ({kind} at = thread; at < {vectors}; at += {team})")
+        return
+    block.add("UNROLL")
+    block.open(f"for (int span = 0; span < {geometry.spans}; ++span)")
+    block.add(f"const {kind} at = thread + span * {team};")
+    if not geometry.is_exact:
+        block.open(f"if (at < {vectors})")
+
+
+def close_spans(block: Lines, geometry: RowGeometry) -> None:
+    if geometry.spans and not geometry.is_exact:
+        block.close()
+    block.close()
+
+
+def started(w: ThreadWriter, block: Lines, sweep: Sweep) -> Names:
+    """What a sweep accumulates into."""
+    wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
+    for reduction, name in wholes.items():
+        block.add(f"{accumulated(reduction)} {name} = {initial(reduction)};")
+    return wholes
+
+
+def taking(wholes: Names) -> Take:
+    def take(inside: Lines, one: Accumulate, text: str, condition: str) -> None:
+        name = wholes[one.into]
+        inside.add(f"{condition}{name} = {combined(one.into, name, text)};")
+
+    return take
+
+
+def write_indices(block: Lines, geometry: RowGeometry, kind: str) -> str:
+    """From the number of a vector to the indices of the reduced loops. Returns the name of its count, if it has one."""
     *outer, inner = geometry.reduced
     width = geometry.width
     if not outer:
         block.add(f"const {kind} first = at{f' * {width}' if width > 1 else ''};")
-        return
+        return counted(block, inner.size, width)
     along = inner.size // width if width > 1 else inner.size
     block.add(f"const {kind} line = at / {along}, first = at % {along}{f' * {width}' if width > 1 else ''};")
     indices(block, outer, "line", kind)
+    return ""
 
 
-def write_reads(w: KernelWriter, block: Block, sweep: Sweep, geometry: RowGeometry, exact: bool) -> None:
+def write_reads(w: ThreadWriter, block: Lines, sweep: Sweep, geometry: RowGeometry) -> None:
     """Read what this sweep is the first to read, all at once, into registers."""
-    kind, width, spans = w.index_type, geometry.width, geometry.spans
+    kind, width = w.index_type, geometry.width
     inner = geometry.reduced[-1]
     new = [element for element in kept_elements((sweep,), inner) if element not in w.kept]
     if not new:
         return
     names = {element: w.fresh(f"{element.memory.name}_row") for element in new}
     for element, name in names.items():
-        block.add(f"{IN_MEMORY[element.memory.dtype]} {name}[{spans * width}];")
-    block.add("UNROLL")
-    block.open(f"for (int span = 0; span < {spans}; ++span)")
-    block.add(f"const {kind} at = thread + span * {geometry.team};")
-    if not exact:
-        block.open("if (at < vectors)")
-    write_indices(block, geometry, kind)
-    span = Span(inner, width, "first")
+        block.add(f"{IN_MEMORY[element.memory.dtype]} {name}[{geometry.spans * width}];")
+    open_spans(w, block, geometry)
+    span = Span(inner, width, "first", write_indices(block, geometry, kind))
     for element, name in names.items():
         if w.is_vector(element, span):
             w.load(block, element, name, span, at=f"span * {width}")
             continue
         block.add("UNROLL")
         block.open(f"for (int v = 0; v < {width}; ++v)")
-        block.add(f"const {kind} {inner.index} = first + v;")
+        place = f"v < {span.count} ? first + v : first" if span.count else "first + v"
+        block.add(f"const {kind} {inner.index} = {place};")
         block.add(f"{name}[span * {width} + v] = {w.element(element)};")
         block.close()
-    if not exact:
-        block.close()
-    block.close()
+    close_spans(block, geometry)
     w.kept.update(names)
 
 
-def write_reduction(w: KernelWriter, block: Block, wholes: Names, team: int, threads: int) -> None:
+def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, team: int, threads: int) -> None:
     """Let a team put together what its threads have; each has the whole then."""
     lanes = min(team, WARP)
     if lanes > 1:
@@ -186,10 +204,12 @@ def write_reduction(w: KernelWriter, block: Block, wholes: Names, team: int, thr
         whole = wholes[reduction]
         block.add(f"{whole} = {initial(reduction)};")
         block.add("UNROLL")
-        block.add(f"for (int part = 0; part < {warps}; ++part) {whole} = {combined(reduction, whole, f'{name}[part]')};")
+        block.add(
+            f"for (int part = 0; part < {warps}; ++part) {whole} = {combined(reduction, whole, f'{name}[part]')};"
+        )
 
 
-def write_store(w: KernelWriter, block: Block, store: Store | None, condition: str) -> None:
+def write_store(w: ThreadWriter, block: Lines, store: Store | None, condition: str) -> None:
     if store is not None:
         block.add(f"if ({condition}) {w.element(store.element)} = {w.stored_text(store, OUTSIDE)};")
 
@@ -197,7 +217,7 @@ def write_store(w: KernelWriter, block: Block, store: Store | None, condition: s
 # Few, long rows: several blocks take parts of one.
 
 
-def write_phase(w: KernelWriter, block: Block, kernel: Phase, geometry: RowGeometry) -> tuple[int, int, int]:
+def write_phase(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeometry) -> tuple[int, int, int]:
     kind, width, splits = w.index_type, geometry.width, kernel.splits
     body = statements_of_row(kernel)
     rows = product(geometry.kept)
@@ -219,13 +239,13 @@ def write_phase(w: KernelWriter, block: Block, kernel: Phase, geometry: RowGeome
                 block.add(f"const {of} {one.value.name} = ({of}){whole};")
                 write_store(w, block, one.store if stores else None, "part == 0 && thread == 0")
             case Sweep():
-                write_part(w, block, kernel, geometry, one)
+                write_part(w, block, kernel, geometry.of_sweep(one), one)
     block.close()
     blocks = size_hint(rows) * parts
     return min(blocks, MOST_BLOCKS), threads, width
 
 
-def put_together(w: KernelWriter, block: Block, kernel: Phase, reduction: Accumulator) -> str:
+def put_together(w: ThreadWriter, block: Lines, kernel: Phase, reduction: Accumulator) -> str:
     """What all parts of a row were reduced to, by each warp for itself, in the same order."""
     kind, whole = w.index_type, w.fresh(f"{reduction.hint}_all")
     pointer = w.pointer(kernel.partials[reduction])
@@ -238,24 +258,17 @@ def put_together(w: KernelWriter, block: Block, kernel: Phase, reduction: Accumu
     return whole
 
 
-def write_part(w: KernelWriter, block: Block, kernel: Phase, geometry: RowGeometry, sweep: Sweep) -> None:
+def write_part(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeometry, sweep: Sweep) -> None:
     kind, width, threads = w.index_type, geometry.width, geometry.threads
-    vectors = product(geometry.reduced) // width if width > 1 else product(geometry.reduced)
+    vectors = geometry.vectors
     share = -(-vectors // kernel.splits)
-    block.add(f"const {kind} vectors = {vectors}, begin = part * {share};")
-    block.add(f"const {kind} end = begin + {share} < vectors ? begin + {share} : vectors;")
-    wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
-    for reduction, name in wholes.items():
-        block.add(f"{accumulated(reduction)} {name} = {initial(reduction)};")
-    block.add("_Pragma(\"unroll 4\")")
+    block.add(f"const {kind} begin = part * {share};")
+    block.add(f"const {kind} end = begin + {share} < {vectors} ? begin + {share} : {vectors};")
+    wholes = started(w, block, sweep)
+    block.add('_Pragma("unroll 4")')
     block.open(f"for ({kind} at = begin + thread; at < end; at += {threads})")
-    write_indices(block, geometry, kind)
-
-    def take(inside: Block, one: Accumulate, text: str) -> None:
-        name = wholes[one.into]
-        inside.add(f"{name} = {combined(one.into, name, text)};")
-
-    w.body(block, sweep.body, Span(geometry.reduced[-1], width, "first"), take)
+    span = Span(geometry.reduced[-1], width, "first", write_indices(block, geometry, kind))
+    w.body(block, sweep.body, span, taking(wholes))
     block.close()
     if not wholes:
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
 from bothways.lower.dialects.c.operators import IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
-from bothways.lower.dialects.cuda.emit import Block, KernelWriter
+from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
 from bothways.lower.dialects.cuda.emit_columns import write_columns
 from bothways.lower.dialects.cuda.emit_pointwise import write_pointwise
 from bothways.lower.dialects.cuda.emit_rows import write_rows
@@ -20,7 +20,7 @@ from bothways.source_text import in_comment
 
 
 @dataclass(frozen=True)
-class KernelText:
+class LaunchedText:
     """A kernel over its memories, the numbers it takes besides, by name, and how it is launched."""
 
     parameters: str
@@ -30,9 +30,9 @@ class KernelText:
     threads: int
 
 
-def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
+def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     """Write a kernel; ``names`` are those of sizes that are known only when it runs."""
-    writer, block = KernelWriter(kernel, index_type(kernel)), Block()
+    writer, block = ThreadWriter(kernel, index_type(kernel)), Lines()
     if names is not None:
         names.written.clear()
     first = kernel.body[0]
@@ -51,7 +51,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
     ]
     parameters += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
     lines = [*writer.alignments(width), *block.lines]
-    return KernelText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads)
+    return LaunchedText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads)
 
 
 def spell(
@@ -60,7 +60,7 @@ def spell(
     """The kernels of a program and what each routine launches, and the names of the numbers that each takes besides its
     memories."""
     texts = {kernel: spell_kernel(kernel, names) for routine in routines for kernel in routine.kernels}
-    functions: dict[KernelText, str] = {}  # kernels of the same text are one function
+    functions: dict[LaunchedText, str] = {}  # kernels of the same text are one function
     kernels: list[CudaKernel] = []
     for kernel, text in texts.items():
         if text not in functions:
@@ -74,7 +74,10 @@ def spell(
         places, sizes[routine.name] = _places(routine, own, names)
         launches[routine.name] = tuple(
             Launch(
-                functions[text], text.blocks, text.threads, 0,
+                functions[text],
+                text.blocks,
+                text.threads,
+                0,
                 tuple(places[key] for key in (*kernel.memories, *text.sizes)),
             )  # fmt: skip
             for kernel, text in zip(routine.kernels, own, strict=True)
@@ -83,7 +86,7 @@ def spell(
 
 
 def _places(
-    routine: Routine, texts: Sequence[KernelText], names: SizeNames | None
+    routine: Routine, texts: Sequence[LaunchedText], names: SizeNames | None
 ) -> tuple[dict[object, Argument], tuple[str, ...]]:
     """Where each memory and each number is among what a routine is given."""
     area = routine.area
