@@ -28,7 +28,7 @@ HEAD = """\
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
-#define KERNEL(threads) void
+#define KERNEL(threads, blocks) void
 #define SHARED static
 #define RESTRICT
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))

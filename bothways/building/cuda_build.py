@@ -31,16 +31,20 @@ Argument = tuple[int, int, int]  # which one, which of these three, the bytes or
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A kernel: ``signature`` without the words that make it one. ``comment`` says where it comes from."""
+    """A kernel, whose blocks have so many threads; as many of them fit a processor as ``together`` says, or more.
+
+    ``comment`` says where it comes from.
+    """
 
     name: str
     comment: str
     parameters: str
     body: str
     threads: int
+    together: int
 
     def __str__(self) -> str:
-        head = f"KERNEL({self.threads}) {self.name}({self.parameters})"
+        head = f"KERNEL({self.threads}, {self.together}) {self.name}({self.parameters})"
         return f"{self.comment}{head} {{\n{self.body}\n}}\n"
 
 
@@ -94,7 +98,7 @@ class CudaSource:
         return json.dumps(routines)
 
 
-def needed_helpers(text: str, helpers: Mapping[str, str]) -> str:
+def needed_helpers(text: str, helpers: dict[str, str]) -> str:
     """Those of some helpers that a text uses, by itself or through others; a helper may use those above it."""
     used, texts = set(_WORD.findall(text)), []
     for name, helper in reversed(helpers.items()):

@@ -1,7 +1,7 @@
 """The C that launches kernels on a GPU: all those of one routine in one call of a builtin of Python's.
 
-What is launched is a table of numbers: for each kernel its handle, its blocks and threads, and for each of its arguments
-where it is among what the routine is given.
+What is launched is a table of numbers: for each kernel its handle, its blocks and threads, and where each of its
+arguments is among what the routine is given.
 """
 
 from __future__ import annotations

@@ -240,6 +240,13 @@ class Builder:
             buffer = self.buffers[node] = _whole(memory, node)
         return buffer
 
+    def lay_out(self, node: Map, strides: Shape) -> bool:
+        """Let a computed node lie in memory by these strides, unless it has a place already. Whether it does."""
+        if node not in self.buffers:
+            memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
+            self.buffers[node] = _whole(memory, node)
+        return self.buffers[node].memory.strides == strides
+
     def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
         """One memory that is filled part by part: each where its first element goes. Together they cover it."""
         if not is_dense(shape, strides):

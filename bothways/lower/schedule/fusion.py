@@ -63,8 +63,8 @@ class Group(Unit):
 
 
 class Fusion:
-    """Assigns every computed node to a kernel. With ``spreads``, what is cheap is computed for each index that reads it,
-    though one would do for many: where a kernel of its own costs more."""
+    """Assigns every computed node to a kernel. With ``spreads``, what is cheap is computed wherever it is read, though
+    once would do for many indices: where a kernel of its own costs more."""
 
     def __init__(self, roots_needed: Iterable[Node], externs: Sequence[Extern], spreads: bool = False) -> None:
         self.units: list[Unit] = []
@@ -439,7 +439,7 @@ def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
             if isinstance(arg, Map) and arg in inlined:
                 pending.append(arg)
             elif isinstance(arg, (Map, Buffer)):
-                if arg.numel == node.numel and 0 not in (getattr(arg, "strides", None) or ()):
+                if arg.numel != 1 and arg.numel == node.numel and 0 not in (getattr(arg, "strides", None) or ()):
                     large.add(arg)
             elif not isinstance(arg, (Scalar, IndexAlong, Reduce)):
                 return False

@@ -20,9 +20,7 @@ from bothways.lower.schedule.tree import (
     Apply,
     Columns,
     Element,
-    Inner,
     Kernel,
-    Keep,
     Lanes,
     Let,
     Load,
@@ -47,7 +45,7 @@ LONG_CODE = (
     1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
 )
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
-MANY_TILES = 32  # of columns
+MANY_TILES = 8  # of columns
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
 
@@ -166,7 +164,9 @@ def width_along(loop: Loop, body: Iterable[Statement], exact: bool) -> int:
     With ``exact`` the loop has no rest.
     """
     body = list(body)
-    elements = [element for part in body for element, _ in elements_in(part) if element.moves_along(loop)]
+    both = [(element, writes) for part in body for element, writes in elements_in(part) if element.moves_along(loop)]
+    elements = [element for element, _ in both]
+    written = [element for element, writes in both if writes]
     sizes = {element.memory.dtype.itemsize for element in elements if lies_as_vector(element, loop, 2)}
     if not sizes:
         return 1
@@ -175,6 +175,7 @@ def width_along(loop: Loop, body: Iterable[Statement], exact: bool) -> int:
         fits = not exact or (type(loop.size) is int and loop.size % width == 0)
         vectors = sum(lies_as_vector(element, loop, width) for element in elements)
         short = width <= 2 or work_in(body) * width <= LONG_CODE
+        fits = fits and all(lies_as_vector(element, loop, width) for element in written)
         if fits and 2 * vectors >= len(elements) and len(set(elements)) * width <= 128 and short:
             return width
         width //= 2
@@ -279,22 +280,25 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
         most_bytes = 4 * (REGISTERS if team < 1024 else REGISTERS_OF_MANY)
         if not scratch and spans * width * bytes_kept > most_bytes:
             spans = 0
-    if splits > 1:
+    if splits > 1 or (not spans and team > 512):
         team, spans = 512, 0
     threads = team if team > 32 else 128
     return RowGeometry(kept, reduced, width, team, spans, threads, splits)
 
 
 def kept_elements(body: Sequence[Statement], lane: Loop) -> list[Element]:
-    """What a row is read of, each element once. In place of what is read of it again it is kept."""
-    elements: dict[Element, None] = {}
-    for part in body:
+    """What is kept of a row: its own elements, and others that more than one sweep reads."""
+    sweeps: dict[Element, set[int]] = {}
+    reduced: set[Loop] = set()
+    for number, part in enumerate(body):
         if isinstance(part, Sweep):
+            reduced.update(part.loops)
             for inside in part.body:
                 for element, writes in elements_in(inside):
                     if not writes and element.taken is None and element.moves_along(lane):
-                        elements[element] = None
-    return list(elements)
+                        sweeps.setdefault(element, set()).add(number)
+    own = {element for element in sweeps if any(loop not in reduced for loop, _ in element.steps)}
+    return [element for element, numbers in sweeps.items() if element in own or len(numbers) > 1]
 
 
 # Columns.
@@ -323,7 +327,7 @@ def column_geometry(kernel: Kernel, columns: Columns) -> ColumnGeometry:
     length = max(size_hint(product(part.loops)) for part in columns.body if isinstance(part, Sweep))
     narrow = min(element.memory.dtype.itemsize for part in body for element, _ in elements_in(part))
     # Rather many tiles than wide ones, as long as the threads of a warp read whole lines of the cache.
-    while width > 1 and width * narrow > 4 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
+    while width > 1 and width * narrow > 8 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
         width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
     across = min(32, _power_of_two(across_all))
@@ -345,9 +349,3 @@ def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
 def _power_of_two(number: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()
-
-
-__all__ = [
-    "ColumnGeometry", "Inner", "Keep", "Phase", "RowGeometry", "arranged", "column_geometry", "elements_in", "finishing_geometry",
-    "index_type", "kept_elements", "row_geometry", "statements_of_phase", "statements_of_row", "width_along",
-]  # fmt: skip

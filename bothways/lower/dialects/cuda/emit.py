@@ -69,6 +69,30 @@ class Span:
     at: str = ""
 
 
+@dataclass(frozen=True)
+class Raw:
+    """Elements in registers as they are in memory: in an array by name, those of half precision perhaps in pairs."""
+
+    name: str
+    dtype: torch.dtype
+    in_pairs: bool
+
+    def at(self, index: str) -> str:
+        """The value of one of them."""
+        if self.in_pairs:
+            return f"from_{PAIRED[self.dtype]}_pair({self.name}[({index}) / 2], ({index}) % 2)"
+        return _loaded(self.dtype, f"{self.name}[{index}]")
+
+    def declared(self, count: int) -> str:
+        if self.in_pairs:
+            return f"uint32_t {self.name}[{count // 2}];"
+        return f"{IN_MEMORY[self.dtype]} {self.name}[{count}];"
+
+
+# Dtypes that two of are a word, and how helpers are named for them.
+PAIRED = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
 class ThreadWriter:
     """Writes the parts of one kernel."""
 
@@ -76,7 +100,7 @@ class ThreadWriter:
         self.kernel, self.index_type = kernel, index_type
         self.pointers: dict[Memory, str] = {}
         self.aligned: dict[Memory, str] = {}  # memories that are read or written as vectors, and who knows if they can
-        self.kept: dict[Element, str] = {}  # what is in registers already, for the whole row
+        self.kept: dict[Element, Raw] = {}  # what is in registers already, for the whole row
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each column
         self.scratch: dict[Scratch, str] = {}
         self._used_names = dict(kernel.names)
@@ -116,7 +140,9 @@ class ThreadWriter:
                         block.add(f"const {COMPUTED[part.value.dtype]} {part.value.name} = {text};")
                 case Store():
                     if part.element in outputs:
-                        block.add(f"{outputs[part.element][1]}[v] = {self.stored_text(part, span)};")
+                        paired = part.dtype in PAIRED
+                        text = self.text(part.value, span) if paired else self.stored_text(part, span)
+                        block.add(f"{outputs[part.element][1]}[v] = {text};")
                     else:
                         conditions = [condition for condition in (active, _inside(span)) if condition]
                         guard = f"if ({' && '.join(conditions)}) " if conditions else ""
@@ -139,37 +165,44 @@ class ThreadWriter:
             if isinstance(part, Store) and self.is_vector(part.element, span):
                 array = self.fresh(f"{plain(part.element.memory.name)}_out")
                 outputs[part.element] = part, array
-                block.add(f"{IN_MEMORY[part.dtype]} {array}[{span.width}];")
+                kind = COMPUTED[part.dtype] if part.dtype in PAIRED else IN_MEMORY[part.dtype]
+                block.add(f"{kind} {array}[{span.width}];")
         return outputs
 
     def _read(self, block: Lines, statements: list[Inner], span: Span) -> dict[Computed, str]:
         """Read what is read as vectors, or once for all elements. Values that are then there, and how they are spelled;
         nothing for those that have a name already."""
         raw: dict[Computed, str] = {}
-        arrays: dict[Element, str] = {}
+        arrays: dict[Element, Raw] = {}
         for part in statements:
             if not isinstance(part, Let) or not isinstance(part.expression, Load) or span.loop is None:
                 continue
             element, dtype = part.expression.element, part.expression.dtype
             if element in self.kept:
-                raw[part.value] = _loaded(dtype, f"{self.kept[element]}[{_kept_at(span)}]")
+                raw[part.value] = self.kept[element].at(_kept_at(span))
             elif not element.moves_along(span.loop):
                 block.add(f"const {COMPUTED[dtype]} {part.value.name} = {self.text(part.expression, span)};")
                 raw[part.value] = ""
             elif self.is_vector(element, span):
                 if element not in arrays:
-                    arrays[element] = self.fresh(f"{plain(element.memory.name)}_in")
+                    arrays[element] = self.raw(element, "in", span)
+                    block.add(arrays[element].declared(span.width))
                     self.load(block, element, arrays[element], span)
-                raw[part.value] = _loaded(dtype, f"{arrays[element]}[v]")
+                raw[part.value] = arrays[element].at("v")
         return raw
 
-    def load(self, block: Lines, element: Element, array: str, span: Span, at: str = "") -> None:
-        """Read a vector into an array, which is declared here unless it is a part of one."""
-        kind = IN_MEMORY[element.memory.dtype]
-        if not at:
-            block.add(f"{kind} {array}[{span.width}];")
+    def raw(self, element: Element, ending: str, span: Span) -> Raw:
+        """The array that elements are read into."""
+        dtype = element.memory.dtype
+        name = self.fresh(f"{plain(element.memory.name)}_{ending}")
+        return Raw(name, dtype, dtype in PAIRED and self.is_vector(element, span))
+
+    def load(self, block: Lines, element: Element, array: Raw, span: Span, number: str = "") -> None:
+        """Read a vector into an array, or into that part of one that has a number."""
+        kind = "pairs" if array.in_pairs else IN_MEMORY[element.memory.dtype]
         place = f"{self.pointer(element.memory)} + {self.index(element, span)}"
-        target = f"{array} + {at}" if at else array
+        step = span.width // 2 if array.in_pairs else span.width
+        target = f"{array.name} + {number} * {step}" if number else array.name
         block.add(
             f"load_{kind}_{span.width}({target}, {place}, {self._whole(element, span)}, {span.count or span.width});"
         )
@@ -180,6 +213,14 @@ class ThreadWriter:
             place = f"{self.pointer(element.memory)} + {self.index(element, span)}"
             guard = f"if ({active}) " if active else ""
             how = f"{self._whole(element, span)}, {span.count or span.width}"
+            if part.dtype in PAIRED:
+                made = f"{'rounded_' if part.is_rounded else ''}pair_of_{PAIRED[part.dtype]}"
+                words = self.fresh(f"{array}_words")
+                block.add(f"uint32_t {words}[{span.width // 2}];")
+                block.add("UNROLL")
+                each = f"{made}({array}[2 * v], {array}[2 * v + 1])"
+                block.add(f"for (int v = 0; v < {span.width // 2}; ++v) {words}[v] = {each};")
+                kind, array = "pairs", words
             block.add(f"{guard}store_{kind}_{span.width}({place}, {array}, {how});")
 
     def _whole(self, element: Element, span: Span) -> str:
@@ -215,7 +256,7 @@ class ThreadWriter:
                 return str(value)
             case Load():
                 if value.element in self.kept and span.loop is not None:
-                    return _loaded(value.dtype, f"{self.kept[value.element]}[{_kept_at(span)}]")
+                    return self.kept[value.element].at(_kept_at(span))
                 return _loaded(value.dtype, self.element(value.element))
             case FromScratch():
                 return f"{self.scratch[value.scratch]}[{_kept_at(span)}]"

@@ -16,8 +16,8 @@ from bothways.lower.dialects.cuda.arranging import (
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
-    ThreadWriter,
     Span,
+    ThreadWriter,
     accumulated,
     combined,
     counted,

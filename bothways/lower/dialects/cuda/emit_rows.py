@@ -6,13 +6,14 @@ memory. Every thread of a team then has the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from bothways.lower.dialects.c.operators import COMPUTED, IN_MEMORY
+from bothways.lower.dialects.c.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
     Phase,
     RowGeometry,
+    elements_in,
     kept_elements,
     row_geometry,
     statements_of_phase,
@@ -20,8 +21,8 @@ from bothways.lower.dialects.cuda.arranging import (
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
-    ThreadWriter,
     Span,
+    ThreadWriter,
     accumulated,
     combined,
     counted,
@@ -30,7 +31,7 @@ from bothways.lower.dialects.cuda.emit import (
     product,
 )
 from bothways.lower.ir.sizes import Size, size_hint
-from bothways.lower.schedule.tree import Accumulate, Accumulator, Kernel, RowValue, Scratch, Store, Sweep, Total
+from bothways.lower.schedule.tree import Accumulate, Accumulator, Kernel, RowValue, Scratch, Statement, Store, Sweep, Total
 
 WARP = 32
 MOST_BLOCKS = 2**31 - 1
@@ -97,7 +98,7 @@ def write_stages(w: ThreadWriter, block: Lines, kernel: Kernel, geometry: RowGeo
 def write_sweep(w: ThreadWriter, block: Lines, sweep: Sweep, geometry: RowGeometry, active: str) -> Names:
     """Returns the names of what each thread has accumulated."""
     if geometry.spans:
-        write_reads(w, block, sweep, geometry)
+        write_reads(w, block, statements_of_row(w.kernel), sweep, geometry)
     wholes = started(w, block, sweep)
     open_spans(w, block, geometry)
     count = write_indices(block, geometry, w.index_type)
@@ -156,30 +157,33 @@ def write_indices(block: Lines, geometry: RowGeometry, kind: str) -> str:
     return ""
 
 
-def write_reads(w: ThreadWriter, block: Lines, sweep: Sweep, geometry: RowGeometry) -> None:
+def write_reads(
+    w: ThreadWriter, block: Lines, body: Sequence[Statement], sweep: Sweep, geometry: RowGeometry
+) -> None:
     """Read what this sweep is the first to read, all at once, into registers."""
     kind, width = w.index_type, geometry.width
     inner = geometry.reduced[-1]
-    new = [element for element in kept_elements((sweep,), inner) if element not in w.kept]
+    read = {element for part in sweep.body for element, writes in elements_in(part) if not writes}
+    new = [element for element in kept_elements(body, inner) if element in read and element not in w.kept]
     if not new:
         return
-    names = {element: w.fresh(f"{element.memory.name}_row") for element in new}
-    for element, name in names.items():
-        block.add(f"{IN_MEMORY[element.memory.dtype]} {name}[{geometry.spans * width}];")
+    arrays = {element: w.raw(element, "row", Span(inner, width, "first")) for element in new}
+    for array in arrays.values():
+        block.add(array.declared(geometry.spans * width))
     open_spans(w, block, geometry)
     span = Span(inner, width, "first", write_indices(block, geometry, kind))
-    for element, name in names.items():
+    for element, array in arrays.items():
         if w.is_vector(element, span):
-            w.load(block, element, name, span, at=f"span * {width}")
+            w.load(block, element, array, span, "span")
             continue
         block.add("UNROLL")
         block.open(f"for (int v = 0; v < {width}; ++v)")
         place = f"v < {span.count} ? first + v : first" if span.count else "first + v"
         block.add(f"const {kind} {inner.index} = {place};")
-        block.add(f"{name}[span * {width} + v] = {w.element(element)};")
+        block.add(f"{array.name}[span * {width} + v] = {w.element(element)};")
         block.close()
     close_spans(block, geometry)
-    w.kept.update(names)
+    w.kept.update(arrays)
 
 
 def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, team: int, threads: int) -> None:

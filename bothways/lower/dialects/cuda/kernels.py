@@ -19,6 +19,9 @@ from bothways.lower.schedule.tree import Columns, Kernel, Sweep
 from bothways.source_text import in_comment
 
 
+RESIDENT = 1024  # threads of a kernel that reduces, on one processor at once
+
+
 @dataclass(frozen=True)
 class LaunchedText:
     """A kernel over its memories, the numbers it takes besides, by name, and how it is launched."""
@@ -28,6 +31,7 @@ class LaunchedText:
     sizes: tuple[str, ...]
     blocks: int
     threads: int
+    together: int  # blocks that are to fit a processor
 
 
 def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
@@ -36,12 +40,16 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     if names is not None:
         names.written.clear()
     first = kernel.body[0]
+    is_pointwise = False
     if isinstance(first, Columns):
         blocks, threads, width = write_columns(writer, block, kernel, first)
     elif any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         blocks, threads, width = write_rows(writer, block, kernel)
     else:
+        is_pointwise = True
         blocks, threads, width = write_pointwise(writer, block, kernel)
+    # A reduction waits for its slowest thread, so others have to be there that go on.
+    together = 1 if is_pointwise else max(1, RESIDENT // threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()
     parameters = [
         f"{IN_MEMORY[memory.dtype]} *{writer.pointer(memory)}"
@@ -51,7 +59,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     ]
     parameters += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
     lines = [*writer.alignments(width), *block.lines]
-    return LaunchedText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads)
+    return LaunchedText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads, together)
 
 
 def spell(
@@ -66,7 +74,7 @@ def spell(
         if text not in functions:
             functions[text] = name = f"kernel_{len(functions)}_{kernel.hint}"
             comment = "".join(f"// {in_comment(line)}\n" for line in kernel.origins)
-            kernels.append(CudaKernel(name, comment, text.parameters, text.body, text.threads))
+            kernels.append(CudaKernel(name, comment, text.parameters, text.body, text.threads, text.together))
     sizes: dict[str, tuple[str, ...]] = {}
     launches: dict[str, tuple[Launch, ...]] = {}
     for routine in routines:

@@ -20,7 +20,7 @@ typedef unsigned char uint8_t;
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #define INT64_MIN (-9223372036854775807LL - 1)
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define SHARED __shared__
 #define RESTRICT __restrict__
 #define ALIGNED(bytes) __align__(bytes)
@@ -81,6 +81,46 @@ static inline uint16_t to_float16(float value) {
     "bits_of_float16": "static inline uint16_t bits_of_float16(float value) { return to_float16(value); }\n",
     "round_float16": "static inline float round_float16(float value) { return from_float16(to_float16(value)); }\n",
 }
+# Two numbers in the halves of a word, the first in the lower one: as vectors of them lie in registers.
+PAIRS: dict[str, str] = {
+    "from_bfloat16_pair": """\
+static inline float from_bfloat16_pair(uint32_t pair, int second) {
+    return float_of(second ? pair & 0xffff0000u : pair << 16);
+}
+""",
+    "pair_of_bfloat16": """\
+static inline uint32_t pair_of_bfloat16(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return to_bfloat16(first) | (uint32_t)to_bfloat16(second) << 16;
+#endif
+}
+""",
+    "rounded_pair_of_bfloat16": """\
+static inline uint32_t rounded_pair_of_bfloat16(float first, float second) {
+    return bits_of(first) >> 16 | (bits_of(second) & 0xffff0000u);
+}
+""",
+    "from_float16_pair": """\
+static inline float from_float16_pair(uint32_t pair, int second) {
+    return from_float16((uint16_t)(second ? pair >> 16 : pair));
+}
+""",
+    "pair_of_float16": """\
+static inline uint32_t pair_of_float16(float first, float second) {
+    return to_float16(first) | (uint32_t)to_float16(second) << 16;
+}
+""",
+    "rounded_pair_of_float16": """\
+static inline uint32_t rounded_pair_of_float16(float first, float second) {
+    return pair_of_float16(first, second);
+}
+""",
+}
+
 _REMAINDER = """\
 static inline {T} remainder_{T}({T} a, {T} b) {{
     {T} r = fmod{F}(a, b);
@@ -154,8 +194,41 @@ static inline void store_{T}_{width}({T} *to, const {T} *from, int whole, int co
 """
 
 
+_VECTOR_OF_PAIRS = """\
+typedef struct ALIGNED({align}) {{ uint32_t at[{half}]; }} pairs_{width};
+static inline void load_pairs_{width}(uint32_t *to, const uint16_t *RESTRICT from, int whole, int count) {{
+    if (whole) {{
+        const pairs_{width} all = *(const pairs_{width} *)from;
+        UNROLL
+        for (int v = 0; v < {half}; ++v) to[v] = all.at[v];
+    }} else {{
+        UNROLL
+        for (int v = 0; v < {half}; ++v) {{
+            to[v] = 2 * v < count ? from[2 * v] : 0;
+            if (2 * v + 1 < count) to[v] |= (uint32_t)from[2 * v + 1] << 16;
+        }}
+    }}
+}}
+static inline void store_pairs_{width}(uint16_t *to, const uint32_t *from, int whole, int count) {{
+    if (whole) {{
+        pairs_{width} all;
+        UNROLL
+        for (int v = 0; v < {half}; ++v) all.at[v] = from[v];
+        *(pairs_{width} *)to = all;
+    }} else {{
+        UNROLL
+        for (int v = 0; v < {width}; ++v) if (v < count) to[v] = (uint16_t)(from[v / 2] >> v % 2 * 16);
+    }}
+}}
+"""
+
+
 def _vectors() -> dict[str, str]:
     helpers = {}
+    for width in WIDTHS:
+        text = _VECTOR_OF_PAIRS.format(width=width, half=width // 2, align=min(16, 2 * width))
+        helpers[f"vectors_of_pairs_{width}"] = text
+        helpers[f"load_pairs_{width}"] = helpers[f"store_pairs_{width}"] = f"// vectors_of_pairs_{width}\n"
     for kind, size in SIZES.items():
         for width in WIDTHS:
             text = _VECTOR.format(T=kind, width=width, align=min(16, size * width))
@@ -187,6 +260,7 @@ static inline int64_t within(int64_t index, int64_t size) {
 # Name -> the text that defines it; a helper may use those above it.
 HELPERS: dict[str, str] = {
     **HALVES,
+    **PAIRS,
     **NUMERIC,
     "random_float": RANDOM,
     "within": WITHIN,

@@ -26,7 +26,8 @@ def in_range(b: Builder, index: Node, size: int, *, from_end: bool, target: Any,
     index = b.cast(index, torch.int64)
     if b.on_gpu:
         if from_end:
-            index = b.where(compared(b, "lt", index, 0), b.map("add", index, size, dtype=torch.int64), index, torch.int64)
+            from_start = b.map("add", index, size, dtype=torch.int64)
+            index = b.where(compared(b, "lt", index, 0), from_start, index, torch.int64)
         return b.within(index, size)
     bad = either(b, compared(b, "lt", index, -size if from_end else 0), compared(b, "ge", index, size))
     b.check(bad, raise_as_aten, target, *args)
