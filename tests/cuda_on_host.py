@@ -47,6 +47,10 @@ static void wait_for_others(void) {
     threadIdx.x = self;
 }
 #define __syncthreads wait_for_others
+int failures;
+static void __assertfail(const char *what, const char *file, unsigned line, const char *where, uint64_t size) {
+    ++failures;
+}
 """
 
 RUN = """
@@ -158,6 +162,10 @@ class SpelledOnHost:
                         more = 0 if how == AS_GIVEN else other if how == BEHIND else given[other]
                         arguments[at] = (given[which] + more) & (2**64 - 1)
                     library.run(ctypes.cast(library[one.kernel], ctypes.c_void_p), one.blocks, one.threads, arguments)
+                failures = ctypes.c_int.in_dll(library, "failures")
+                if failures.value:
+                    failures.value = 0
+                    raise RuntimeError("device-side assert triggered")
 
             return run
 

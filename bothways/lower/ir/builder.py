@@ -56,6 +56,7 @@ class Builder:
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
+        self.known_padded: dict[Node, Buffer] = {}  # matrices with zeros behind their ends
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
         self.names = GraphNames()
@@ -239,13 +240,6 @@ class Builder:
             memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
             buffer = self.buffers[node] = _whole(memory, node)
         return buffer
-
-    def lay_out(self, node: Map, strides: Shape) -> bool:
-        """Let a computed node lie in memory by these strides, unless it has a place already. Whether it does."""
-        if node not in self.buffers:
-            memory = Memory(self.unique(node.name), node.dtype, node.shape, strides, node)
-            self.buffers[node] = _whole(memory, node)
-        return self.buffers[node].memory.strides == strides
 
     def joined(self, shape: Shape, strides: Shape, dtype: torch.dtype, parts: Sequence[tuple[Node, Shape]]) -> Buffer:
         """One memory that is filled part by part: each where its first element goes. Together they cover it."""
