@@ -70,6 +70,8 @@ def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torc
 def _dialect_of(tensors: Sequence[torch.Tensor]) -> tuple[Dialect, str]:
     """The language of kernels for the device that all tensors are on; why there is none otherwise."""
     devices = {tensor.device for tensor in tensors}
+    if torch.device("cuda") in devices and len(devices) > 1 and torch.cuda.device_count() == 1:
+        devices.discard(torch.device("cuda"))
     if any(device.type not in ("cpu", "cuda") for device in devices):
         other = next(device.type for device in devices if device.type not in ("cpu", "cuda"))
         return DIALECT, f"kernels are for the CPU and for NVIDIA's GPUs, and a tensor is on {other}"
@@ -77,7 +79,10 @@ def _dialect_of(tensors: Sequence[torch.Tensor]) -> tuple[Dialect, str]:
         return DIALECT, f"kernels are for one device, and tensors are on {' and '.join(sorted(map(str, devices)))}"
     if not devices or next(iter(devices)).type == "cpu":
         return DIALECT, ""
-    dialect = Cuda(next(iter(devices)).index or 0)
+    [device] = devices
+    if device.index is None and torch.cuda.device_count() > 1:
+        return DIALECT, "which GPU a tensor is on is known only when it is made"
+    dialect = Cuda(device.index or 0)
     problem = dialect.why_not()
     if problem:
         warn_once(f"graphs on GPUs run as ATen operations: {problem}")

@@ -109,7 +109,7 @@ def _phases(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -
                 stage,
                 splits,
                 partials,
-            )  # fmt: skip
+            )
         )
     return phases
 
@@ -276,7 +276,8 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     most = next((part.length for part in scratch), known)  # of sizes that are not known, what scratch is for
     spans = 0
     if type(most) is int:
-        spans = -(-(-(-most // width)) // team)
+        in_vectors = -(-most // width)
+        spans = -(-in_vectors // team)
         most_bytes = 4 * (REGISTERS if team < 1024 else REGISTERS_OF_MANY)
         if not scratch and spans * width * bytes_kept > most_bytes:
             spans = 0

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from bothways.lower.dialects.c import operators as in_c
-from bothways.lower.dialects.c.operators import COMPUTED, IN_MEMORY
+from bothways.lower.dialects.c_family import operators as in_c
+from bothways.lower.dialects.c_family.operators import COMPUTED, IN_MEMORY
 from bothways.lower.dialects.cuda.operators import REDUCTIONS, operation
 from bothways.lower.ir.prims import Memory
 from bothways.lower.schedule.kernels import fresh_name, plain

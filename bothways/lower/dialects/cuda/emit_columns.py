@@ -5,7 +5,7 @@ What the threads of a column have is put together through shared memory, in orde
 
 from __future__ import annotations
 
-from bothways.lower.dialects.c.operators import COMPUTED
+from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
     ColumnGeometry,

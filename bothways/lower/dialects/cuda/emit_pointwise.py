@@ -27,9 +27,8 @@ def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int,
     along = -(-lane.size // width) if width > 1 else lane.size
     total = along * product(loops)
     block.add(f"const {kind} total = {total};")
-    block.open(
-        f"for ({kind} at = ({kind})blockIdx.x * {THREADS} + threadIdx.x; at < total; at += ({kind})gridDim.x * {THREADS})"
-    )
+    block.add(f"const {kind} step = ({kind})gridDim.x * {THREADS};")
+    block.open(f"for ({kind} at = ({kind})blockIdx.x * {THREADS} + threadIdx.x; at < total; at += step)")
     if loops:
         block.add(f"const {kind} row = at / {along}, first = at % {along}{f' * {width}' if width > 1 else ''};")
         indices(block, loops, "row", kind)

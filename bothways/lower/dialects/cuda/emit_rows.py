@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bothways.lower.dialects.c.operators import COMPUTED
+from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
     Phase,
@@ -31,7 +31,17 @@ from bothways.lower.dialects.cuda.emit import (
     product,
 )
 from bothways.lower.ir.sizes import Size, size_hint
-from bothways.lower.schedule.tree import Accumulate, Accumulator, Kernel, RowValue, Scratch, Statement, Store, Sweep, Total
+from bothways.lower.schedule.tree import (
+    Accumulate,
+    Accumulator,
+    Kernel,
+    RowValue,
+    Scratch,
+    Statement,
+    Store,
+    Sweep,
+    Total,
+)
 
 WARP = 32
 MOST_BLOCKS = 2**31 - 1

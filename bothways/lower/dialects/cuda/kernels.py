@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
-from bothways.lower.dialects.c.operators import IN_MEMORY
+from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
 from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
 from bothways.lower.dialects.cuda.emit_columns import write_columns
@@ -17,7 +17,6 @@ from bothways.lower.ir.sizes import Size, SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Sweep
 from bothways.source_text import in_comment
-
 
 RESIDENT = 1024  # threads of a kernel that reduces, on one processor at once
 
@@ -87,7 +86,7 @@ def spell(
                 text.threads,
                 0,
                 tuple(places[key] for key in (*kernel.memories, *text.sizes)),
-            )  # fmt: skip
+            )
             for kernel, text in zip(routine.kernels, own, strict=True)
         )
     return CudaSource(tuple(kernels), launches, helpers, head), sizes

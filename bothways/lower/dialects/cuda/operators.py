@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bothways.lower.dialects.c.operators import COMPUTED, OF_INTEGERS, TEMPLATES, library_suffix
+from bothways.lower.dialects.c_family.operators import COMPUTED, OF_INTEGERS, TEMPLATES, library_suffix
 
 OF_GPU: dict[str, str] = {
     **TEMPLATES,

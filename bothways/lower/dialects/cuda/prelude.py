@@ -6,7 +6,7 @@ same kernels run on a CPU, is in ``host_shim.py``.
 
 from __future__ import annotations
 
-from bothways.lower.dialects.c.helpers import FACTS, FLOATING, INTEGER, RANDOM
+from bothways.lower.dialects.c_family.helpers import FACTS, FLOATING, INTEGER, RANDOM
 
 HEAD = """\
 typedef long long int64_t;
