@@ -150,9 +150,17 @@ def test_memory_that_begins_anywhere():
         torch.testing.assert_close(program.run(x)[0], torch.softmax(x * 2, -1))
 
 
+COMPILED = [
+    ("sm_90", torch.bfloat16),
+    ("sm_90", torch.float32),
+    *(pytest.param("sm_90", dtype, marks=pytest.mark.slow) for dtype in (torch.float16, torch.float64)),
+    *(pytest.param("sm_80", dtype, marks=pytest.mark.slow) for dtype in TOLERANCES),
+    pytest.param("sm_75", torch.bfloat16, marks=pytest.mark.slow),
+]
+
+
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("arch, dtype", COMPILED)
 def test_every_kernel_compiles(dtype, arch, as_on_gpu):
     kernels = {}
     for name in PROGRAMS:
