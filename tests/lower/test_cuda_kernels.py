@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs where there is none: their text is compiled by NVRTC, where that is found, and runs on the CPU
+"""Kernels for NVIDIA GPUs where there is none: their text is compiled by NVRTC, where that is found, and runs on a CPU
 through a shim whose blocks and threads take turns. What it computes is compared with eager.
 """
 
