@@ -34,6 +34,15 @@ class NVRTC:
     library: Any
     version: str
 
+    def knows(self, arch: str) -> bool:
+        """Whether it compiles for an architecture; GPUs may be newer than it is."""
+        count = ctypes.c_int()
+        if self.library.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
+            return True  # it will say so itself
+        numbers = (ctypes.c_int * count.value)()
+        self._check(self.library.nvrtcGetSupportedArchs(numbers), "architectures")
+        return int(arch.removeprefix("sm_")) in numbers
+
     def compile(self, text: str, arch: str) -> bytes:
         """Machine code for an architecture, such as ``sm_90``."""
         program = ctypes.c_void_p()

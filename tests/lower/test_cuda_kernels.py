@@ -179,6 +179,11 @@ def test_kernels_are_compiled_side_by_side():
 
 
 @needs_nvrtc
+def test_architectures_that_nvrtc_knows():
+    assert found_nvrtc().knows("sm_90") and not found_nvrtc().knows("sm_20")
+
+
+@needs_nvrtc
 def test_what_does_not_compile_is_said():
     with pytest.raises(BuildFailed, match="error"):
         found_nvrtc().compile("KERNEL nonsense", "sm_90")

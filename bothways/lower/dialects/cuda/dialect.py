@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bothways.building.cuda_build import CudaSource, build_cuda, load_cuda, needed_helpers, source_key, tools_of
-from bothways.building.cuda_driver import NoDriver
-from bothways.building.nvrtc import NoNVRTC
+from bothways.building.cuda_driver import NoDriver, architecture
+from bothways.building.nvrtc import NoNVRTC, nvrtc
 from bothways.cache.disk import Cache
 from bothways.calls.launching import launchers
 from bothways.lower.dialects.cuda.arranging import arranged
@@ -41,6 +42,16 @@ class SpelledInCuda:
         return source_key(self.source, tools_of(self.index)) if self.source.routines else ""
 
 
+@functools.cache
+def _problem(index: int) -> str:
+    try:
+        tools_of(index)
+        arch, compiler = architecture(index), nvrtc()
+    except (NoNVRTC, NoDriver) as error:
+        return str(error)
+    return "" if compiler.knows(arch) else f"NVRTC {compiler.version} does not know {arch}"
+
+
 @dataclass(frozen=True)
 class Cuda:
     """Spells kernels in CUDA C++, for one device."""
@@ -52,11 +63,7 @@ class Cuda:
 
     def why_not(self) -> str:
         """Why there are no kernels here; nothing if there are."""
-        try:
-            tools_of(self.index)
-        except (NoNVRTC, NoDriver) as error:
-            return str(error)
-        return ""
+        return _problem(self.index)
 
     def tools(self, cache: Cache) -> str:
         return f"{tools_of(self.index)} cuda:{self.index}"
