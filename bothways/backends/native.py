@@ -17,7 +17,6 @@ from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_wit
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
-from bothways.lower.dialects.cuda.dialect import Cuda
 from bothways.lower.host.dialect import Dialect
 from bothways.lower.host.memo import Memo, memo_of
 from bothways.record import generated
@@ -82,6 +81,8 @@ def _dialect_of(tensors: Sequence[torch.Tensor]) -> tuple[Dialect, str]:
     [device] = devices
     if device.index is None and torch.cuda.device_count() > 1:
         return DIALECT, "which GPU a tensor is on is known only when it is made"
+    from bothways.lower.dialects.cuda.dialect import Cuda
+
     dialect = Cuda(device.index or 0)
     problem = dialect.why_not()
     if problem:

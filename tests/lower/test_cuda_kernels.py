@@ -21,6 +21,7 @@ from bothways.calls import launching
 from bothways.errors import BuildFailed
 from bothways.lower.dialects.cuda import arranging
 from bothways.lower.dialects.cuda.arranging import Phase, arranged, column_geometry, index_type, row_geometry
+from bothways.lower.dialects.cuda.dialect import Cuda
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir import builder
@@ -364,7 +365,7 @@ def test_without_nvrtc_there_is_one_warning_and_aten_runs(monkeypatch):
     def missing(self):
         return "libnvrtc is not there"
 
-    monkeypatch.setattr(native.Cuda, "why_not", missing)
+    monkeypatch.setattr(Cuda, "why_not", missing)
     gpu = [torch.empty(2, device="meta")]
     monkeypatch.setattr(torch.Tensor, "device", property(lambda self: torch.device("cuda", 0)))
     with warnings.catch_warnings(record=True) as said:

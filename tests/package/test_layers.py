@@ -39,6 +39,7 @@ ROOMS = {
 # Imports that wait for a call, and why.
 LATE = {
     ("grad/differentiated.py", "bothways.grad.twins"): "second derivatives differentiate again",
+    ("backends/native.py", "bothways.lower.dialects.cuda.dialect.Cuda"): "most programs have no tensors on GPUs",
     ("cache/trust.py", "grp"): "which Windows has not",
     ("cache/trust.py", "pwd"): "which Windows has not",
     ("torch_compat/functions.py", "torch._subclasses.fake_tensor"): "takes two seconds to load",
