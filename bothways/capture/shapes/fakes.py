@@ -68,7 +68,12 @@ class Fake:
     @property
     def is_new_leaf(self) -> bool:
         """Whether an operation has made a leaf; what is predicted was computed."""
-        return self._meta is not None and self._meta.requires_grad and self._meta.is_leaf
+        if self._meta is None or not self._meta.requires_grad:
+            return False
+        try:
+            return self._meta.is_leaf
+        except RuntimeError:  # one of several views, of which another was changed: autograd refuses it from now on
+            return False
 
     @property
     def is_contiguous(self) -> bool:
