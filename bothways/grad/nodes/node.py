@@ -15,6 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
+from bothways.grad.nodes.changed import write_back
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.usual import Usual
 
@@ -48,6 +49,9 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
+    uncounted: tuple[int, ...]
+    live: tuple[int, ...]
+    new_values: tuple[tuple[int, int], ...]
     renewals: Sequence[Renewal]
     connected: tuple[int, ...] | None
     is_asked: bool
@@ -139,6 +143,8 @@ class CompiledNode(torch.autograd.Function):
             visible = _apart(visible, kept)
             hidden = [visible[index] for index in graph.connected]
             ctx.to_save = (*graph.pick_needed(kept), *hidden, *results[count:])
+        if graph.live or graph.new_values:
+            _keep_outside(ctx, graph, inputs, results)
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
@@ -172,6 +178,7 @@ class CompiledNode(torch.autograd.Function):
         graph: Graph = ctx.graph
         # A node that saved nothing can be gone through any number of times, in eager as well.
         values = _saved(ctx, graph, tangents) if graph.saves_something else []
+        add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         needed = values[:count]
 
@@ -203,6 +210,8 @@ class CompiledNode(torch.autograd.Function):
             for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
                 if index in read and index not in graph.unread:
                     check_unchanged(tensor, version)
+            for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
+                check_unchanged(tensor, version)
 
         wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
@@ -218,7 +227,8 @@ class CompiledNode(torch.autograd.Function):
                 pass
         run = graph.run_plain_backward
         if current:
-            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is ctx}
+            node = getattr(ctx, "node", ctx)  # of which a captured backward has a stand-in
+            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
             run = partial(graph.run_differentiable_backward, own=own)
         if ctx.random_states is None:
             return None, *run(inputs(), given, unchanged, wanted)
@@ -250,6 +260,27 @@ def _renewed(
     return tuple(before), after
 
 
+def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> None:
+    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what nobody
+    saved as the memory that it is."""
+    values = list(ctx.to_save)
+    if graph.new_values:
+        write_back(inputs, graph.changed, results[graph.result_count : graph.visible_count], graph.uncounted)
+        for position, place in graph.new_values:
+            values[position] = inputs[place]
+    live = [values[position] for position in graph.live]
+    # A node that held its own results would never be freed.
+    own = set(map(id, results))
+    ctx.live = [(value.detach() if id(value) in own else value, value._version) for value in live]
+    ctx.to_save = tuple([value for position, value in enumerate(values) if position not in graph.live])
+
+
+def add_live(values: list[torch.Tensor], ctx: Any, graph: Graph) -> None:
+    """Put what is live between what was saved."""
+    for position, (value, _) in zip(graph.live, ctx.live, strict=True):
+        values.insert(position, value)
+
+
 def _with_history(tensor: torch.Tensor) -> torch.Tensor:
     torch_compat.set_grad_enabled(True)
     try:
@@ -276,6 +307,7 @@ CONTEXT: dict[str, Any] = {
     "random_states": None,
     "others": (),
     "versions": (),
+    "live": (),
     # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},
 }
