@@ -111,7 +111,7 @@ def test_an_exception_inside_a_context_leaves_it():
 def test_a_capture_that_stops_inside_a_context_leaves_it(context):
     def program(x):
         with context():
-            return x.sum().item()
+            return x * 2 if x.sum() > 0 else x
 
     with pytest.raises(Unsupported):
         bothways.compile(program, backend="eager", fullgraph=True)(X)

@@ -35,15 +35,17 @@ def tensors(tree):
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+@pytest.mark.in_turn("backend")
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("most", [FEW_SAMPLES, pytest.param(MOST_SAMPLES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_one_program_serves_samples_of_other_sizes(name, most):
+def test_one_program_serves_samples_of_other_sizes(name, most, backend):
     operation = OPERATIONS[name]
 
     def program(first, args, kwargs):
         return operation.op(first, *args, **kwargs)
 
-    compiled = bothways.compile(program, backend="native", dynamic=True)
+    compiled = bothways.compile(program, backend=backend, dynamic=True)
     with warnings.catch_warnings(), bothways.config.patch(recompile_limit=64):
         warnings.simplefilter("ignore")
         for sample in first_samples(operation, torch.float32, most, requires_grad=operation.supports_autograd):
