@@ -88,7 +88,10 @@ class ReadNumber(LateNumber):
         return [self._moment.tensor]
 
     def rebuild(self, emitter: Emitter) -> str:
-        keep = _copied if self._moment.has_passed(emitter.tracer) else torch.Tensor.detach
+        has_passed = self._moment.has_passed(emitter.tracer)
+        if self._moment.is_input and not has_passed:
+            return f"{emitter.rebuild(self._moment.tensor)}.item()"
+        keep = _copied if has_passed else torch.Tensor.detach
         node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
         node.meta["example_value"] = self._moment.tensor.fake.outline()
         return f"{result_of(emitter, node, 'read')}.item()"
