@@ -99,6 +99,26 @@ def test_distributions(make):
     assert same(bothways.compile(make, backend="eager", fullgraph=True)(x), make(x))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_inputs_are_changed_behind_what_is_made_sure_of(backend):
+    def function(x, scale):
+        mean = D.Normal(x * 1, scale).mean
+        x.add_(1)
+        return mean
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for scale in (torch.ones(2), torch.ones(2) * 2, -torch.ones(2), torch.ones(2)):
+        inputs = torch.ones(2), torch.ones(2)
+        for run, x in zip((function, compiled), inputs, strict=True):
+            if (scale > 0).all():
+                assert same(run(x, scale), torch.ones(2))
+            else:
+                with pytest.raises(ValueError, match="scale"):
+                    run(x, scale)
+        assert same(*inputs)
+    assert len(bothways.history(compiled)) == 1
+
+
 def test_inputs_that_are_changed_cannot_be_changed_twice():
     def function(x, scale):
         x.add_(1)

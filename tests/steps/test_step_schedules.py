@@ -86,11 +86,12 @@ def test_a_schedule_of_momentum_too(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_schedule_is_told_the_loss(backend):
+@pytest.mark.parametrize("told", [torch.Tensor.detach, torch.Tensor.item])
+def test_a_schedule_is_told_the_loss(told, backend):
     """What it does is decided by data, when the graph has run."""
     make = training(
         lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
-        lambda schedule, loss: schedule.step(loss.detach()),
+        lambda schedule, loss: schedule.step(told(loss)),
     )
     agree(make, batches(12), backend, programs=1)
 

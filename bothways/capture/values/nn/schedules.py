@@ -29,6 +29,7 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.objects.objects import ObjectValue
+from bothways.capture.values.tensors.late_numbers import LateNumber
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.effects import ReadTooEarly
 
@@ -99,7 +100,7 @@ def _can_wait(tracer: Tracer, schedule: ObjectValue, args: Args) -> bool:
     if not tracer.options.postpones or schedule.source is None or schedule.mutated:
         return False
     is_told = isinstance(schedule.obj, lr_scheduler.ReduceLROnPlateau)
-    wanted = (TensorValue, NumberValue, ConstantValue) if is_told else ()
+    wanted = (TensorValue, LateNumber, NumberValue, ConstantValue) if is_told else ()
     if not all(isinstance(arg.realize(), wanted) for arg in args):
         return False
     if any(frame.decoded.handler_for(frame.index - 1) is not None for frame in tracer.running.frames):
