@@ -37,6 +37,7 @@ from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.generators.generators import check_abandoned
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.capture.writing.effects import ReadTooEarly
 from bothways.errors import Break, Position, Unsupported
 from bothways.runtime.listening import listening
 from bothways.runtime.program import Check, Program
@@ -114,11 +115,12 @@ class Request:
     handled: BaseException | None  # by the caller
     disbelieved: Collection[Position] = ()
     assumes: bool = True
+    postpones: bool = True
 
     def tracer(self) -> Tracer:
         continues = origin_of(self.function).shift > 0
         options = CaptureOptions(
-            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.disbelieved
+            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones, self.disbelieved
         )
         return Tracer(options, self.sizes, self.handled)
 
@@ -147,11 +149,13 @@ def capture(
     overrides, handled = torch_compat.override_state(), sys.exception()
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, disbelieved)
     with torch_compat.without_function_modes(), listening():  # no mode or filter is to see what capture does
-        try:
-            return _captured(request)
-        except Unrepeatable:
-            pass
-        return _captured(replace(request, assumes=False))
+        while True:
+            try:
+                return _captured(request)
+            except Unrepeatable:
+                request = replace(request, assumes=False)
+            except ReadTooEarly:
+                request = replace(request, postpones=False)
 
 
 def _captured(request: Request) -> Capture:

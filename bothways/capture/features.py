@@ -36,7 +36,7 @@ from bothways.capture.values.generators.generators import GeneratorValue, stop_i
 from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
 from bothways.capture.values.hooks.hooks import register_on_tensor
-from bothways.capture.values.nn import optimizer_steps
+from bothways.capture.values.nn import averages, clipping, optimizer_steps, scaled_steps, schedules
 from bothways.capture.values.nn.construction import (
     CLASS_METHODS,
     BaseMethod,
@@ -66,10 +66,10 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, autograd_functions, backwards, builtin_functions, builtin_types, data_checks, data_numbers,
-    data_sizes, dict_methods, formatting, function_modes, gradients, hooks, instance_dicts, modules, object_methods,
-    opcodes, optimizer_steps, own_graphs, partials, saved_tensors, sequences, settings, tensor_state,
-    tensor_subclasses, torch_contexts,
+    anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, clipping,
+    data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes, gradients, hooks, instance_dicts,
+    modules, object_methods, opcodes, optimizer_steps, own_graphs, partials, saved_tensors, scaled_steps, schedules,
+    sequences, settings, tensor_state, tensor_subclasses, torch_contexts,
 )  # fmt: skip
 
 linked.link(

@@ -127,6 +127,7 @@ class Tracer:
         """The Value for an object whose kind or content the program depends on; adds the guards."""
         if any(obj is changed for changed, _ in self.effects.left_to_python):
             self.stop("autograd_function", f"{source} is read after a custom function has changed it")
+        self.effects.check_not_put_off(obj)
         known = self._known.get(id(obj))
         if known is not None:
             value = known[1]

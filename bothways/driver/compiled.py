@@ -323,7 +323,7 @@ class CompiledFunction:
         self._note_break(found, record)
         self._pool.gave_up = short(found)
         record.conclude(Conclusion.PLAIN, self._pool.gave_up)
-        if failed is not None and not self._has_room(failed):
+        if self._pool.breaks.is_only_now(found) or (failed is not None and not self._has_room(failed)):
             return Verdict.REFUSE
         self._pool.in_vain = found
         return Verdict.AS_IT_IS

@@ -50,12 +50,15 @@ class SizeHistory:
             dims = (dims - getattr(tensor, STATIC_MARK, set())) | getattr(tensor, DYNAMIC_MARK, set())
         return {dim for dim in dims if dim < len(sizes) and sizes[dim] > 1}
 
-    def moves(self, name: str, number: Number, *, is_argument: bool) -> bool:
-        """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given."""
+    def moves(self, name: str, number: Number, *, is_argument: bool, is_schedule: bool = False) -> bool:
+        """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given.
+
+        ``is_schedule``: it is there to be changed, and need not have been.
+        """
         if self.dynamic is False:
             return False
         before = self._numbers.setdefault(name, number)
-        changed = name in self._sizes or (type(before) is type(number) and before != number)
+        changed = is_schedule or name in self._sizes or (type(before) is type(number) and before != number)
         if changed and config.automatic_dynamic:  # it was a tensor, or another number
             self._moving_numbers.add(name)
         self._numbers[name] = number

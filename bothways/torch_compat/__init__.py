@@ -7,5 +7,6 @@ from bothways.torch_compat.functions import *  # noqa: F403
 from bothways.torch_compat.kernels import *  # noqa: F403
 from bothways.torch_compat.names import *  # noqa: F403
 from bothways.torch_compat.tensor_memory import *  # noqa: F403
+from bothways.torch_compat.training import *  # noqa: F403
 from bothways.torch_compat.views import *  # noqa: F403
 from bothways.torch_compat.wanted import *  # noqa: F403

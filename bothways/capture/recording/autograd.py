@@ -39,7 +39,7 @@ class GraphAutograd:
 
     def meet(self, node: torch.fx.Node, value: TensorValue) -> None:
         """An operation gave a tensor; it may be a leaf that captured code has made."""
-        if value.source is None and value.fake.is_new_leaf:
+        if value.fake.is_new_leaf:
             self._leaves[node] = value
 
     def history(self) -> AutogradHistory:
@@ -102,12 +102,24 @@ class GraphAutograd:
 
     def spent(self, value: TensorValue) -> str | None:
         """What autograd calls a tensor's operation, of a tensor whose backward was captured and cannot run again."""
-        if self._history is None or not value.fake.requires_grad or not self.history().is_freed(value.node):
+        if self._history is None or not value.fake.requires_grad:
             return None
-        return type(self.history().of(value.node).grad_fn).__name__
+        node = self._freed_behind(value.node)
+        return None if node is None else type(self._history.of(node).grad_fn).__name__
+
+    def _freed_behind(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """A tensor or the nearest one it was computed from whose backward cannot run again."""
+        try:
+            history = self.history()
+        except Untold:  # what comes after a backward may need data
+            assert self._history is not None
+            history = self._history
+        if history.knows(node):
+            return node if history.is_freed(node) else None
+        return next(filter(None, map(self._freed_behind, node.all_input_nodes)), None)
 
     def is_cut_off(self, value: TensorValue) -> bool:
         """Whether a tensor needs a gradient whose way the graph has cut into parts."""
-        if not self.parts or not value.fake.requires_grad or self.history().is_freed(value.node):
+        if not self.parts or not value.fake.requires_grad or self._freed_behind(value.node) is not None:
             return False
         return not self.parts.keys().isdisjoint(self.history_in_parts().leaves([value.node]))

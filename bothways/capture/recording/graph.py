@@ -38,7 +38,7 @@ from bothways.grad.tracing.overlaps import is_shared
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
-from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
+from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds, require_true
 from bothways.runtime.warning_nodes import Warns
 from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
@@ -58,6 +58,10 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
     torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
     torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
 })  # fmt: skip
+
+
+# Nodes that fail where data is not as assumed.
+CHECKS = frozenset({require_holds, require_true})
 
 
 class Unrepeatable(Exception):
@@ -254,7 +258,11 @@ class GraphBuilder:
         self.tracer.assumptions.check_at_end(self._check_repeatable)
 
     def _check_repeatable(self) -> None:
-        if self.changes_inputs:
+        """Whether nothing was changed yet where the last check fails."""
+        nodes = list(self.graph.nodes)
+        while nodes and nodes[-1].target not in CHECKS:
+            nodes.pop()
+        if any(map(_changes_inputs, nodes)):
             raise Unrepeatable
 
     def detached(self, value: TensorValue) -> torch.fx.Node:

@@ -19,7 +19,7 @@ from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
-from bothways.runtime.gradients import apart
+from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
 from bothways.runtime.nodes import Checkpointed, require_holds, require_true
 from bothways.runtime.torch_state import TorchState, restore, torch_state
@@ -94,6 +94,8 @@ class AutogradHistory:
     def _run(self, node: torch.fx.Node) -> Any:
         if node.target in CHECKS:
             return None
+        args: Any
+        kwargs: Any
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         if node.target is apart and not self._in_parts:
             return args[0]
@@ -103,6 +105,8 @@ class AutogradHistory:
             raise Untold(f"{target.__name__} is active, which sees what autograd saves")
         if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
+        if target is gradients and not args[3]:  # the graph is not retained
+            self._freed.update(filter(torch_compat.has_saved_tensors, self._behind(args[0])))
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -147,6 +151,9 @@ class AutogradHistory:
     def of(self, node: torch.fx.Node) -> Any:
         return self._values[node]
 
+    def knows(self, node: torch.fx.Node) -> bool:
+        return node in self._values
+
     def is_unchanged(self, node: torch.fx.Node) -> bool:
         """Whether a tensor is as the node computed it."""
         return torch_compat.version_of(self._values[node]) == self._versions[node]
@@ -157,7 +164,10 @@ class AutogradHistory:
 
     def behind(self, nodes: Iterable[torch.fx.Node]) -> set[Any]:
         """The autograd nodes that a backward from these tensors may go through."""
-        pending = [self._values[node].grad_fn for node in nodes]
+        return self._behind([self._values[node] for node in nodes])
+
+    def _behind(self, tensors: Iterable[Any]) -> set[Any]:
+        pending = [tensor.grad_fn for tensor in tensors]
         seen: set[Any] = set()
         while pending:
             step = pending.pop()
@@ -187,7 +197,9 @@ class AutogradHistory:
     def is_freed(self, node: torch.fx.Node) -> bool:
         """Whether a backward through a tensor needs what another one has let go of."""
         value = self._values[node]
-        return bool(self._freed) and value.requires_grad and not self._freed.isdisjoint(self.behind([node]))
+        if not self._freed or not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return False
+        return not self._freed.isdisjoint(self.behind([node]))
 
     def run(
         self,

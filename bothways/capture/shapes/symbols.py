@@ -112,7 +112,10 @@ class Symbols:
 
     def number(self, value: int | float, source: Source) -> Any:
         """A number from outside as a symbol, guarded; None where it is a constant."""
-        if self._is_static(source) or not self._history.moves(source.name, value, is_argument=is_argument(source)):
+        is_schedule = type(value) is float and is_learning_rate(source)
+        if self._is_static(source) or not self._history.moves(
+            source.name, value, is_argument=is_argument(source), is_schedule=is_schedule
+        ):
             return None
         self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if type(value) is float:
@@ -252,6 +255,14 @@ def is_argument(source: Source) -> bool:
     while isinstance(step, Item):
         step = step.origin
     return isinstance(step, Local)
+
+
+def is_learning_rate(source: Source) -> bool:
+    """Whether a number is found where an optimizer keeps the learning rate of some parameters."""
+    match source:
+        case Item(Item(Attr(_, "param_groups"), _), "lr"):
+            return True
+    return False
 
 
 def _template(

@@ -241,6 +241,16 @@ def as_list(numbers: Any) -> Any:
     return numbers
 
 
+def as_it_is_now(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor holds at this moment, for a call that is made later."""
+    return tensor.detach().clone()
+
+
+def is_finite(norm: torch.Tensor) -> torch.Tensor:
+    """Whether a norm is a number, of which clipping may have been told to make sure."""
+    return torch.logical_not(torch.logical_or(norm.isnan(), norm.isinf()))
+
+
 def addcdiv_by_tensors(tensors: Tensors, numerators: Tensors, denominators: Tensors, values: Tensors) -> None:
     """``torch._foreach_addcdiv_`` by factors that are tensors; PyTorch's takes numbers."""
     for tensor, numerator, denominator, value in zip(tensors, numerators, denominators, values, strict=True):

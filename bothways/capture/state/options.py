@@ -14,7 +14,8 @@ class CaptureOptions:
 
     ``tag`` goes into the names of injected objects, so that several programs share one namespace. ``fullgraph``: the
     user wants an error where something is left to plain Python. ``assumes``: the graph may rely on data, and fail where
-    it is otherwise. ``disbelieved``: where operations were believed to raise, and plain Python then came through.
+    it is otherwise. ``postpones``: calls whose results nobody asks for are made when the graph has run.
+    ``disbelieved``: where operations were believed to raise, and plain Python then came through.
     """
 
     depth_limit: int = 100
@@ -22,4 +23,5 @@ class CaptureOptions:
     fullgraph: bool = False
     assumes: bool = True
     is_continuation: bool = False
+    postpones: bool = True
     disbelieved: Collection[Position] = ()

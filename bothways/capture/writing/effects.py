@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from bothways.capture.writing.emit import Emitter
 
 
+class ReadTooEarly(Exception):
+    """Captured code asks for what a call leaves behind that was put off until the graph has run."""
+
+
 class Mutable(Protocol):
     """A Value that can write its own changes."""
 
@@ -54,6 +58,8 @@ class Effects:
         self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
         self.left_to_python: list[tuple[object, Value]] = []
+        # Objects that a call changes which was put off.
+        self._put_off: list[object] = []
 
     def follow(self, other: Effects) -> None:
         """Begin where ``other`` has left objects to the user's Python."""
@@ -68,6 +74,14 @@ class Effects:
     def leave_to_python(self, changed: Iterable[tuple[object, Value]]) -> None:
         """The user's Python changes these objects while the graph runs."""
         self.left_to_python += changed
+
+    def put_off(self, changed: object) -> None:
+        """A call changes this object when everything else is done."""
+        self._put_off.append(changed)
+
+    def check_not_put_off(self, obj: object) -> None:
+        if any(obj is changed for changed in self._put_off):
+            raise ReadTooEarly
 
     def mutated(self, value: Mutable) -> None:
         self._mutated.setdefault(id(value), value)

@@ -29,6 +29,7 @@ from bothways.fake.rules import (
     random,
     recurrent,
     reductions,
+    updates,
     views,
 )
 from bothways.fake.tensor import NotThin, Spec, ThinTensor, restride
@@ -38,7 +39,7 @@ Rule = Callable[..., Any]
 
 for _module in (
     attention, convolution, factories, images, indexing, joining, losses, normalization, pointwise, pooling, products,
-    random, recurrent, reductions, views,
+    random, recurrent, reductions, updates, views,
 ):  # fmt: skip
     SHAPE_RULES.update(_module.RULES)
 

@@ -175,7 +175,7 @@ def _is_safe(symbol: str, left: Any, right: Any) -> bool:
     negative number."""
     if symbol == "/":
         return bool(right != 0)
-    return isinstance(right, (float, torch.SymFloat)) and bool(left > 0)
+    return any(isinstance(one, (float, torch.SymFloat)) for one in (left, right)) and bool(left > 0)
 
 
 def extreme_of(name: str, left: Value, right: Value) -> Value | None:

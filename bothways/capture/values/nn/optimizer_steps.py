@@ -20,6 +20,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
+from bothways.capture.values.objects.objects import ObjectValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -70,11 +71,19 @@ def _first_step(method: types.FunctionType) -> Handler:
         state = protocols.get_attr(tracer, optimizer, "state")
         before = protocols.length(tracer, state)
         result = inline(tracer, library_function(tracer, method), args, kwargs)
-        if optimizer.source is not None and protocols.length(tracer, state) > before:
+        if optimizer.source is not None and (protocols.length(tracer, state) > before or _was_unchecked(optimizer)):
             tracer.stop("lazy_state", f"{optimizer.describe()} makes its state")
         return result
 
     return handler
+
+
+def _was_unchecked(optimizer: Value) -> bool:
+    """Whether this is the step in which an optimizer makes sure once that one operation can do its update."""
+    assert isinstance(optimizer, ObjectValue)
+    name = torch_compat.CHECKED_ONCE
+    now = optimizer.attrs.get(name)
+    return now is not None and bool(getattr(optimizer.obj, name, False)) != bool(now.realize().constant())
 
 
 HANDLERS.update({
