@@ -47,6 +47,8 @@ GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..
 Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], FactMemo | None]
 # Whether a graph, called with inputs like these, is too small to be compiled.
 IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
+# Whether the halves of a graph, called with inputs like these, become kernels.
+HasKernels = Callable[[list[Any]], bool]
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 # The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
@@ -60,7 +62,9 @@ class Lowering:
 
     ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
-    those like them best, which the results do not show. It is a backend that can be called, too.
+    those like them best, which the results do not show. A backward computes again what is cheap where there are kernels
+    for that, says ``has_kernels``; operations that ATen runs cost a call each, and eager saves what it needs. It is a
+    backend that can be called, too.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Lowering:
     is_small: IsSmall | None = None
     remember: Remember | None = None
     turns_images: bool = False
+    has_kernels: HasKernels | None = None
 
     @property
     def __name__(self) -> str:
@@ -145,13 +150,15 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         memo = None if lowering.remember is None or sizes else lowering.remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
+        recompute = lowering.has_kernels is None or lowering.has_kernels(inputs)
+        make = partial(differentiate, function, inputs, *compilers, reads, layouts, memo)
         try:
-            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
+            return make(sizes, turns, recompute=recompute)
         except NotForAllSizes:
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts
-            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
+            return make(sizes.specialising, turns, recompute=recompute)
     except refusals as error:
         apart = not _marked(graph.graph, error)
         chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)

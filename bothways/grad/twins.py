@@ -104,8 +104,9 @@ def _compile_connected(
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             compiled = differentiate(
-                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes, ours=hidden
-            )
+                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes,
+                ours=hidden, recompute=plan.recompute,
+            )  # fmt: skip
         except refusals as error:
             raise NotRepeatable(str(error)) from error
 
@@ -165,7 +166,10 @@ def _compiled(
 ) -> Callable[..., Any]:
     try:
         with listening():
-            return differentiate(backward, values, graph.plan.fw_compiler, graph.plan.bw_compiler, graph.plan.reads)
+            plan = graph.plan
+            return differentiate(
+                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, recompute=plan.recompute
+            )
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward
