@@ -33,7 +33,7 @@ from bothways.grad.tracing.aliases import sharing_depends_on_layout
 from bothways.grad.tracing.origins import noting_origins
 from bothways.grad.tracing.overlaps import writes_through
 from bothways.grad.tracing.sizes import Sizes, sizes_of
-from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
+from bothways.grad.tracing.traced import ChangesInPlace, NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
@@ -62,9 +62,9 @@ class Lowering:
 
     ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
-    those like them best, which the results do not show. A backward computes again what is cheap where there are kernels
-    for that, says ``has_kernels``; operations that ATen runs cost a call each, and eager saves what it needs. It is a
-    backend that can be called, too.
+    those like them best, which the results do not show. ``has_kernels`` says whether there are any: without them ATen is
+    called as eager calls it, nothing is computed again, and what is changed in place stays as captured. It is a backend
+    that can be called, too.
     """
 
     name: str
@@ -150,15 +150,17 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         memo = None if lowering.remember is None or sizes else lowering.remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
-        recompute = lowering.has_kernels is None or lowering.has_kernels(inputs)
-        make = partial(differentiate, function, inputs, *compilers, reads, layouts, memo)
+        kernels = lowering.has_kernels is None or lowering.has_kernels(inputs)
+        make = partial(differentiate, function, inputs, *compilers, reads, layouts, memo, kernels=kernels)
         try:
-            return make(sizes, turns, recompute=recompute)
+            return make(sizes, turns)
         except NotForAllSizes:
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts
-            return make(sizes.specialising, turns, recompute=recompute)
+            return make(sizes.specialising, turns)
+    except ChangesInPlace as error:
+        return as_captured(graph, str(error))
     except refusals as error:
         apart = not _marked(graph.graph, error)
         chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)

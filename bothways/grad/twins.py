@@ -105,7 +105,7 @@ def _compile_connected(
         try:
             compiled = differentiate(
                 noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes,
-                ours=hidden, recompute=plan.recompute,
+                ours=hidden, kernels=plan.kernels,
             )  # fmt: skip
         except refusals as error:
             raise NotRepeatable(str(error)) from error
@@ -168,7 +168,7 @@ def _compiled(
         with listening():
             plan = graph.plan
             return differentiate(
-                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, recompute=plan.recompute
+                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, kernels=plan.kernels
             )
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))

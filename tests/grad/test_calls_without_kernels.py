@@ -14,6 +14,7 @@ from torch import nn
 
 import bothways
 from bothways.backends import native
+from bothways.grad.tracing import origins
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,37 @@ def test_statistics_are_kept_and_counters_written_by_one_call_each():
     """Eager adds to four counters; here are one copy of all statistics and one of all counters beside that."""
     expected, found = calls_of(normalised(), torch.randn(16, 8))
     assert sum(found.values()) <= sum(expected.values()) + 2, (found - expected, expected - found)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, foreach=True),
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, foreach=False),
+        lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+    ],
+    ids=["SGD on lists", "SGD one by one", "fused AdamW"],
+)
+def test_an_optimizer_changes_parameters_in_place(make, monkeypatch):
+    monkeypatch.setattr(origins, "update_of", lambda *call: None)  # which takes them apart on CPUs alone
+
+    def optimizing():
+        torch.manual_seed(0)
+        model = Block()
+        optimizer = make(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        return model, optimizer
+
+    (model, optimizer), (other, twin) = optimizing(), optimizing()
+    plain, compiled = optimizer.step, bothways.compile(lambda: twin.step(), backend="native")
+    for _ in range(3):
+        plain()
+        compiled()
+    expected, found = computing_calls(plain), computing_calls(compiled)
+    assert sum(found.values()) <= sum(expected.values()), (found - expected, expected - found)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
 
 
 def test_with_kernels_cheap_things_are_computed_again(monkeypatch):

@@ -19,7 +19,8 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 @dataclass(frozen=True)
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs the user never sees. Without ``recompute`` all that eager saves is saved."""
+    of its inputs the user never sees. Without ``kernels`` each operation is a
+    call of ATen's."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
@@ -30,4 +31,4 @@ class GradPlan:
     ours: frozenset[int] = frozenset()
     renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
     plain: Callable[..., Any] | None = None  # what changes them itself
-    recompute: bool = True
+    kernels: bool = True
