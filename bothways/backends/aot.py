@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
+from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
@@ -62,9 +63,9 @@ class Lowering:
 
     ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
-    those like them best, which the results do not show. ``has_kernels`` says whether there are any: without them ATen is
-    called as eager calls it, nothing is computed again, and what is changed in place stays as captured. It is a backend
-    that can be called, too.
+    those like them best, which the results do not show. ``has_kernels`` says whether there are any: without them ATen
+    is called as eager calls it, nothing is computed again, and what is changed in place stays as captured. It is a
+    backend that can be called, too.
     """
 
     name: str
@@ -240,11 +241,13 @@ def _layout_shows(graph: torch.fx.GraphModule) -> bool:
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
     """The graph itself, without the machinery of ``nn.Module``."""
+    change_in_place(graph.graph)
     return function_of(graph, takes_list=False)
 
 
 def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
     """The graph as a function of one list, which it empties."""
+    change_in_place(graph.graph)
     return function_of(graph, takes_list=True)
 
 
