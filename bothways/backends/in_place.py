@@ -15,77 +15,62 @@ import torch.fx
 from bothways import ops, torch_compat
 
 Node = torch.fx.Node
-aten = torch.ops.aten
-
-# What copies its first argument and changes the copy -> what changes the argument itself.
-IN_PLACE: dict[Any, Any] = {
-    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
-    aten.masked_fill.Tensor: aten.masked_fill_.Tensor,
-    aten.masked_scatter.default: aten.masked_scatter_.default,
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.put.default: aten.put_.default,
-}
-# What makes a tensor of nothing.
-MAKERS = frozenset({
-    aten.zeros.default, aten.new_zeros.default, aten.ones.default, aten.new_ones.default, aten.full.default,
-    aten.new_full.default, aten.clone.default,
-})  # fmt: skip
 
 
 def change_in_place(graph: torch.fx.Graph) -> None:
-    """Change the graph: operations of the table that may write to what they are given do."""
-    wanted = [node for node in graph.nodes if node.op == "call_function" and node.target in IN_PLACE]
-    if not wanted:
+    """Change the graph: operations that copy their first argument and may as well write to it do."""
+    wanted = {node: in_place(node.target) for node in graph.nodes if node.op == "call_function"}
+    if not any(wanted.values()):
         return
     places = {node: place for place, node in enumerate(graph.nodes)}
     sharing: dict[int, list[Node]] = {}
     for node in graph.nodes:
         for memory in _memories(node):
             sharing.setdefault(memory, []).append(node)
-    for node in wanted:
-        if _is_free(node, places, sharing):
-            node.target = IN_PLACE[node.target]
+    for node, change in wanted.items():
+        if change is not None and _is_free(node, places, sharing):
+            node.target = change
             given: Any = node.args[0]
             together = sharing[_memory(given.meta["val"])]  # from now on the result is that memory, too
             together += sharing[_memory(node.meta["val"])]
             sharing[_memory(node.meta["val"])] = together
 
 
+def in_place(target: Any) -> Any:
+    """The operation that changes its first argument, for one that copies it first; None for others."""
+    known = ops.of(target)
+    if not known.copies_first or known.writes or not torch_compat.is_plain_overload(target):
+        return None
+    family, _, overload = str(target).removeprefix("aten.").partition(".")
+    return getattr(getattr(torch.ops.aten, f"{family}_", None), overload, None)
+
+
 def _is_free(node: Node, places: dict[Node, int], sharing: dict[int, list[Node]]) -> bool:
     """Whether the first argument is a tensor of the graph's own that lies as the result does, and nobody else reads it
     or what shares its memory from here on."""
     given, *others = node.args
-    if not isinstance(given, Node) or not _makes_its_result(given) or _inside(given, others):
+    if not isinstance(given, Node) or not _makes_its_result(given):
         return False
     old, new = given.meta.get("val"), node.meta.get("val")
     if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and _lie_alike(old, new)):
         return False
-    owners = sharing.get(_memory(old), [])
+    owners = sharing[_memory(old)]
     if any(owner.op != "call_function" for owner in owners):
+        return False
+    if any(argument in owners for argument in _nodes([others, *node.kwargs.values()])):
         return False
     readers = (user for owner in owners for user in owner.users if user is not node)
     return all(user.op != "output" and places[user] < places[node] for user in readers)
 
 
 def _makes_its_result(node: Node) -> bool:
-    """Whether what a node gives is certainly memory of its own."""
+    """Whether what a node gives is certainly memory of the graph's own."""
     if node.op != "call_function":
         return False
-    return node.target in MAKERS or node.target in IN_PLACE.values() or ops.of(node.target).gives is ops.Gives.FRESH
-
-
-def _inside(node: Node, arguments: Iterable[Any]) -> bool:
-    """Whether a node, or what shares its memory, is among the arguments."""
-    memory = _memory(node.meta["val"]) if isinstance(node.meta.get("val"), torch.Tensor) else None
-    return any(memory in _memories(argument) for argument in _nodes(arguments))
+    known = ops.of(node.target)
+    if known.copies_first:  # or changes, by now, what such a node gave
+        return True
+    return known.gives is ops.Gives.FRESH or (known.gives is ops.Gives.UNKNOWN and known.moves and not known.aliases)
 
 
 def _nodes(arguments: Iterable[Any]) -> Iterator[Node]:
