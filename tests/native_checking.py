@@ -258,7 +258,7 @@ def describe(case, own, eager, true):
     named = {"own": own, "eager": eager, "true": true}
     named |= {f"input {at}": tensor for at, tensor in enumerate(case.given) if tensor.shape == own.shape}
     return "\n".join(
-        f"{name} {tensor.detach().flatten()[differ][:8].tolist()}"
+        f"{name} {tensor.detach().cpu().flatten()[differ.cpu()][:8].tolist()}"
         for name, tensor in named.items()
         if tensor is not None
     )

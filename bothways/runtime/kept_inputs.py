@@ -70,8 +70,11 @@ def keep_inputs(
     if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
         return ()
     kept: list[Kept] = []
-    together = _together([tensors[index] for index in sorted(statistics)])
-    for index, tensor in enumerate(tensors):
+    together = _together([tensors[index] for index in statistics])
+    # Before the end of a differentiated graph nothing but statistics is written.
+    looked_at = range(len(tensors)) if on_its_way else sorted(written | statistics)
+    for index in looked_at:
+        tensor = tensors[index]
         version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
         is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))

@@ -87,10 +87,14 @@ def _fake_tensor_mode_without_log() -> Any:
     from torch._subclasses import fake_tensor
 
     class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
-        def _dispatch_impl(self, *args: Any) -> Any:
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # which would load it
+
+        def __torch_dispatch__(self, *args: Any, **kwargs: Any) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
-                return super()._dispatch_impl(*args)
+                return super().__torch_dispatch__(*args, **kwargs)
             finally:
                 fake_tensor.log.disabled = before
 
