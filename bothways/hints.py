@@ -38,8 +38,8 @@ HINTS: dict[str, str] = {
     "object_in_graph": "Change the object outside the compiled function, or give apply its parts instead.",
     "hook": "Register the hook outside the compiled function.",
     "backward": (
-        "Return the loss and call backward() on it outside: the backward is compiled all the same. Here it runs as "
-        "plain Python between two graphs."
+        "Compute inside what the backward comes to, or call it outside: it is compiled all the same. Here it runs on "
+        "PyTorch's engine between two graphs."
     ),
     "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
     "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
@@ -85,9 +85,6 @@ FINER: tuple[tuple[str, str, str], ...] = (
     )),
     ("call_unknown", r"^torch\.(func|_functorch)\.", (
         "Transforms of torch.func run as plain Python, with graphs before and after."
-    )),
-    ("call_unknown", r"^torch\.autograd\.(grad|backward)", (
-        "It runs as plain Python between two graphs, whose backward is compiled all the same; or call it outside."
     )),
     ("call_unknown", r"\bseed\b|manual_seed|rng_state", "Seed outside the compiled function."),
     ("call_unknown", r"^(a tensor operation cannot take|a graph cannot hold)", (

@@ -10,7 +10,7 @@ from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
 from bothways.capture.standins import modules, sequences
-from bothways.capture.values.autograd import autograd_functions, backwards
+from bothways.capture.values.autograd import autograd_functions, backwards, gradients
 from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
 from bothways.capture.values.code import formatting, instance_dicts, object_methods, partials
 from bothways.capture.values.code.attributes import MISSING, class_attribute, is_data_descriptor
@@ -58,6 +58,7 @@ from bothways.capture.values.tensors import (
     tensor_subclasses,
 )
 from bothways.capture.values.tensors.assumptions import takes_for_granted
+from bothways.capture.values.tensors.late_numbers import LateNumber
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
 from bothways.capture.values.torch_state.settings import call_device
@@ -65,16 +66,17 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, autograd_functions, backwards, builtin_functions, builtin_types, data_checks,
-    data_numbers, data_sizes, dict_methods, formatting, function_modes, hooks, instance_dicts, modules, object_methods,
-    opcodes, optimizer_steps, own_graphs, partials, saved_tensors, sequences, settings, tensor_state, tensor_subclasses,
-    torch_contexts,
+    anomaly, assumptions, autograd_functions, backwards, builtin_functions, builtin_types, data_checks, data_numbers,
+    data_sizes, dict_methods, formatting, function_modes, gradients, hooks, instance_dicts, modules, object_methods,
+    opcodes, optimizer_steps, own_graphs, partials, saved_tensors, sequences, settings, tensor_state,
+    tensor_subclasses, torch_contexts,
 )  # fmt: skip
 
 linked.link(
     BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
     COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
+    LateNumber=LateNumber,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
     NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,

@@ -51,6 +51,10 @@ class SizeNodes:
         """Let a node of the graph be what finds the value of a symbol."""
         self._given[symbol] = node
 
+    def numbers(self, environment: Environment) -> dict[torch.fx.Node, Any]:
+        """The symbols that the graph takes so far, by node."""
+        return {node: symbol_number(environment, symbol) for symbol, node in self.symbols.items()}
+
     def declare(self, symbols: Iterable[Symbol], environment: Environment) -> None:
         """See to it that the graph takes exactly these symbols, in this order."""
         self._last = None

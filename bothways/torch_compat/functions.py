@@ -132,8 +132,19 @@ def gradients(
     create_graph: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
     """``torch.autograd.grad`` for gradients known to fit; checking them loads PyTorch's symbolic shapes and sympy."""
+    return run_backward(outputs, tangents, inputs, create_graph, create_graph)
+
+
+def run_backward(
+    outputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    retain_graph: bool,
+    create_graph: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of ``inputs``, None for those that the backward does not come to."""
     run = torch.autograd.graph._engine_run_backward
-    return run(tuple(outputs), tuple(tangents), create_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
+    return run(tuple(outputs), tuple(tangents), retain_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
 
 
 def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:

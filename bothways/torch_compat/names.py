@@ -25,6 +25,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
 
+# What autograd says, in C++.
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
+NO_INPUT_NEEDS_GRADIENTS = (
+    "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs require "
+    "gradients. See https://docs.pytorch.org/docs/main/generated/torch.nn.Module.html"
+    "#torch.nn.Module.register_full_backward_hook for more details."
+)
+UNUSED = (
+    "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is "
+    "the desired behavior."
+)
+
+
 class DispatchMode(TorchDispatchMode):
     """A dispatch mode whose ``__torch_dispatch__`` is not wrapped to keep torch.compile out, which loads all of it."""
 
@@ -102,6 +120,7 @@ FUSED_UPDATES: tuple[Any, ...] = (
 stack_if_compiling: Callable[[Any], Any] | None = getattr(optimizer_internals, "_stack_if_compiling", None)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
+group_tensors: Callable[..., Any] = _C._group_tensors_by_device_and_dtype
 optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true
 is_checkpoint_valid: Callable[[], bool] = torch.autograd._is_checkpoint_valid

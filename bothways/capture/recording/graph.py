@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import changes_only_its_own, changes_something, written_roots
@@ -77,6 +78,8 @@ class GraphBuilder:
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)
+        self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
+        self.autograd = GraphAutograd(self)
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -234,7 +237,7 @@ class GraphBuilder:
         node = self.graph.create_node(call, target, args)
         self._note_origin(node)
         note_of_node(node, as_captured=True, is_number=True)
-        number = self.tracer.symbols.from_graph(node, kind, least)
+        number = self._numbers[node] = self.tracer.symbols.from_graph(node, kind, least)
         self._sizes.give(next(iter(expression_of(number).symbols())), node)
         return number
 
@@ -252,6 +255,13 @@ class GraphBuilder:
     def _check_repeatable(self) -> None:
         if self.changes_inputs:
             raise Unrepeatable
+
+    def detached(self, value: TensorValue) -> torch.fx.Node:
+        """A tensor without its history."""
+        node = self.graph.create_node("call_method", "detach", (value.node,))
+        node.meta["example_value"] = value.fake.outline()
+        self._note_origin(node)
+        return node
 
     def item(self, node: torch.fx.Node, index: int, fake: Fake) -> torch.fx.Node:
         """One of several results of a node."""
@@ -311,12 +321,15 @@ class GraphBuilder:
                 # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
                 own.node = node
                 node.meta["example_value"] = own.fake.outline()
+                self.autograd.meet(node, own)
                 if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
                     note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
                 return own
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
             node.meta["example_value"] = result.outline()
-            return TensorValue(node, result)
+            value = TensorValue(node, result)
+            self.autograd.meet(node, value)
+            return value
         if isinstance(result, fakes.Structured):
             return TupleValue(self._items(node, result.items, tensors), result.kind)
         if type(result) is tuple:
@@ -336,6 +349,10 @@ class GraphBuilder:
             self._result(self.graph.create_node("call_function", operator.getitem, (node, index)), item, tensors)
             for index, item in enumerate(results)
         ]
+
+    def numbers(self) -> dict[torch.fx.Node, Any]:
+        """What the nodes give that are numbers: those the graph takes, and those it reads from data."""
+        return self._sizes.numbers(self.tracer.symbols.environment) | self._numbers
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""

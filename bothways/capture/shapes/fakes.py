@@ -66,6 +66,11 @@ class Fake:
         return self._facts.requires_grad
 
     @property
+    def is_new_leaf(self) -> bool:
+        """Whether an operation has made a leaf; what is predicted was computed."""
+        return self._meta is not None and self._meta.requires_grad and self._meta.is_leaf
+
+    @property
     def is_contiguous(self) -> bool:
         return self.stride == contiguous_stride(self.shape)
 
@@ -105,7 +110,7 @@ class SpecialLayout(Exception):
     """What comes out has no strides that would say where its elements are."""
 
 
-class _NonLeaf(torch.autograd.Function):
+class NonLeaf(torch.autograd.Function):
     """Gives a tensor an autograd history, as one computed before the call has it."""
 
     @staticmethod
@@ -116,15 +121,15 @@ class _NonLeaf(torch.autograd.Function):
 def fake_like(tensor: torch.Tensor, outline: tuple[Any, Any] | None = None) -> Fake:
     """A fake with the tensor's sizes and strides, or those given, its dtype and place in the autograd graph."""
     shape, stride = outline or (tuple(tensor.shape), tensor.stride())
-    return Fake(_with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
+    return Fake(with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
 
 
 def with_data_of(fake: Fake, other: Fake) -> Fake:
     """The leaf that ``fake`` is after it took over the data of another."""
-    return Fake(_with_history(other.outline(), fake.meta), other.device)
+    return Fake(with_history(other.outline(), fake.meta), other.device)
 
 
-def _with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
         return tensor
     return tensor.requires_grad_() if like.is_leaf else _computed(tensor)
@@ -133,7 +138,7 @@ def _with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _computed(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as one that autograd takes for the result of an operation."""
     with tensor.fake_mode, torch.enable_grad():  # type: ignore[attr-defined]
-        result: torch.Tensor = _NonLeaf.apply(tensor.requires_grad_())
+        result: torch.Tensor = NonLeaf.apply(tensor.requires_grad_())
     return result
 
 
@@ -210,7 +215,7 @@ def _from_result(tensor: torch.Tensor) -> Fake:
 
 def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fakes: list[Fake]) -> Any:
     mode = torch_compat.fake_tensor_mode()
-    stand_ins = {id(fake): _torch_fake(mode, fake) for fake in fakes}
+    stand_ins = {id(fake): torch_fake(mode, fake) for fake in fakes}
     known = {id(stand_ins[id(fake)]): fake for fake in fakes}
 
     def stand_in(fake: Fake) -> torch.Tensor:
@@ -232,11 +237,11 @@ def _from_torch_fake(tensor: torch.Tensor) -> Fake:
     return fake_like(tensor)
 
 
-def _torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
+def torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
     # PyTorch's fakes do not know our symbols: here they are the numbers of this call.
     shape, stride = [int(size) for size in fake.shape], [int(step) for step in fake.stride]
     meta = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")
-    return _with_history(torch_compat.fake_tensor(mode, meta, fake.device), fake.meta)
+    return with_history(torch_compat.fake_tensor(mode, meta, fake.device), fake.meta)
 
 
 def _fakes_in(tree: Any) -> Iterator[Fake]:

@@ -29,6 +29,26 @@ def forget_gradients(optimizer: torch.optim.Optimizer) -> None:
             parameter.grad = None
 
 
+def grouped(
+    lists: list[list[torch.Tensor | None]], with_indices: bool = False
+) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]]:
+    """Lists of tensors split up by device and dtype, which the first list says."""
+    groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]] = {}
+    for index, tensor in enumerate(lists[0]):
+        if tensor is None:
+            raise RuntimeError("a tensor of the first list is missing")
+        key = tensor.device, tensor.dtype
+        if key not in groups:
+            groups[key] = [[] for _ in lists], []
+        parts, indices = groups[key]
+        for part, tensors in zip(parts, lists, strict=True):
+            if len(tensors) > 0:
+                part.append(tensors[index])
+        if with_indices:
+            indices.append(index)
+    return groups
+
+
 def adafactor(
     params: Tensors,
     grads: Tensors,

@@ -16,6 +16,7 @@ import torch.fx
 from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Local, Source
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.writing.dropping import is_iterator
+from bothways.runtime.gradients import spent
 from bothways.source_text import identifier, is_plain_name
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Emitter:
         self.positions: list[str] = []
         self.iterators: list[str] = []  # the names of those that clean up when they go, or hold one that does
         self.tensors: dict[torch.fx.Node, str] = {}
+        self.spent: dict[torch.fx.Node, str] = {}  # tensors whose backward the graph has run
         self._built: dict[int, str] = {}
         self._uses: dict[int, int] = {}
         self._kept: list[Value] = []  # Values are known by id here, so none may go away in between
@@ -198,7 +200,18 @@ class Emitter:
 
     def tensor(self, value: TensorValue) -> str:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""
-        return self.result(value.node)
+        if value.node in self.spent:
+            return self.spent[value.node]
+        autograd = self.tracer.graph.autograd
+        name = autograd.spent(value)
+        if name is None:
+            if autograd.is_cut_off(value):
+                self.tracer.stop("hook", "a tensor leaves whose gradient goes through a tensor that is hooked")
+            return self.result(value.node)
+        result = self.result(self.tracer.graph.detached(value))
+        self.spent[value.node] = self.names.fresh("spent")
+        self.build(f"{self.spent[value.node]} = {self.inject(spent, 'spent')}({result}, {name!r})")
+        return self.spent[value.node]
 
     def result(self, node: torch.fx.Node) -> str:
         """The same for whatever a node gives."""

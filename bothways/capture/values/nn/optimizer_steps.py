@@ -14,7 +14,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.calls import inline
-from bothways.capture.standins.optimizers import asgd, asgd_together, forget_gradients, radam
+from bothways.capture.standins.optimizers import asgd, asgd_together, forget_gradients, grouped, radam
 from bothways.capture.values.code.functions import library_function
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -36,6 +36,11 @@ def _zero_grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if isinstance(wanted, ConstantValue) and wanted.content is True:
         return tracer.inline(forget_gradients, [bound["self"]], {})
     return inline(tracer, function, [*args], kwargs)
+
+
+@handles(torch_compat.group_tensors)
+def _group_tensors(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    return tracer.inline(grouped, [*args], kwargs)
 
 
 # What asks a counter which of two updates it makes -> what makes both and chooses.

@@ -102,7 +102,6 @@ STOPS: dict[str, tuple[str, str]] = {
         name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
         for name in "set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
     },
-    "backward": ("backward", "Tensor.backward runs the autograd engine"),
     "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
     "__format__": ("tensor_value", "a tensor is formatted as text"),
     "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),

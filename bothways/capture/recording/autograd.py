@@ -1,0 +1,108 @@
+"""What autograd knows of a graph under construction, for backward calls that are captured into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from bothways.capture.shapes.autograd_history import AutogradHistory, Untold
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.fake import NotThin
+from bothways.runtime.gradients import apart
+from bothways.runtime.torch_state import torch_state
+
+if TYPE_CHECKING:
+    from bothways.capture.recording.graph import GraphBuilder
+
+
+class GraphAutograd:
+    """The leaves that a graph makes, and its history once a backward has asked for it.
+
+    A tensor that is computed inside and hooked there is where a backward stops, calls the hooks and goes on: in the
+    graph a part of the history ends before it and another begins (``apart``).
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
+        self._state = torch_state()  # which the graph begins with
+        self._history: AutogradHistory | None = None
+        self._in_parts: AutogradHistory | None = None
+        self._is_thin = True
+        self._leaves: dict[torch.fx.Node, TensorValue] = {}
+        self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
+
+    def meet(self, node: torch.fx.Node, value: TensorValue) -> None:
+        """An operation gave a tensor; it may be a leaf that captured code has made."""
+        if value.source is None and value.fake.is_new_leaf:
+            self._leaves[node] = value
+
+    def history(self) -> AutogradHistory:
+        """What autograd knows of the graph so far."""
+        if self._history is None:
+            self._history = AutogradHistory(self._builder.graph, self._state, is_thin=self._is_thin)
+        try:
+            return self._followed(self._history)
+        except NotThin as error:
+            if not self._is_thin:
+                raise Untold(str(error)) from error
+            # What thin tensors cannot tell PyTorch's fake ones may, who take longer.
+            self._is_thin, self._history, self._in_parts = False, None, None
+            return self.history()
+
+    def history_in_parts(self) -> AutogradHistory:
+        """The same with the histories of parts apart."""
+        if not self.parts:
+            return self.history()
+        if self._in_parts is None:
+            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True, is_thin=self._is_thin)
+        return self._followed(self._in_parts)
+
+    def _followed(self, history: AutogradHistory) -> AutogradHistory:
+        history.follow({value.placeholder: value.obj for value in self._builder.inputs}, self._builder.numbers())
+        return history
+
+    def begin_part(self, value: TensorValue) -> torch.fx.Node:
+        """Let all that is computed from a tensor have a history of its own."""
+        node = value.node
+        if node in self.parts:
+            return node
+        history = self.history()
+        with self._builder.graph.inserting_after(node):
+            part = self._builder.graph.call_function(apart, (node,))
+        part.meta["example_value"] = value.fake.outline()
+        part.meta["stack_trace"] = node.meta.get("stack_trace")
+        node.replace_all_uses_with(part, lambda user: user is not part)
+        self.parts[part] = node
+        value.node = part
+        history.begin_part(part)
+        self._in_parts = None
+        return part
+
+    def dissolve(self, node: torch.fx.Node) -> None:
+        """Take a node away that gives what it is given: it was there for autograd alone."""
+        for item in list(node.users):
+            item.replace_all_uses_with(node.args[item.args[1]])  # type: ignore[index,arg-type]
+
+    def give(self, node: torch.fx.Node, value: Any) -> None:
+        """Say what a node gives that computes gradients."""
+        for history in (self._history, self._in_parts):
+            if history is not None:
+                history.give(node, value)
+
+    def leaf_at(self, node: torch.fx.Node) -> TensorValue | None:
+        """The tensor that a node gave to autograd as a leaf."""
+        inputs = (value for value in self._builder.inputs if value.placeholder is node)
+        return self._leaves.get(node) or next(inputs, None)
+
+    def spent(self, value: TensorValue) -> str | None:
+        """What autograd calls a tensor's operation, of a tensor whose backward was captured and cannot run again."""
+        if self._history is None or not value.fake.requires_grad or not self.history().is_freed(value.node):
+            return None
+        return type(self.history().of(value.node).grad_fn).__name__
+
+    def is_cut_off(self, value: TensorValue) -> bool:
+        """Whether a tensor needs a gradient whose way the graph has cut into parts."""
+        if not self.parts or not value.fake.requires_grad or self.history().is_freed(value.node):
+            return False
+        return not self.parts.keys().isdisjoint(self.history_in_parts().leaves([value.node]))

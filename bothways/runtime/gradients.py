@@ -1,0 +1,61 @@
+"""Backward calls inside of graphs, and what is left of tensors whose history such a call has used up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import torch
+
+from bothways import torch_compat
+
+
+def gradients(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    retain_graph: bool,
+    create_graph: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of ``inputs`` by a backward from ``outputs``; the graph itself calls the hooks of the inputs."""
+    hooks = [(tensor._backward_hooks, dict(tensor._backward_hooks)) for tensor in inputs if tensor._backward_hooks]
+    for registered, _ in hooks:
+        registered.clear()
+    try:
+        return torch_compat.run_backward(outputs, tangents, inputs, retain_graph, create_graph)
+    finally:
+        for registered, before in hooks:
+            registered.update(before)
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as the beginning of a history of its own: a backward stops there, and begins anew behind it."""
+    return tensor.detach().requires_grad_()
+
+
+def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """A tensor that needs gradients, and whose backward was run: a second one is refused as autograd refuses it.
+
+    ``name`` is what autograd calls the operation that computed it.
+    """
+    with torch.enable_grad():
+        result: torch.Tensor = _spent_function(name).apply(torch.empty(0, requires_grad=True), tensor)
+    return result
+
+
+@lru_cache(None)
+def _spent_function(name: str) -> Any:
+    function: Any = type(name, (_Spent,), {})
+    function._backward_cls.__name__ = function._backward_cls.__qualname__ = name
+    return function
+
+
+class _Spent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:
+        raise RuntimeError(torch_compat.FREED)
