@@ -19,7 +19,7 @@ from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
-from bothways.runtime.gradients import apart
+from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
 from bothways.runtime.nodes import Checkpointed, require_holds, require_true
 from bothways.runtime.torch_state import TorchState, restore, torch_state
@@ -103,6 +103,9 @@ class AutogradHistory:
             raise Untold(f"{target.__name__} is active, which sees what autograd saves")
         if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
+        saving: set[Any] = set()
+        if target is gradients and not args[3]:  # a history that is made anew runs the backwards so far
+            saving = set(filter(torch_compat.has_saved_tensors, self.behind(node.args[0])))  # type: ignore[arg-type]
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -111,6 +114,7 @@ class AutogradHistory:
             raise
         except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
+        self._freed |= saving
         if isinstance(value, torch.Tensor) and value.requires_grad:
             self._versions[node] = torch_compat.version_of(value)
             if value.is_leaf:
