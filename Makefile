@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak faults conformance docs bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak faults conformance docs bench gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,8 @@ help:
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
 	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
+	@echo "make gpu-test  what is about GPUs: PyTorch's samples, streams, memory, training (on a machine with one)"
+	@echo "make gpu-bench models, whole steps and bandwidth on a GPU, next to eager and torch.compile (half an hour)"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
 
@@ -91,6 +93,19 @@ bench: $(READY)
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/regional.py
+
+# Without a GPU these say so. On a machine whose own Python has the torch to be measured: make gpu-test BIN=/usr/bin
+# READY=, or any folder with a python in it.
+GPU_TESTS := tests/gpu tests/grad/test_grad_gpu.py tests/grad/test_custom_functions_gpu.py tests/lower/test_devices.py
+
+gpu-test: $(READY)
+	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or print("no GPU: everything is skipped")'
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m 'slow or not slow' $(GPU_TESTS) $(ARGS)
+
+gpu-bench: $(READY)
+	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/gpu.py --bandwidth
+	$(BIN)/python benchmarks/gpu_step.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

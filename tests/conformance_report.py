@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import torch
+from op_samples import SKIPPED, SWEEP, UNDEFINED, name_of
 from size_sweeping import KINDS
-from test_native_opinfo import SKIPPED, SWEEP, UNDEFINED, name_of
 
 from bothways.lower.ir.lowerings import LOWERINGS
 

@@ -12,6 +12,7 @@ from itertools import islice
 import torch
 import torch.fx
 
+from bothways.backends.native import compile_kernels
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.traced import IndependentResults, NotDifferentiable
 from bothways.lower.dialects.c.dialect import C
@@ -73,7 +74,8 @@ def cases_of(name, function, inputs, grad=True):
     for node in joint.tangents:
         fake = node.meta["val"]
         values = torch.rand(fake.shape, generator=generator, dtype=torch.float64) + 0.5
-        case.tangents.append(torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype).copy_(values))
+        tangent = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+        case.tangents.append(tangent.copy_(values))
     case.expected = run_graph(case.graph, case.given)
     return [case]
 
@@ -81,7 +83,8 @@ def cases_of(name, function, inputs, grad=True):
 def duplicate(tensor):
     """The same elements in memory of their own, at the same places."""
     memory = tensor.detach().untyped_storage().clone()
-    return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def run_graph(graph, inputs):
@@ -168,10 +171,13 @@ def run_some(cases):
 def run_merged(cases, dialect=None):
     """The results of each case, and its inputs afterwards."""
     inputs = [duplicate(tensor) for case in cases for tensor in case.given]
-    program = KernelProgram(lower(merged(cases), inputs), dialect=dialect or C())
+    if any(tensor.is_cuda for tensor in inputs):  # as the backend does it, kernels or not
+        run = compile_kernels(merged(cases), inputs, name="forward", takes_list=False)
+    else:
+        run = KernelProgram(lower(merged(cases), inputs), dialect=dialect or C()).run
     torch.manual_seed(0)
     with torch.no_grad():
-        results = iter(program.run(*inputs))
+        results = iter(run(*inputs))
     after = iter(inputs)
     counts = [(len(case.expected) - len(case.given), len(case.given)) for case in cases]
     return [[*islice(results, made), *islice(after, given)] for made, given in counts]
@@ -252,7 +258,7 @@ def describe(case, own, eager, true):
     named = {"own": own, "eager": eager, "true": true}
     named |= {f"input {at}": tensor for at, tensor in enumerate(case.given) if tensor.shape == own.shape}
     return "\n".join(
-        f"{name} {tensor.detach().flatten()[differ][:8].tolist()}"
+        f"{name} {tensor.detach().cpu().flatten()[differ.cpu()][:8].tolist()}"
         for name, tensor in named.items()
         if tensor is not None
     )

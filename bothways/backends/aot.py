@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
+from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
@@ -34,7 +35,7 @@ from bothways.grad.tracing.origins import noting_origins
 from bothways.grad.tracing.overlaps import writes_through
 from bothways.grad.tracing.sizes import Sizes, sizes_of
 from bothways.grad.tracing.trace import Decompositions
-from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
+from bothways.grad.tracing.traced import ChangesInPlace, NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
@@ -48,6 +49,8 @@ GraphCompiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..
 Remember = Callable[[torch.fx.GraphModule, list[torch.Tensor], list[torch.Tensor | None]], FactMemo | None]
 # Whether a graph, called with inputs like these, is too small to be compiled.
 IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
+# Whether the halves of a graph, called with inputs like these, become kernels.
+HasKernels = Callable[[list[Any]], bool]
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
 # The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
@@ -62,7 +65,9 @@ class Lowering:
     ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
     those like them best, which the results do not show. ``decompositions`` are operations that it does not want to
-    see, with functions that do the same. It is a backend that can be called, too.
+    see, with functions that do the same. ``has_kernels`` says whether there are any: without them ATen is called as
+    eager calls it, nothing is computed again, and what is changed in place stays as captured. It is a backend that can
+    be called, too.
     """
 
     name: str
@@ -72,6 +77,7 @@ class Lowering:
     remember: Remember | None = None
     turns_images: bool = False
     decompositions: Decompositions | None = None
+    has_kernels: HasKernels | None = None
 
     @property
     def __name__(self) -> str:
@@ -155,17 +161,20 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         memo = None if remember is None else remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
-        compile = partial(
+        kernels = lowering.has_kernels is None or lowering.has_kernels(inputs)
+        make = partial(
             differentiate, function, inputs, *compilers, reads, layouts, memo,
-            turns_images=turns, decompositions=lowering.decompositions,
+            turns_images=turns, decompositions=lowering.decompositions, kernels=kernels,
         )  # fmt: skip
         try:
-            return compile(sizes=sizes)
+            return make(sizes=sizes)
         except NotForAllSizes:
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts
-            return compile(sizes=sizes.specialising)
+            return make(sizes=sizes.specialising)
+    except ChangesInPlace as error:
+        return as_captured(graph, str(error))
     except refusals as error:
         apart = not _marked(graph.graph, error)
         chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
@@ -245,11 +254,13 @@ def _layout_shows(graph: torch.fx.GraphModule) -> bool:
 
 def run_as_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
     """The graph itself, without the machinery of ``nn.Module``."""
+    change_in_place(graph.graph)
     return function_of(graph, takes_list=False)
 
 
 def run_and_forget(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
     """The graph as a function of one list, which it empties."""
+    change_in_place(graph.graph)
     return function_of(graph, takes_list=True)
 
 

@@ -104,6 +104,11 @@ def _why_not(tensor: torch.Tensor) -> str:
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
 
 
+def _has_kernels(inputs: list[Any]) -> bool:
+    """Whether kernels can read all that a graph is given."""
+    return not any(_why_not(value) for value in inputs if isinstance(value, torch.Tensor))
+
+
 # Captured graphs become kernels; what these cannot make faster stays as it is.
 native = Lowering(
     "native",
@@ -112,4 +117,5 @@ native = Lowering(
     is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
     remember=_memo_of,
     turns_images=True,
+    has_kernels=_has_kernels,
 )

@@ -85,7 +85,7 @@ class ThinTensor(torch.Tensor):
 def fresh(spec: Spec, device: torch.device) -> ThinTensor:
     """A tensor with memory of its own."""
     shape, stride, dtype = spec
-    thin: ThinTensor = torch_compat.make_wrapper(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
+    thin: ThinTensor = torch_compat.tensor_without_memory(ThinTensor, shape, strides=stride, dtype=dtype, device=device)
     thin.memory = ThinMemory(spec)
     return thin
 
@@ -97,7 +97,7 @@ def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.
 
 def view(base: ThinTensor, shape: Shape, stride: Shape, begin: int, dtype: torch.dtype | None = None) -> ThinTensor:
     """A window on the memory of ``base`` that begins so many elements from the beginning of that memory."""
-    thin: ThinTensor = torch_compat.make_wrapper(
+    thin: ThinTensor = torch_compat.tensor_without_memory(
         ThinTensor, shape, strides=stride, storage_offset=begin, dtype=dtype or base.dtype, device=base.device
     )
     thin.memory = base.memory
@@ -121,7 +121,7 @@ def thin_like(
     if outline is not None:  # whose memory is as large as its symbols say
         begin, nbytes = 0, None
         spec = Spec(tuple(outline.shape), outline.stride(), tensor.dtype)
-    thin: ThinTensor = torch_compat.make_wrapper(
+    thin: ThinTensor = torch_compat.tensor_without_memory(
         ThinTensor, spec.shape, strides=spec.stride, storage_offset=begin, dtype=spec.dtype, device=tensor.device
     )
     own = ThinMemory(spec, begin, nbytes)

@@ -147,7 +147,8 @@ def backward_function(
     """The backward of a graph as a function of inputs and gradients, by PyTorch's autograd, which runs it once more.
 
     ``moves`` says which results receive a gradient; ``function`` stands for the graph's own. Running statistics among
-    the inputs have been updated, and are not once more. ``own`` are results of the first time.
+    the inputs have been updated, and are not once more, nor is what no gradient depends on. ``own`` are results of the
+    first time.
     """
     count = len(graph.needs_grad)
     run = graph.function if function is None else function

@@ -28,6 +28,7 @@ from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions
 from bothways.grad.tracing.traced import (
     ChangesGradient,
+    ChangesInPlace,
     IndependentResults,
     Joint,
     NotDifferentiable,
@@ -53,6 +54,7 @@ def differentiate(
     turns_images: bool = False,
     ours: frozenset[int] = frozenset(),
     decompositions: Decompositions | None = None,
+    kernels: bool = True,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
@@ -60,13 +62,14 @@ def differentiate(
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
     is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
-    inputs that a node of ours gave and the user never sees. Operations in ``decompositions`` are taken apart. Raises
-    ``NotDifferentiable`` for what the differentiator does not express.
+    inputs that a node of ours gave and the user never sees. Operations in ``decompositions`` are taken apart. Without
+    ``kernels`` each operation of the halves costs a call: nothing is computed again, and a function that only changes
+    inputs raises ``ChangesInPlace``. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
+    images = tuple(expected) if turns_images else None
     plan = GradPlan(
-        fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours,
-        decompositions=decompositions,
-    )  # fmt: skip
+        fw_compiler, bw_compiler, reads, memo, sizes, images, ours, decompositions=decompositions, kernels=kernels
+    )
     return _differentiated(function, inputs, plan, expected)
 
 
@@ -104,7 +107,9 @@ def _differentiated(
         return _renewing(function, inputs, places, plan, expected)
     check_layouts(joint, expected)
     has_backward = grad and any(joint.differentiable)
-    saved = saved_values(joint) if has_backward else ()
+    if joint.updates and not has_backward and not plan.kernels:
+        raise ChangesInPlace("what it changes is changed in place by ATen")
+    saved = saved_values(joint, recompute=plan.kernels) if has_backward else ()
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes)
     numbers = sizes.now
     if not has_backward:
@@ -168,7 +173,7 @@ def _side_by_side(
         part = chosen(function, group)
         compiled = differentiate(
             part, inputs, plan.fw_compiler, plan.bw_compiler, plan.reads, layouts, memo, plan.sizes,
-            plan.expected is not None, plan.ours, plan.decompositions,
+            plan.expected is not None, plan.ours, plan.decompositions, plan.kernels,
         )  # fmt: skip
         parts.append((group, compiled))
 

@@ -81,7 +81,11 @@ class DifferentiatedGraph:
         self.changed, self.uncounted = facts.changed, facts.uncounted
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
         self.share = sharing((*facts.changed, *plan.renewed), len(inputs))
-        self.unread = frozenset(renewal.place for renewal in self.renewals if not renewal.matters)
+        # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
+        # of that shape where no gradient depends on it.
+        self.shared = frozenset(facts.changed) & frozenset(facts.unread_inputs) - frozenset(facts.needed_inputs)
+        self.copied = frozenset(facts.changed) - self.shared
+        self.unread = self.shared | {renewal.place for renewal in self.renewals if not renewal.matters}
         self.changes_inputs = bool(facts.changed or plan.renewed)
         self.is_random = facts.is_random
         self._expected = plan.expected if facts.is_turned else None
@@ -132,7 +136,7 @@ class DifferentiatedGraph:
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
         self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
-        self.statistics = facts.statistics_inputs
+        self.statistics = (*facts.statistics_inputs, *self.shared)
         self.again = self.base = Again(self.hidden is not None)
         self._takes_windows = takes_windows(facts.outputs)
         if joint is not None and self.sizes:  # what a backward for other sizes has to agree with

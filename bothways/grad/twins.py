@@ -107,8 +107,9 @@ def _compile_connected(
         refusals: tuple[type[Exception], ...] = (NotDifferentiable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             compiled = differentiate(
-                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes, ours=hidden
-            )
+                noting_origins(graph), tensors, plan.fw_compiler, plan.bw_compiler, plan.reads, sizes=sizes,
+                ours=hidden, kernels=plan.kernels,
+            )  # fmt: skip
         except refusals as error:
             raise NotRepeatable(str(error)) from error
 
@@ -170,7 +171,8 @@ def _compiled(
         with listening():
             plan = graph.plan
             return differentiate(
-                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, decompositions=plan.decompositions
+                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads,
+                decompositions=plan.decompositions, kernels=plan.kernels,
             )
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))

@@ -30,7 +30,11 @@ ROWS = (
     row("concat concatenate dstack hstack vstack", joins=True),
     # To parts.
     row("diagonal_scatter select_scatter slice_scatter", moves=True),
-    row("index_add index_copy index_put masked_scatter scatter scatter_add scatter_reduce", writes_by_index=True),
+    row(
+        "index_add index_copy index_put masked_scatter scatter scatter_add scatter_reduce",
+        writes_by_index=True, copies_first=True,
+    ),
+    row("index_fill put", copies_first=True),
     row("fill", takes_numbers=True),
     row("fill_ zero_", may_write_shared=True),
     # Whose schemas say so and whose names do not.

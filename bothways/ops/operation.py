@@ -79,6 +79,7 @@ class Operation:
     writes: bool = False  # to an argument
     writes_left: bool = False  # an operator of Python's that writes to what is on its left
     writes_by_index: bool = False  # to places that an index names; as a function it copies the whole
+    copies_first: bool = False  # its first argument, and changes the copy
     writes_no_elements: bool = False  # changes what is known of its argument alone: sizes, history
     may_write_shared: bool = False  # writes to elements of a part, or the same to all, so that some may share memory
     keeps_statistics: bool = False  # writes running statistics, which leaves their versions as they are

@@ -36,7 +36,8 @@ ROWS = (
     row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
     row("addcdiv addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
     row("clamp", fails=NEVER, takes_numbers=True, looks_like=LooksLike.FIRST),
-    row("clip masked_fill", fails=NEVER, takes_numbers=True),
+    row("clip", fails=NEVER, takes_numbers=True),
+    row("masked_fill", fails=NEVER, takes_numbers=True, copies_first=True),
     row("where", fails=NEVER, gives=FRESH, takes_numbers=True),
     # Activations.
     row("gelu selu silu softplus", fails=ALL_FLOAT, looks_like=ONE, takes_long=True),

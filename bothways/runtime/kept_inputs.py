@@ -30,6 +30,7 @@ class Kept(NamedTuple):
     version: int | None
     is_written: bool  # before the graph fails, as far as names tell
     copy: torch.Tensor | None
+    place: int | None  # where it begins in the copy, if that is one of several tensors
     is_half_written: bool  # what an operation has written before it fails does not count
 
     def may_have_changed(self, refused: bool) -> bool:
@@ -37,6 +38,14 @@ class Kept(NamedTuple):
         if self.version is None or (self.is_half_written and not refused):
             return self.is_written
         return torch_compat.version_of(self.tensor) != self.version
+
+    def put_back(self) -> None:
+        copy = self.copy
+        assert copy is not None
+        if self.place is not None:
+            copy = copy[self.place : self.place + self.tensor.numel()]
+        with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
+            _each_element_once(self.tensor).copy_(copy)
 
 
 def keep_inputs(
@@ -61,13 +70,35 @@ def keep_inputs(
     if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
         return ()
     kept: list[Kept] = []
-    for index, tensor in enumerate(tensors):
+    together = _together([tensors[index] for index in statistics])
+    # Before the end of a differentiated graph nothing but statistics is written.
+    looked_at = range(len(tensors)) if on_its_way else sorted(written | statistics)
+    for index in looked_at:
+        tensor = tensors[index]
         version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
         is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
-        copy = _copy(tensor) if is_written else None
-        kept.append(Kept(tensor, version, is_written, copy, is_written and breaks_off))
+        copy, place = together.get(id(tensor)) or (_copy(tensor) if is_written else None, None)
+        kept.append(Kept(tensor, version, is_written, copy, place, is_written and breaks_off))
     return kept
+
+
+def _together(tensors: Sequence[torch.Tensor]) -> dict[int, tuple[torch.Tensor, int]]:
+    """One copy of all the vectors of one kind, and where in it each begins: a normalisation has two, and a copy of each
+    costs a call."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        is_plain = tensor.dim() == 1 and tensor.layout is torch.strided and not tensor.requires_grad
+        if is_plain and tensor.stride(0) == 1 and tensor.numel() <= MOST_ELEMENTS:
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    found: dict[int, tuple[torch.Tensor, int]] = {}
+    for vectors in kinds.values():
+        if len(vectors) > 1:
+            copy, begin = torch.cat(vectors), 0
+            for vector in vectors:
+                found[id(vector)] = copy, begin
+                begin += vector.numel()
+    return found
 
 
 def _share_memory(graph: CompiledGraph, tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:
@@ -96,15 +127,14 @@ def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
 def put_back(kept: Sequence[Kept]) -> bool:
     """Undo what a graph did to its inputs before it raised what is being handled; False where that is not possible, and
     nothing is undone."""
-    changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+    changed: list[Kept] = []
     refused = torch_compat.is_refusal_of_autograd(sys.exception())
     for one in kept:
         if one.may_have_changed(refused):
             # What an operation in place made part of autograd's graph stays one.
             if one.copy is None or one.tensor.grad_fn is not None:
                 return False
-            changed.append((one.tensor, one.copy))
-    for tensor, copy in changed:
-        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-            _each_element_once(tensor).copy_(copy)
+            changed.append(one)
+    for one in changed:
+        one.put_back()
     return True

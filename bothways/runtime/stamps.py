@@ -190,7 +190,7 @@ def _names(bodies: Iterable[Body]) -> Iterator[str]:
 def _mapping_behind(cls: type) -> dict[str, Any]:
     """The dictionary of a class, which Python shows through a proxy."""
     behind: list[Any] = gc.get_referents(cls.__dict__)
-    return next(mapping for mapping in behind if type(mapping) is dict)
+    return next(mapping for mapping in behind if isinstance(mapping, dict))  # of ctypes, a kind of its own
 
 
 def version_offset() -> int:

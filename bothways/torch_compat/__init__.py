@@ -6,6 +6,7 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 from bothways.torch_compat.functions import *  # noqa: F403
 from bothways.torch_compat.kernels import *  # noqa: F403
 from bothways.torch_compat.names import *  # noqa: F403
+from bothways.torch_compat.no_memory import *  # noqa: F403
 from bothways.torch_compat.tensor_memory import *  # noqa: F403
 from bothways.torch_compat.training import *  # noqa: F403
 from bothways.torch_compat.views import *  # noqa: F403

@@ -75,7 +75,9 @@ def global_module_hooks() -> dict[str, Any]:
 
 def fake_tensor_mode(*, allow_real: bool = False) -> Any:
     """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
-    return _fake_tensor_mode_without_log()(allow_non_fake_inputs=allow_real)
+    mode = _fake_tensor_mode_without_log()(allow_non_fake_inputs=allow_real)
+    mode._allow_unsafe_data_ptr_access = False
+    return mode
 
 
 @functools.cache
@@ -85,10 +87,14 @@ def _fake_tensor_mode_without_log() -> Any:
     from torch._subclasses import fake_tensor
 
     class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
-        def _dispatch_impl(self, *args: Any) -> Any:
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # which would load it
+
+        def __torch_dispatch__(self, *args: Any, **kwargs: Any) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
-                return super()._dispatch_impl(*args)
+                return super().__torch_dispatch__(*args, **kwargs)
             finally:
                 fake_tensor.log.disabled = before
 
@@ -265,11 +271,6 @@ def with_index(device: torch.device) -> torch.device:
 def attention_choice(*args: Any, **kwargs: Any) -> int:
     """Which kernel scaled dot-product attention takes."""
     return int(torch._fused_sdp_choice(*args, **kwargs))
-
-
-def to_functional(tensor: torch.Tensor) -> torch.Tensor:
-    """A wrapper on which in-place operations become functional ones."""
-    return torch._to_functional_tensor(tensor)
 
 
 def from_functional(tensor: torch.Tensor) -> torch.Tensor:

@@ -51,8 +51,7 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
-# A tensor of a subclass that has sizes, strides, dtype and device and no data, and the way to leave functions alone.
-make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+# How a subclass of tensors leaves functions alone.
 disabled_torch_function: Any = _C._disabled_torch_function_impl
 
 # Interpreter-wide state: what the fakes run under and what the guards compare.

@@ -178,3 +178,19 @@ def test_training_does_not_load_pytorchs_compiler():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@torch.library.custom_op("bothways_tests::refusing_its_arguments", mutates_args=())
+def refusing_its_arguments(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@refusing_its_arguments.register_fake
+def _(x):
+    raise TypeError("not these")
+
+
+def test_what_an_operation_refuses_is_not_written_into_the_log(caplog):
+    with torch_compat.fake_tensor_mode(), pytest.raises(TypeError, match="not these"):
+        torch.ops.bothways_tests.refusing_its_arguments(torch.empty(3))
+    assert caplog.records == []

@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+import op_samples as opinfo
 import pytest
-import test_native_opinfo as opinfo
 import torch
 import torch.nn.functional as F
 from native_checking import as_accurate, cases_of, differences, is_random, reference, run_merged

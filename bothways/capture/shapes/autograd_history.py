@@ -105,8 +105,9 @@ class AutogradHistory:
             raise Untold(f"{target.__name__} is active, which sees what autograd saves")
         if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
-        if target is gradients and not args[3]:  # the graph is not retained
-            self._freed.update(filter(torch_compat.has_saved_tensors, self._behind(args[0])))
+        saving: set[Any] = set()
+        if target is gradients and not args[3]:  # a history that is made anew runs the backwards so far
+            saving = set(filter(torch_compat.has_saved_tensors, self._behind(args[0])))
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -115,6 +116,7 @@ class AutogradHistory:
             raise
         except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
+        self._freed |= saving
         if isinstance(value, torch.Tensor) and value.requires_grad:
             self._versions[node] = torch_compat.version_of(value)
             if value.is_leaf:

@@ -35,8 +35,8 @@ class NotRepeatable(Exception):
     """A backward reads what can only be had by drawing random numbers again."""
 
 
-def saved_values(joint: Joint) -> tuple[Node, ...]:
-    """The forward values that the backward gets besides the inputs.
+def saved_values(joint: Joint, recompute: bool = True) -> tuple[Node, ...]:
+    """The forward values that the backward gets besides the inputs; without ``recompute`` those that eager saves.
 
     Views are never among them, only what they are views of: taking a view again costs nothing, and saving one keeps
     all of the memory behind it.
@@ -44,7 +44,7 @@ def saved_values(joint: Joint) -> tuple[Node, ...]:
     owners = owners_of(joint)
     needed = _needed(joint, owners)
     saved = {node for node in needed if node.op == "call_function"}
-    if config.recompute:
+    if recompute and config.recompute:
         # What the user holds as well is saved where eager saves it and nowhere else, so that a change to it is an
         # error when it is one in eager, and only then.
         results = {owners[node] for node in joint.results} | new_values(joint, owners).keys()

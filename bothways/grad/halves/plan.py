@@ -20,7 +20,8 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 @dataclass(frozen=True)
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs the user never sees."""
+    of its inputs the user never sees. Without ``kernels`` each operation is a
+    call of ATen's."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
@@ -32,3 +33,4 @@ class GradPlan:
     renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
     plain: Callable[..., Any] | None = None  # what changes them itself
     decompositions: Decompositions | None = None  # operations that are recorded as what others do
+    kernels: bool = True

@@ -68,7 +68,8 @@ def _copied(
             sources.append(value)
         elif index not in uncounted:
             written.append(target)
-    if targets:
-        with torch.no_grad():
-            torch_compat.foreach_copy_(targets, sources)
+    with torch.no_grad():
+        for kind in dict.fromkeys(target.dtype for target in targets):  # one launch each on a GPU, which wants one kind
+            pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].dtype is kind]
+            torch_compat.foreach_copy_(*map(list, zip(*pairs, strict=True)))
     return written

@@ -52,6 +52,8 @@ class Graph(Protocol):
     uncounted: tuple[int, ...]
     live: tuple[int, ...]
     new_values: tuple[tuple[int, int], ...]
+    copied: frozenset[int]
+    shared: frozenset[int]
     renewals: Sequence[Renewal]
     connected: tuple[int, ...] | None
     is_asked: bool
@@ -123,8 +125,11 @@ class CompiledNode(torch.autograd.Function):
             results = _run_with_grad_mode(graph, inputs)
         count = graph.visible_count
         kept: Sequence[torch.Tensor] = inputs
-        if graph.changed:
-            kept = tuple([value.clone() if index in graph.changed else value for index, value in enumerate(inputs)])
+        if graph.copied or graph.shared:
+            kept = tuple([
+                value.clone() if index in graph.copied else value.detach() if index in graph.shared else value
+                for index, value in enumerate(inputs)
+            ])  # fmt: skip
         if graph.renewals:
             kept, results = _renewed(ctx, graph, kept, inputs, results)
         if graph.other_inputs:

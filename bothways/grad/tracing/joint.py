@@ -445,12 +445,13 @@ def _add_backward(
             inners.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else [None] * len(sources)
+        with torch_compat.without_addresses():  # formulas may be the user's Python, which nobody has looked at
+            all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else ()
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error
         raise NotDifferentiable(said(error)) from error
-    gradients = iter(all_of_them)
+    gradients = iter(all_of_them or [None] * len(sources))
     changed = zip([*wrapped, *tangents], [*before, *inners], strict=True)
     if any(_unwrapped(value) is not inner for value, inner in changed):
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")

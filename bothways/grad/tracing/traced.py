@@ -27,6 +27,10 @@ class ChangesGradient(NotDifferentiable):
     """An input is changed that has a gradient, or has one afterwards."""
 
 
+class ChangesInPlace(NotDifferentiable):
+    """Inputs are changed, there is no gradient, and no kernel either that would do it faster than ATen in place."""
+
+
 class ReadsData(NotDifferentiable):
     """An operation of a captured graph has to see data: it runs as captured."""
 

@@ -22,6 +22,8 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Value
 from bothways.capture.values.objects.objects import lookup
 from bothways.capture.writing.definitions import Definitions
+from bothways.node_facts import facts_of_call
+from bothways.runtime.nodes import ApplyFunction
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -105,5 +107,15 @@ def is_stateful(side: Tracer) -> bool:
         bool(side.graph.inputs)
         or bool(side.effects)
         or linked.COMPILED in side.assumptions.asked
-        or any(getattr(node.target, "stateful", False) for node in side.graph.graph.nodes)
+        or any(_needs_memory(node.target) for node in side.graph.graph.nodes)
     )
+
+
+def _needs_memory(target: Any) -> bool:
+    """Whether what a node calls may only run where the program does, as a launch of the user's kernel.
+
+    Of a custom function inside, that is what its forward is; its backward does not run here.
+    """
+    if isinstance(target, ApplyFunction):
+        return target.stateful
+    return facts_of_call(target).opaque

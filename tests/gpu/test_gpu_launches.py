@@ -1,0 +1,82 @@
+"""A compiled step launches no more kernels on a GPU than eager does, and reads nothing back."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bothways
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+class Layer(nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.into, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        query, key, value = (
+            part.view(batch, length, 4, -1).transpose(1, 2) for part in self.into(self.first(x)).split(width, 2)
+        )
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + F.dropout(self.out(y.transpose(1, 2).reshape(x.shape)), 0.1)
+        return x + self.narrow(F.gelu(self.wide(self.second(x)), approximate="tanh"))
+
+
+def convolutions():
+    return nn.Sequential(
+        *[nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
+    )
+
+
+MODELS = {
+    "layers of a transformer": (lambda: nn.Sequential(Layer(), Layer()), (2, 16, 64), 0),
+    "linear, layer norm, GELU": (
+        lambda: nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(4)]),
+        (32, 64), 0,
+    ),
+    # One copy of all statistics, in case the call fails, and one of all counters.
+    "convolutions with batch norms": (convolutions, (4, 8, 16, 16), 2),
+}  # fmt: skip
+
+
+def launches(step):
+    """How many kernels, copies and fills the device runs for a step, and how often the host waits for it."""
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=kinds, acc_events=True) as recorded:
+        step()
+    events = recorded.events()
+    device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    waits = [event for event in events if event.name in ("cudaStreamSynchronize", "cudaMemcpy", "aten::item")]
+    return len(device), len(waits)
+
+
+def stepping(model, run, x):
+    def step():
+        model.zero_grad(set_to_none=True)
+        run(x).float().square().mean().backward()
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_launches_no_more_than_eager(name, dtype):
+    make, shape, more = MODELS[name]
+    model = make().to("cuda", dtype)
+    other = copy.deepcopy(model)
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    plain, compiled = stepping(model, model, x), stepping(other, bothways.compile(other, backend="native"), x)
+    for _ in range(3):
+        plain()
+        compiled()
+    (expected, _), (found, waits) = launches(plain), launches(compiled)
+    assert found <= expected + more
+    assert waits == 0
