@@ -18,8 +18,20 @@ def gradients(
     retain_graph: bool,
     create_graph: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of ``inputs`` by a backward from ``outputs``."""
-    return torch_compat.run_backward(outputs, tangents, inputs, retain_graph, create_graph)
+    """The gradients of ``inputs`` by a backward from ``outputs``; the graph itself calls the hooks of the inputs."""
+    hooks = [(tensor._backward_hooks, dict(tensor._backward_hooks)) for tensor in inputs if tensor._backward_hooks]
+    for registered, _ in hooks:
+        registered.clear()
+    try:
+        return torch_compat.run_backward(outputs, tangents, inputs, retain_graph, create_graph)
+    finally:
+        for registered, before in hooks:
+            registered.update(before)
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as the beginning of a history of its own: a backward stops there, and begins anew behind it."""
+    return tensor.detach().requires_grad_()
 
 
 def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
 from bothways.capture.shapes.autograd_history import AutogradHistory
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.runtime.gradients import apart
 from bothways.runtime.torch_state import torch_state
 
 if TYPE_CHECKING:
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 
 
 class GraphAutograd:
-    """The leaves that a graph makes, and its history once a backward has asked for it."""
+    """The leaves that a graph makes, and its history once a backward has asked for it.
+
+    A tensor that is computed inside and hooked there is where a backward stops, calls the hooks and goes on: in the
+    graph a part of the history ends before it and another begins (``apart``).
+    """
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
         self._state = torch_state()  # which the graph begins with
         self._history: AutogradHistory | None = None
+        self._in_parts: AutogradHistory | None = None
         self._leaves: dict[torch.fx.Node, TensorValue] = {}
+        self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
 
     def meet(self, node: torch.fx.Node, value: TensorValue) -> None:
         """An operation gave a tensor; it may be a leaf that captured code has made."""
@@ -30,11 +37,43 @@ class GraphAutograd:
 
     def history(self) -> AutogradHistory:
         """What autograd knows of the graph so far."""
-        builder = self._builder
         if self._history is None:
-            self._history = AutogradHistory(builder.graph, self._state)
-        self._history.follow({value.placeholder: value.obj for value in builder.inputs}, builder.numbers())
-        return self._history
+            self._history = AutogradHistory(self._builder.graph, self._state)
+        return self._followed(self._history)
+
+    def history_in_parts(self) -> AutogradHistory:
+        """The same with the histories of parts apart."""
+        if not self.parts:
+            return self.history()
+        if self._in_parts is None:
+            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True)
+        return self._followed(self._in_parts)
+
+    def _followed(self, history: AutogradHistory) -> AutogradHistory:
+        history.follow({value.placeholder: value.obj for value in self._builder.inputs}, self._builder.numbers())
+        return history
+
+    def begin_part(self, value: TensorValue) -> torch.fx.Node:
+        """Let all that is computed from a tensor have a history of its own."""
+        node = value.node
+        if node in self.parts:
+            return node
+        history = self.history()
+        with self._builder.graph.inserting_after(node):
+            part = self._builder.graph.call_function(apart, (node,))
+        part.meta.update(example_value=value.fake.outline(), stack_trace=node.meta.get("stack_trace"))
+        node.replace_all_uses_with(part, lambda user: user is not part)
+        self.parts[part] = node
+        value.node = part
+        history.begin_part(part)
+        self._in_parts = None
+        return part
+
+    def give(self, node: torch.fx.Node, value: Any) -> None:
+        """Say what a node gives that computes gradients."""
+        for history in (self._history, self._in_parts):
+            if history is not None:
+                history.give(node, value)
 
     def leaf_at(self, node: torch.fx.Node) -> TensorValue | None:
         """The tensor that a node gave to autograd as a leaf."""
@@ -46,3 +85,9 @@ class GraphAutograd:
         if self._history is None or not value.fake.requires_grad or not self.history().is_freed(value.node):
             return None
         return type(self.history().of(value.node).grad_fn).__name__
+
+    def is_cut_off(self, value: TensorValue) -> bool:
+        """Whether a tensor needs a gradient whose way the graph has cut into parts."""
+        if not self.parts or not value.fake.requires_grad or self.history().is_freed(value.node):
+            return False
+        return not self.parts.keys().isdisjoint(self.history_in_parts().leaves([value.node]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -16,38 +17,62 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture.shapes.fakes import MODE, NonLeaf, with_history
 from bothways.errors import Unsupported
-from bothways.fake import NeedsData, NotThin, thin_outline
+from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
+from bothways.runtime.gradients import apart
 from bothways.runtime.nodes import Checkpointed, require_holds, require_true
 from bothways.runtime.torch_state import TorchState, restore, torch_state
 from bothways.runtime.warning_nodes import Warns
 
 # What a graph checks while it runs; nothing is differentiated there.
 CHECKS = frozenset({require_true, require_holds})
+Given = Mapping[torch.fx.Node, Any]
 
 
 class Untold(Exception):
     """The history cannot be known before the graph runs."""
 
 
-class AutogradHistory:
-    """The values of a graph's nodes as thin tensors that autograd has followed."""
+class Backward(NamedTuple):
+    """A backward: from which nodes, with which gradients of theirs, and what is kept for another one."""
 
-    def __init__(self, graph: torch.fx.Graph, state: TorchState) -> None:
-        self._graph, self._state = graph, state
+    roots: Sequence[torch.fx.Node]
+    tangents: Sequence[torch.fx.Node]
+    retain_graph: bool
+    create_graph: bool
+
+
+class AutogradHistory:
+    """The values of a graph's nodes as thin tensors that autograd has followed.
+
+    In one that is ``in_parts`` a tensor that is hooked begins a history of its own, as it does in the graph; in others
+    the history is the one that eager has.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False) -> None:
+        self._graph, self._state, self._in_parts = graph, state, in_parts
         self._values: dict[torch.fx.Node, Any] = {}
+        self._last: torch.fx.Node | None = None
         self._leaves: dict[int, torch.fx.Node] = {}
+        self._versions: dict[torch.fx.Node, int | None] = {}
         self._freed: set[Any] = set()  # autograd nodes whose saved tensors a backward has let go of
 
-    def follow(self, given: Mapping[torch.fx.Node, Any], numbers: Mapping[torch.fx.Node, Any]) -> None:
+    def follow(self, given: Given, numbers: Given) -> None:
         """Run what was recorded since the last time.
 
-        ``given`` are the tensors that the inputs stand for, ``numbers`` what nodes give that find numbers.
+        ``given`` are the tensors that the inputs stand for, ``numbers`` what nodes give that are numbers.
         """
+        values = self._values
+        values.update((node, number) for node, number in numbers.items() if node not in values)
+        for node, tensor in given.items():
+            if node not in values:
+                values[node] = self._input(node, tensor)
+        pending = self._graph.nodes if self._last is None else _after(self._last)
         with self._in_its_state():
-            for node in self._graph.nodes:
-                if node not in self._values and node.op != "output":
-                    self._values[node] = self._run(node, given, numbers)
+            for node in pending:
+                if node not in values and node.op != "output":
+                    values[node] = None if node.op == "placeholder" else self._run(node)
+                self._last = node
 
     @contextmanager
     def _in_its_state(self) -> Iterator[None]:
@@ -59,20 +84,14 @@ class AutogradHistory:
         finally:
             restore(before)
 
-    def _run(
-        self, node: torch.fx.Node, given: Mapping[torch.fx.Node, Any], numbers: Mapping[torch.fx.Node, Any]
-    ) -> Any:
-        if node in numbers:
-            return numbers[node]
-        if node.op == "placeholder":
-            tensor = given.get(node)
-            return None if tensor is None else self._input(node, tensor)
+    def _run(self, node: torch.fx.Node) -> Any:
         if node.target in CHECKS:
             return None
-        target: Any = node.target.target if isinstance(node.target, Warns) else node.target
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
-        known = facts_of_call(target)
-        if known.opaque and not isinstance(target, Checkpointed):
+        if node.target is apart and not self._in_parts:
+            return args[0]
+        target: Any = node.target.target if isinstance(node.target, Warns) else node.target
+        if facts_of_call(target).opaque and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         try:
             with MODE:
@@ -80,8 +99,10 @@ class AutogradHistory:
                 value = function(*args, **kwargs)
         except (NeedsData, NotThin, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
-        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
-            self._leaves.setdefault(id(value), node)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            self._versions[node] = torch_compat.version_of(value)
+            if value.is_leaf:
+                self._leaves.setdefault(id(value), node)
         return value
 
     def _input(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.Tensor:
@@ -99,10 +120,27 @@ class AutogradHistory:
             raise Untold(reason)
         return outline.detach()
 
+    def begin_part(self, node: torch.fx.Node) -> None:
+        """A node was put into the graph that begins a history of its own, where nothing was computed from it yet."""
+        if not self._in_parts:
+            self._values[node] = self._values[node.args[0]]  # type: ignore[index]
+
+    def give(self, node: torch.fx.Node, value: Any) -> None:
+        """Say what a node gives that was just recorded."""
+        self._values[node] = value
+
     # Asking.
 
     def of(self, node: torch.fx.Node) -> Any:
         return self._values[node]
+
+    def is_unchanged(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor is as the node computed it."""
+        return torch_compat.version_of(self._values[node]) == self._versions[node]
+
+    def memories(self) -> set[int]:
+        """Where the graph's tensors lie."""
+        return {id(value.memory) for value in self._values.values() if type(value) is ThinTensor}
 
     def behind(self, nodes: Iterable[torch.fx.Node]) -> set[Any]:
         """The autograd nodes that a backward from these tensors may go through."""
@@ -119,39 +157,49 @@ class AutogradHistory:
         """Whether a backward through autograd nodes leaves the captured graph."""
         return any(isinstance(step, NonLeaf._backward_cls) for step in steps)
 
-    def leaves(self, roots: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    def leaves(self, roots: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
         """The leaves that a backward comes to, as the nodes that give them."""
+        roots = list(roots)
         variables = [getattr(step, "variable", None) for step in self.behind(roots)]
         found = {self._leaves[id(variable)] for variable in variables if id(variable) in self._leaves}
-        found.update(node for node in roots if id(self._values[node]) in self._leaves)
+        found.update(self._leaves[id(self._values[node])] for node in roots if id(self._values[node]) in self._leaves)
         return [node for node in self._graph.nodes if node in found]
+
+    def leads_to(self, node: torch.fx.Node, others: Iterable[torch.fx.Node]) -> bool:
+        """Whether a backward from a tensor comes to one of others."""
+        behind = self.behind([node]) - {self._values[node].grad_fn}
+        variables = {id(getattr(step, "variable", None)) for step in behind}
+        return any(self._values[other].grad_fn in behind or id(self._values[other]) in variables for other in others)
 
     def is_freed(self, node: torch.fx.Node) -> bool:
         """Whether a backward through a tensor needs what another one has let go of."""
         value = self._values[node]
         return bool(self._freed) and value.requires_grad and not self._freed.isdisjoint(self.behind([node]))
 
-    def backward(
-        self,
-        roots: Sequence[torch.fx.Node],
-        tangents: Sequence[torch.fx.Node],
-        inputs: Sequence[torch.fx.Node],
-        retain_graph: bool,
-        create_graph: bool,
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Run a backward; what PyTorch refuses raises RuntimeError."""
+    def run(
+        self, backward: Backward, inputs: Sequence[torch.fx.Node], watched: Iterable[torch.fx.Node] = ()
+    ) -> tuple[tuple[Any, ...], list[torch.fx.Node]]:
+        """Run a backward: the gradients of ``inputs``, and the watched tensors in the order in which theirs came."""
+        roots, tangents, retain_graph, create_graph = backward
         saving = set() if retain_graph else set(filter(torch_compat.has_saved_tensors, self.behind(roots)))
-        values = self._values
-        with self._in_its_state(), MODE:
-            found = torch_compat.run_backward(
-                [values[node] for node in roots], [values[node] for node in tangents],
-                [values[node] for node in inputs], retain_graph, create_graph,
-            )  # fmt: skip
+        order: list[torch.fx.Node] = []
+        handles = [self._values[node].register_hook(partial(_note, order, node)) for node in watched]
+        begun, given, wanted = ([self._values[node] for node in nodes] for nodes in (roots, tangents, inputs))
+        try:
+            with self._in_its_state(), MODE:
+                found = torch_compat.run_backward(begun, given, wanted, retain_graph, create_graph)
+        finally:
+            for handle in handles:
+                handle.remove()
         self._freed |= saving
-        return found
-
-    def give(self, node: torch.fx.Node, value: Any) -> None:
-        """Say what a node gives that was just recorded."""
-        self._values[node] = value
+        return found, order
 
 
+def _after(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    while node.next.op != "root":
+        node = node.next
+        yield node
+
+
+def _note(order: list[torch.fx.Node], node: torch.fx.Node, gradient: torch.Tensor) -> None:
+    order.append(node)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+Hook = Callable[[torch.Tensor], Any]
+
 
 def first_gradient(output: torch.Tensor) -> torch.Tensor:
     """The gradient of a number by itself."""
@@ -18,26 +20,52 @@ def no_gradient(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(tensor, requires_grad=True)
 
 
-def accumulate(
-    leaf: Any,
-    gradient: torch.Tensor,
-    hooks: list[Callable[..., Any]],
-    after: list[Callable[..., Any]],
-    create_graph: bool,
-) -> None:
-    """Give a leaf its gradient; the sum is a new tensor only where it is to be differentiated."""
+def in_backward(function: Callable[..., Any], create_graph: bool, *args: Any) -> Any:
+    """Call what runs inside a backward, which is differentiated where that is asked for."""
     before = torch.is_grad_enabled()
     torch.set_grad_enabled(create_graph)
+    try:
+        return function(*args)
+    finally:
+        torch.set_grad_enabled(before)
+
+
+def total(gradients: list[torch.Tensor]) -> torch.Tensor:
+    result = gradients[0]
+    for gradient in gradients[1:]:
+        result = result + gradient
+    return result
+
+
+def through_hooks(gradient: torch.Tensor, hooks: list[Hook]) -> torch.Tensor:
+    """A gradient as the hooks of a tensor leave it."""
     for hook in hooks:
         other = hook(gradient)
         if other is not None:
             gradient = other
+    return gradient
+
+
+def retained(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient that a computed tensor keeps."""
+    return gradient.clone(memory_format=torch.contiguous_format)
+
+
+def accumulate(leaf: Any, gradient: torch.Tensor, copies: str | None) -> None:
+    """Give a leaf its gradient; the sum is a new tensor only where it is to be differentiated."""
     if leaf.grad is None:
-        leaf.grad = gradient if create_graph else gradient.detach()
-    elif create_graph:
+        if copies is None:
+            leaf.grad = gradient.detach()
+        elif copies == "contiguous":
+            leaf.grad = gradient.clone(memory_format=torch.contiguous_format)
+        else:
+            leaf.grad = torch.empty_like(leaf.detach()).copy_(gradient)
+    elif torch.is_grad_enabled():
         leaf.grad = leaf.grad + gradient
     else:
         leaf.grad.add_(gradient)
-    for hook in after:
-        hook(leaf)
-    torch.set_grad_enabled(before)
+
+
+def call_after(leaf: torch.Tensor, hook: Hook) -> None:
+    """Call what is registered for when a leaf has its gradient."""
+    hook(leaf)

@@ -202,8 +202,11 @@ class Emitter:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""
         if value.node in self.spent:
             return self.spent[value.node]
-        name = self.tracer.graph.autograd.spent(value)
+        autograd = self.tracer.graph.autograd
+        name = autograd.spent(value)
         if name is None:
+            if autograd.is_cut_off(value):
+                self.tracer.stop("hook", "a tensor leaves whose gradient goes through a tensor that is hooked")
             return self.result(value.node)
         result = self.result(self.tracer.graph.detached(value))
         self.spent[value.node] = self.names.fresh("spent")

@@ -46,6 +46,7 @@ class RegistrationPlace:
     moments: tuple[TensorMoment, ...]
     write: Callable[[Emitter, list[str], str], str]  # given the names of the tensors and the hook's text
     early: Any
+    path: str  # the method that registers it, of the tensor or of its grad_fn
     handle: type = RemovableHandle
     captured: bool = False  # whether fullgraph=True holds for what the hook does
 
@@ -55,7 +56,7 @@ def on_tensor(moment: TensorMoment, path: str) -> RegistrationPlace:
     early = retain_early if path == "retain_grad" else RegisterEarly(path)
     captured = path == "register_hook" and not moment.is_input
     return RegistrationPlace(
-        (moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, captured=captured
+        (moment,), lambda emitter, names, hook: f"{names[0]}.{path}({hook})", early, path, captured=captured
     )
 
 
@@ -120,6 +121,7 @@ class Registration(HandleEvent):
         self.place, self.args = place, args
         self.retains = place.moments[0].tensor if place.early is retain_early else None
         self.removed = False
+        self.done = False  # the backward that it was for is in the graph
         self._early: torch.fx.Node | None = None
 
     def python_type(self) -> type:
@@ -163,7 +165,7 @@ class Registration(HandleEvent):
         return last
 
     def emit_effects(self, emitter: Emitter) -> None:
-        if not self.removed:
+        if not self.removed and not self.done:
             emitter.rebuild(self)
 
 
@@ -260,5 +262,6 @@ def _on_many(tracer: Tracer, tensors: Value, fn: Value, *, mode: Value | None = 
         function = emitter.inject(torch.autograd.graph.register_multi_grad_hook, "register_multi_grad_hook")
         return f"{function}([{', '.join(names)}], {hook}, mode={kind!r})"
 
-    place = RegistrationPlace(tuple(moments), write, RegisterManyEarly(kind), torch_compat.MULTI_HANDLE)
+    early, path = RegisterManyEarly(kind), "register_multi_grad_hook"
+    place = RegistrationPlace(tuple(moments), write, early, path, torch_compat.MULTI_HANDLE)
     return register(tracer, place, [fn])

@@ -1,0 +1,279 @@
+"""One backward that captured code calls, written into the graph: nodes that compute gradients, and calls of hooks.
+
+Without hooks on what is computed inside, a backward is one node. A tensor that is hooked divides it: a node gives the
+tensor's gradient, the hooks are captured as the Python they are, and another node goes on with what they return. What
+autograd does with a leaf's gradient is captured as Python, too, in autograd's order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from bothways import torch_compat
+from bothways.capture.guards.sources import Attr
+from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, Untold
+from bothways.capture.shapes.fakes import Fake, fake_like
+from bothways.capture.standins import gradients as standins
+from bothways.capture.values.code.functions import library_function
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.hooks.hooks import Registration, Removal
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import note_of_node
+from bothways.runtime.gradients import gradients
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+TENSOR_HOOK, AFTER, RETAIN = "register_hook", "register_post_accumulate_grad_hook", "retain_grad"
+# What a caller has registered on a tensor, by the method that registers it.
+FROM_OUTSIDE = {TENSOR_HOOK: "_backward_hooks", AFTER: "_post_accumulate_grad_hooks"}
+
+
+@dataclass(frozen=True)
+class BackwardCall:
+    """One call: from which tensors, with which gradients of theirs."""
+
+    roots: list[TensorValue]
+    tangents: list[TensorValue]
+    retain_graph: bool
+    create_graph: bool
+
+    def along(self, roots: Iterable[torch.fx.Node], tangents: Iterable[TensorValue]) -> Backward:
+        return Backward(list(roots), [value.node for value in tangents], self.retain_graph, self.create_graph)
+
+
+class BackwardRun:
+    """A backward as it is captured."""
+
+    def __init__(self, tracer: Tracer, call: BackwardCall) -> None:
+        self.tracer, self.call = tracer, call
+        self.autograd = tracer.graph.autograd
+        self.history = history_of(tracer)
+        roots = [root.node for root in call.roots]
+        self._behind = self.history.behind(roots)
+        if self.history.comes_from_outside(self._behind):
+            tracer.stop("backward", "the backward comes to what was computed before the call")
+        if any(map(self.history.is_freed, roots)):
+            tracer.stop("op_failed", torch_compat.FREED)
+        self.leaves = [self._leaf_at(node) for node in self.history.leaves(roots)]
+        self._hooked: dict[int, TensorValue] = {}
+        self._hooks = self._hooks_on_the_way()
+        self._arrived: dict[int, list[TensorValue]] = {}  # gradients of tensors, by the tensor's Value
+        self._given: dict[int, TensorValue] = {}  # the same when the hooks have seen them
+        self._thin: dict[int, Any] = {}  # gradients that came in one piece, as the history has them
+        self._lying: Counter[int] = Counter()  # how many gradients lie in a memory
+
+    def _leaf_at(self, node: torch.fx.Node) -> TensorValue:
+        leaf = self.autograd.leaf_at(node)
+        if leaf is None:
+            self.tracer.stop("backward", f"a backward comes to a leaf of which nothing is known ({node.name})")
+        return leaf
+
+    def _hooks_on_the_way(self) -> dict[int, list[Registration]]:
+        """What captured code has registered on tensors that the backward may come to, by the tensor's Value."""
+        leaves = set(map(id, self.leaves))
+        hooks: dict[int, list[Registration]] = {}
+        for event in self.tracer.effects.registrations:
+            if isinstance(event, Removal):
+                self.tracer.stop("hook", "a hook from outside is removed before a backward")
+            if not isinstance(event, Registration) or event.removed:
+                continue
+            for moment in event.place.moments:
+                if id(moment.tensor) not in leaves and self.history.of(moment.node).grad_fn not in self._behind:
+                    continue
+                if event.place.path not in (TENSOR_HOOK, AFTER, RETAIN):
+                    self.tracer.stop("hook", "a backward comes to a hook that is no tensor's")
+                if id(moment.tensor) not in leaves and not self.history.is_unchanged(moment.node):
+                    self.tracer.stop("hook", "a backward comes to a hook of a tensor that was changed since")
+                self._hooked[id(moment.tensor)] = moment.tensor
+                hooks.setdefault(id(moment.tensor), []).append(event)
+        return hooks
+
+    # What is asked for.
+
+    def gradients(self, inputs: list[TensorValue]) -> list[TensorValue | None]:
+        """``torch.autograd.grad``: the hooks of tensors are called, and nothing is accumulated."""
+        self._run(inputs, accumulates=False)
+        return [self._given.get(id(tensor)) for tensor in inputs]
+
+    def accumulate(self, inputs: list[TensorValue] | None) -> None:
+        """``backward()``."""
+        for leaf in inputs or ():
+            if not self.history.of(leaf.node).is_leaf:
+                self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
+        self._run(self.leaves if inputs is None else inputs, accumulates=True)
+
+    # How it runs.
+
+    def _run(self, inputs: list[TensorValue], accumulates: bool) -> None:
+        call, history = self.call, self.history
+        candidates = (*self._hooked.values(), *inputs)
+        watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
+        whole = call.along([root.node for root in call.roots], call.tangents)
+        try:
+            found, order = history.run(whole, [tensor.node for tensor in inputs], watched)
+        except Exception as error:
+            self.tracer.stop("op_failed", f"a backward fails: {error}")
+        self._memories = history.memories()
+        order_of_tensors = [watched[node] for node in order]
+        inside = self._hooked.keys() - set(map(id, self.leaves))
+        parts = [tensor for tensor in order_of_tensors if id(tensor) in inside]
+        if parts and (call.create_graph or call.retain_graph):
+            self.tracer.stop("hook", "a backward that keeps its graph comes to a hook")
+        for tensor in parts:
+            self._begin_part(tensor)
+        targets = list({id(tensor): tensor for tensor in (*inputs, *parts)}.values())
+        if self.autograd.parts:
+            self._go_on(call.roots, call.tangents, targets)
+        else:
+            self._record(whole.roots, call.tangents, inputs, found)
+        kept = set(map(id, inputs)) if accumulates else set()
+        # Autograd notes what goes on to others before the hooks see it.
+        nodes = [tensor.node for tensor in inputs]
+        unseen = {id(tensor) for tensor in parts if history.leads_to(tensor.node, nodes)}
+        for tensor in order_of_tensors:
+            self._come_to(tensor, targets, id(tensor) in inside, id(tensor) in kept)
+            if id(tensor) in unseen and not accumulates:
+                self._given[id(tensor)] = self._arrived[id(tensor)][0]
+
+    def _begin_part(self, tensor: TensorValue) -> None:
+        """A tensor's hooks are called here, so autograd does not have to see the tensor."""
+        part = self.autograd.begin_part(tensor)
+        note_of_node(self.autograd.parts[part], watched=None)
+        for event in self._hooks[id(tensor)]:
+            event.done = event.place.path == TENSOR_HOOK
+
+    def _come_to(self, tensor: TensorValue, targets: list[TensorValue], is_part: bool, accumulates: bool) -> None:
+        """What autograd does when the gradient of a tensor is complete."""
+        key = id(tensor)
+        arrived = self._arrived.get(key)
+        if not arrived:
+            self.tracer.stop("backward", "a gradient comes another way than autograd said")
+        gradient = arrived[0]
+        if len(arrived) > 1:
+            gradient = self._captured(standins.total, ListValue([*arrived]))
+            self._arrived[key] = [gradient]
+            self._thin.pop(key, None)
+        hooks = self._hooks_of(tensor, TENSOR_HOOK)
+        if hooks:
+            before = gradient.fake
+            gradient = self._captured(standins.through_hooks, gradient, ListValue(hooks))
+            if (gradient.fake.shape, gradient.fake.dtype) != (before.shape, before.dtype):
+                self.tracer.stop("op_failed", "a hook gives a gradient of another shape or dtype")
+            self._thin.pop(key, None)
+        self._given[key] = gradient
+        if is_part:
+            if any(event.place.path == RETAIN for event in self._hooks[key]):
+                tensor.store(self.tracer, "grad", self._captured(standins.retained, gradient))
+            self._go_on([tensor], [gradient], targets, is_begun=True)
+        elif accumulates:
+            self._captured(standins.accumulate, tensor, gradient, ConstantValue(self._copies(tensor)))
+            for hook in self._hooks_of(tensor, AFTER):
+                self._captured(standins.call_after, tensor, hook)
+
+    def _go_on(
+        self,
+        roots: Sequence[TensorValue],
+        tangents: Sequence[TensorValue],
+        targets: list[TensorValue],
+        is_begun: bool = False,
+    ) -> None:
+        """Go from tensors to the next ones that are hooked, and to leaves; to hooked ones the caller has come."""
+        parts = self.autograd.parts
+        begun = []
+        for root, tangent in zip(roots, tangents, strict=True):
+            if root.node in parts and not is_begun:
+                self._arrived.setdefault(id(root), []).append(tangent)
+            else:
+                begun.append((parts.get(root.node, root.node), tangent))
+        if not begun:
+            return
+        nodes, given = [node for node, _ in begun], [tangent for _, tangent in begun]
+        try:
+            history = self.autograd.history_in_parts()
+        except Untold as reason:
+            self.tracer.stop("backward", str(reason))
+        found, _ = history.run(self.call.along(nodes, given), [target.node for target in targets])
+        self._record(nodes, given, targets, found)
+
+    def _record(
+        self,
+        roots: Sequence[torch.fx.Node],
+        tangents: Sequence[TensorValue],
+        targets: list[TensorValue],
+        found: Sequence[Any],
+    ) -> None:
+        """Write down the node that computes the gradients which the history has found."""
+        pairs = [(target, gradient) for target, gradient in zip(targets, found, strict=True) if gradient is not None]
+        if not pairs:
+            return
+        starts = [TensorValue(root, Fake(self.history.of(root), self.history.of(root).device)) for root in roots]
+        arguments = [TupleValue([*values]) for values in (starts, [target for target, _ in pairs], tangents)]
+        flags = ConstantValue(self.call.retain_graph), ConstantValue(self.call.create_graph)
+        results = tuple(gradient for _, gradient in pairs)
+        recorded = self.tracer.graph.node(gradients, [*arguments, *flags], tuple(map(fake_like, results)))
+        values: list[Any] = recorded.items  # type: ignore[attr-defined]
+        self.autograd.give(values[0].node.args[0], results)
+        for (target, gradient), value in zip(pairs, values, strict=True):
+            self._arrived.setdefault(id(target), []).append(value)
+            self._thin[id(target)] = gradient
+            self._lying[id(gradient.untyped_storage())] += 1
+
+    def _captured(self, function: Any, *values: Value) -> Any:
+        """Capture a call, with autograd's grad mode."""
+        called = library_function(self.tracer, function)
+        mode = ConstantValue(self.call.create_graph)
+        return self.tracer.inline(standins.in_backward, [called, mode, *values], {}).realize()
+
+    def _copies(self, leaf: TensorValue) -> str | None:
+        """How a leaf that has no gradient takes one: as it is, if nothing else has its memory, or as a copy."""
+        is_dense = _is_dense(leaf.fake)
+        copies = "like the leaf" if is_dense else "contiguous"
+        thin = self._thin.get(id(leaf))
+        if thin is None or self.call.create_graph:
+            return copies
+        memory = id(thin.untyped_storage())
+        if memory in self._memories or self._lying[memory] > 1:
+            return copies
+        strides = zip(leaf.fake.shape, thin.stride(), leaf.fake.stride, strict=True)
+        fits = all(size == 1 or own == wanted for size, own, wanted in strides) if is_dense else thin.is_contiguous()
+        return None if fits else copies
+
+    def _hooks_of(self, tensor: TensorValue, path: str) -> list[Value]:
+        """The hooks on a tensor, those first that the caller has registered."""
+        inside = [event.args[0] for event in self._hooks.get(id(tensor), ()) if event.place.path == path]
+        if tensor.obj is None or tensor.source is None:
+            return inside
+        source, hooks = Attr(tensor.source, FROM_OUTSIDE[path]), getattr(tensor.obj, FROM_OUTSIDE[path])
+        if not hooks:
+            self.tracer.guard("not {s0}", source)
+            return inside
+        outside = protocols.call_attr(self.tracer, self.tracer.wrap(hooks, source).realize(), "values")
+        return [*protocols.unpack(self.tracer, outside), *inside]
+
+
+def history_of(tracer: Tracer) -> AutogradHistory:
+    """What autograd knows of the graph so far."""
+    try:
+        return tracer.graph.autograd.history()
+    except Untold as reason:
+        tracer.stop("backward", str(reason))
+
+
+def _is_dense(leaf: Fake) -> bool:
+    """Whether a tensor's elements lie side by side, in whatever order of dimensions."""
+    step = 1
+    dimensions = zip(leaf.stride, leaf.shape, strict=True)
+    for stride, size in sorted(dimension for dimension in dimensions if dimension[1] != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
