@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from common import print_table, print_targets, write_results
 from torch import Tensor, nn
-from torch.autograd.profiler import profile
+from torch.autograd.profiler import profile, record_function
 from workloads import Cnn, Gpt
 
 import bothways
@@ -227,9 +227,15 @@ def kernels_of(function: Any) -> int:
 
 
 def observed(step: Step) -> dict[str, float]:
-    """The ATen operations that a step calls, not those inside of another, and its memory at the peak."""
+    """The ATen operations that a step calls, not those inside of another, and its memory at the peak.
+
+    Of memory that was there before, the profiler does not see that it is freed: it watches a step before that one, too.
+    """
     gc.collect()
     with profile(use_cpu=True, profile_memory=True) as profiler:
+        step()
+        with record_function("begin"):
+            pass
         step()
     events = sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns())
     held = peak = calls = 0
@@ -238,6 +244,8 @@ def observed(step: Step) -> dict[str, float]:
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)
+        elif event.name() == "begin":
+            held = peak = calls = 0
         elif event.name().startswith("aten::"):
             thread = event.start_thread_id()
             if event.start_ns() >= until.get(thread, 0):
