@@ -3,9 +3,10 @@
 import copy
 
 import torch
+from agreeing import assert_same
 
 import bothways
-from bothways.testing import RecordGraphs, difference
+from bothways.testing import RecordGraphs
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -54,10 +55,7 @@ def agree(make, batches, backend, *, programs=None, fullgraph=True, tol=1e-5):
 
     found = train(make, batches, compile_step)
     for number, (expected, own) in enumerate(zip(plain, found, strict=True)):
-        assert own.keys() == expected.keys()
-        for name, value in expected.items():
-            differs = difference(value, own[name], tol=tol)
-            assert differs is None, f"step {number}, {name}, backend {backend}: {differs}"
+        assert_same(expected, own, f"step {number}, backend {backend}", tol=tol)
     if programs is not None:
         made = [one for one in bothways.history(compiled[0]) if one.graphs]
         assert len(made) == programs, [str(one.failed_guard) for one in made]

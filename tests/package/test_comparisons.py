@@ -14,6 +14,7 @@ DOORS = {
     "observing.py": "agreeing",
     "custom_functions.py": "agreeing",
     "programs.py": "agreeing",
+    "stepping.py": "agreeing",
     "sizing.py": "torch.testing, with the tolerances of each dtype",
     "second_derivatives.py": "torch.testing, with the tolerances of each dtype",
     "faults_threads.py": "a truth, as threads report and do not raise",

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from bothways.capture.shapes.autograd_history import AutogradHistory
+from bothways.capture.shapes.autograd_history import AutogradHistory, Untold
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.fake import NotThin
 from bothways.runtime.gradients import apart
 from bothways.runtime.torch_state import torch_state
 
@@ -27,6 +28,7 @@ class GraphAutograd:
         self._state = torch_state()  # which the graph begins with
         self._history: AutogradHistory | None = None
         self._in_parts: AutogradHistory | None = None
+        self._is_thin = True
         self._leaves: dict[torch.fx.Node, TensorValue] = {}
         self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
 
@@ -38,15 +40,22 @@ class GraphAutograd:
     def history(self) -> AutogradHistory:
         """What autograd knows of the graph so far."""
         if self._history is None:
-            self._history = AutogradHistory(self._builder.graph, self._state)
-        return self._followed(self._history)
+            self._history = AutogradHistory(self._builder.graph, self._state, is_thin=self._is_thin)
+        try:
+            return self._followed(self._history)
+        except NotThin as error:
+            if not self._is_thin:
+                raise Untold(str(error)) from error
+            # What thin tensors cannot tell PyTorch's fake ones may, who take longer.
+            self._is_thin, self._history, self._in_parts = False, None, None
+            return self.history()
 
     def history_in_parts(self) -> AutogradHistory:
         """The same with the histories of parts apart."""
         if not self.parts:
             return self.history()
         if self._in_parts is None:
-            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True)
+            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True, is_thin=self._is_thin)
         return self._followed(self._in_parts)
 
     def _followed(self, history: AutogradHistory) -> AutogradHistory:
@@ -61,13 +70,19 @@ class GraphAutograd:
         history = self.history()
         with self._builder.graph.inserting_after(node):
             part = self._builder.graph.call_function(apart, (node,))
-        part.meta.update(example_value=value.fake.outline(), stack_trace=node.meta.get("stack_trace"))
+        part.meta["example_value"] = value.fake.outline()
+        part.meta["stack_trace"] = node.meta.get("stack_trace")
         node.replace_all_uses_with(part, lambda user: user is not part)
         self.parts[part] = node
         value.node = part
         history.begin_part(part)
         self._in_parts = None
         return part
+
+    def dissolve(self, node: torch.fx.Node) -> None:
+        """Take a node away that gives what it is given: it was there for autograd alone."""
+        for item in list(node.users):
+            item.replace_all_uses_with(node.args[item.args[1]])  # type: ignore[index,arg-type]
 
     def give(self, node: torch.fx.Node, value: Any) -> None:
         """Say what a node gives that computes gradients."""

@@ -15,11 +15,12 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture.shapes.fakes import MODE, NonLeaf, with_history
+from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_history
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
 from bothways.runtime.gradients import apart
+from bothways.runtime.hooks import lead_through
 from bothways.runtime.nodes import Checkpointed, require_holds, require_true
 from bothways.runtime.torch_state import TorchState, restore, torch_state
 from bothways.runtime.warning_nodes import Warns
@@ -49,8 +50,12 @@ class AutogradHistory:
     the history is the one that eager has.
     """
 
-    def __init__(self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False) -> None:
+    def __init__(
+        self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False, is_thin: bool = True
+    ) -> None:
         self._graph, self._state, self._in_parts = graph, state, in_parts
+        self._is_thin = is_thin
+        self._mode = MODE if is_thin else torch_compat.fake_tensor_mode()
         self._values: dict[torch.fx.Node, Any] = {}
         self._last: torch.fx.Node | None = None
         self._leaves: dict[int, torch.fx.Node] = {}
@@ -63,6 +68,8 @@ class AutogradHistory:
         ``given`` are the tensors that the inputs stand for, ``numbers`` what nodes give that are numbers.
         """
         values = self._values
+        if not self._is_thin and numbers:
+            raise Untold("an operation that cannot be followed for all sizes")
         values.update((node, number) for node, number in numbers.items() if node not in values)
         for node, tensor in given.items():
             if node not in values:
@@ -91,13 +98,15 @@ class AutogradHistory:
         if node.target is apart and not self._in_parts:
             return args[0]
         target: Any = node.target.target if isinstance(node.target, Warns) else node.target
-        if facts_of_call(target).opaque and not isinstance(target, Checkpointed):
+        if facts_of_call(target).opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         try:
-            with MODE:
+            with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
                 value = function(*args, **kwargs)
-        except (NeedsData, NotThin, Unsupported) as error:
+        except NotThin:
+            raise
+        except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
         if isinstance(value, torch.Tensor) and value.requires_grad:
             self._versions[node] = torch_compat.version_of(value)
@@ -107,7 +116,8 @@ class AutogradHistory:
 
     def _input(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.Tensor:
         shown = node.meta["example_value"]
-        thin = with_history(thin_outline(tuple(shown.shape), shown.stride(), shown.dtype, shown.device), tensor)
+        outline = with_history(thin_outline(tuple(shown.shape), shown.stride(), shown.dtype, shown.device), tensor)
+        thin = outline if self._is_thin else torch_fake(self._mode, Fake(outline, outline.device))
         if thin.requires_grad and thin.is_leaf:
             self._leaves[id(thin)] = node
         return thin
@@ -118,7 +128,7 @@ class AutogradHistory:
         tensors = [arg for arg in torch_compat.tree_flatten(args)[0] if isinstance(arg, torch.Tensor)]
         if outline is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
             raise Untold(reason)
-        return outline.detach()
+        return outline.detach() if self._is_thin else torch_fake(self._mode, Fake(outline, outline.device))
 
     def begin_part(self, node: torch.fx.Node) -> None:
         """A node was put into the graph that begins a history of its own, where nothing was computed from it yet."""
@@ -140,7 +150,7 @@ class AutogradHistory:
 
     def memories(self) -> set[int]:
         """Where the graph's tensors lie."""
-        return {id(value.memory) for value in self._values.values() if type(value) is ThinTensor}
+        return {memory_of(value) for value in self._values.values() if isinstance(value, torch.Tensor)}
 
     def behind(self, nodes: Iterable[torch.fx.Node]) -> set[Any]:
         """The autograd nodes that a backward from these tensors may go through."""
@@ -177,16 +187,25 @@ class AutogradHistory:
         return bool(self._freed) and value.requires_grad and not self._freed.isdisjoint(self.behind([node]))
 
     def run(
-        self, backward: Backward, inputs: Sequence[torch.fx.Node], watched: Iterable[torch.fx.Node] = ()
+        self,
+        backward: Backward,
+        inputs: Sequence[torch.fx.Node],
+        watched: Iterable[torch.fx.Node] = (),
+        together: Mapping[torch.fx.Node, torch.fx.Node] | None = None,
     ) -> tuple[tuple[Any, ...], list[torch.fx.Node]]:
-        """Run a backward: the gradients of ``inputs``, and the watched tensors in the order in which theirs came."""
+        """Run a backward: the gradients of ``inputs``, and the watched tensors in the order in which theirs came.
+
+        ``together`` are nodes with several results, each with one of these: they are noted when all theirs have come.
+        """
         roots, tangents, retain_graph, create_graph = backward
         saving = set() if retain_graph else set(filter(torch_compat.has_saved_tensors, self.behind(roots)))
         order: list[torch.fx.Node] = []
         handles = [self._values[node].register_hook(partial(_note, order, node)) for node in watched]
+        for node, result in (together or {}).items():
+            handles.append(self._values[result].grad_fn.register_prehook(partial(_note, order, node)))
         begun, given, wanted = ([self._values[node] for node in nodes] for nodes in (roots, tangents, inputs))
         try:
-            with self._in_its_state(), MODE:
+            with self._in_its_state(), self._mode:
                 found = torch_compat.run_backward(begun, given, wanted, retain_graph, create_graph)
         finally:
             for handle in handles:
@@ -195,11 +214,16 @@ class AutogradHistory:
         return found, order
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """What tells the memory of a tensor from others', as long as the tensor lives."""
+    return id(tensor.memory) if type(tensor) is ThinTensor else torch_compat.storage_of(tensor)
+
+
 def _after(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     while node.next.op != "root":
         node = node.next
         yield node
 
 
-def _note(order: list[torch.fx.Node], node: torch.fx.Node, gradient: torch.Tensor) -> None:
+def _note(order: list[torch.fx.Node], node: torch.fx.Node, gradient: Any) -> None:
     order.append(node)

@@ -215,7 +215,7 @@ def _from_result(tensor: torch.Tensor) -> Fake:
 
 def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fakes: list[Fake]) -> Any:
     mode = torch_compat.fake_tensor_mode()
-    stand_ins = {id(fake): _torch_fake(mode, fake) for fake in fakes}
+    stand_ins = {id(fake): torch_fake(mode, fake) for fake in fakes}
     known = {id(stand_ins[id(fake)]): fake for fake in fakes}
 
     def stand_in(fake: Fake) -> torch.Tensor:
@@ -237,7 +237,7 @@ def _from_torch_fake(tensor: torch.Tensor) -> Fake:
     return fake_like(tensor)
 
 
-def _torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
+def torch_fake(mode: Any, fake: Fake) -> torch.Tensor:
     # PyTorch's fakes do not know our symbols: here they are the numbers of this call.
     shape, stride = [int(size) for size in fake.shape], [int(step) for step in fake.stride]
     meta = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from bothways import torch_compat
 
 Hook = Callable[[torch.Tensor], Any]
 
@@ -64,6 +67,73 @@ def accumulate(leaf: Any, gradient: torch.Tensor, copies: str | None) -> None:
         leaf.grad = leaf.grad + gradient
     else:
         leaf.grad.add_(gradient)
+
+
+def enter_module(
+    module: torch.nn.Module,
+    hooks: list[Callable[..., Any]],
+    gradients: list[torch.Tensor | None],
+    places: tuple[int, ...],
+    count: int,
+    before: list[Callable[..., Any]],
+    inputs: int | None,
+) -> tuple[tuple[torch.Tensor | None, ...] | None, list[torch.Tensor | None]]:
+    """A backward comes to a module's results; ``inputs`` is how many there are where none of them needs a gradient."""
+    seen = _at_places(gradients, places, count)
+    for hook in before:
+        other = hook(module, seen)
+        if other is not None:
+            if len(other) != count:
+                raise RuntimeError(
+                    "Backward pre hook returned an invalid number of grad_output, "
+                    f"got {len(other)}, but expected {count}"
+                )
+            seen = other
+    results = [seen[place] for place in places]
+    if inputs is None:
+        return seen, results
+    warnings.warn(torch_compat.NO_INPUT_NEEDS_GRADIENTS, stacklevel=3)
+    for hook in hooks:
+        other = hook(module, (None,) * inputs, seen)
+        if other is not None and not (isinstance(other, tuple) and all(part is None for part in other)):
+            raise RuntimeError(
+                "Backward hook for Modules where no input requires "
+                "gradient should always return None or None for all gradients."
+            )
+    return None, results
+
+
+def leave_module(
+    module: torch.nn.Module,
+    hooks: list[Callable[..., Any]],
+    gradients: list[torch.Tensor | None],
+    places: tuple[int, ...],
+    count: int,
+    seen: tuple[torch.Tensor | None, ...] | None,
+) -> list[torch.Tensor | None]:
+    """A backward comes to what a module was given; ``seen`` are the gradients of its results."""
+    if seen is None:
+        return gradients
+    own = _at_places(gradients, places, count)
+    for hook in hooks:
+        other = hook(module, own, seen)
+        if other is not None:
+            if len(other) != count:
+                raise RuntimeError(
+                    "Backward hook returned an invalid number of grad_input, "
+                    f"got {len(other)}, but expected {count}"
+                )
+            own = other
+    return [own[place] for place in places]
+
+
+def _at_places(
+    gradients: list[torch.Tensor | None], places: tuple[int, ...], count: int
+) -> tuple[torch.Tensor | None, ...]:
+    found: list[torch.Tensor | None] = [None] * count
+    for place, gradient in zip(places, gradients, strict=True):
+        found[place] = gradient
+    return tuple(found)
 
 
 def call_after(leaf: torch.Tensor, hook: Hook) -> None:

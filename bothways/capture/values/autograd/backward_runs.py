@@ -16,15 +16,17 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.guards.sources import Attr
-from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, Untold
+from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, Untold, memory_of
 from bothways.capture.shapes.fakes import Fake, fake_like
 from bothways.capture.standins import gradients as standins
+from bothways.capture.values.autograd.crossings import Crossing
 from bothways.capture.values.code.functions import library_function
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
-from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.hooks.hooks import Registration, Removal
+from bothways.capture.values.nn.module_hooks import LastNodeHooked, ModuleHooked
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import note_of_node
 from bothways.runtime.gradients import gradients
@@ -65,6 +67,7 @@ class BackwardRun:
             tracer.stop("op_failed", torch_compat.FREED)
         self.leaves = [self._leaf_at(node) for node in self.history.leaves(roots)]
         self._hooked: dict[int, TensorValue] = {}
+        self._crossings: dict[torch.fx.Node, Crossing] = {}
         self._hooks = self._hooks_on_the_way()
         self._arrived: dict[int, list[TensorValue]] = {}  # gradients of tensors, by the tensor's Value
         self._given: dict[int, TensorValue] = {}  # the same when the hooks have seen them
@@ -84,6 +87,10 @@ class BackwardRun:
         for event in self.tracer.effects.registrations:
             if isinstance(event, Removal):
                 self.tracer.stop("hook", "a hook from outside is removed before a backward")
+            if isinstance(event, LastNodeHooked):
+                self.tracer.stop("hook", "a backward comes to a hook of a module of the deprecated kind")
+            if isinstance(event, ModuleHooked):
+                self._find_crossings(event)
             if not isinstance(event, Registration) or event.removed:
                 continue
             for moment in event.place.moments:
@@ -96,6 +103,14 @@ class BackwardRun:
                 self._hooked[id(moment.tensor)] = moment.tensor
                 hooks.setdefault(id(moment.tensor), []).append(event)
         return hooks
+
+    def _find_crossings(self, event: ModuleHooked) -> None:
+        """Where the backward enters and leaves a module that has hooks."""
+        for is_output, side in ((True, event.outputs), (False, event.inputs)):
+            first = next((tensor for tensor in side.tensors if tensor.fake.requires_grad), None)
+            if first is not None and self.history.of(first.node).grad_fn in self._behind:
+                crossing = Crossing(event, side, is_output)
+                self._crossings[crossing.node] = crossing
 
     # What is asked for.
 
@@ -119,65 +134,101 @@ class BackwardRun:
         watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
         whole = call.along([root.node for root in call.roots], call.tangents)
         try:
-            found, order = history.run(whole, [tensor.node for tensor in inputs], watched)
+            together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
+            found, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
         except Exception as error:
             self.tracer.stop("op_failed", f"a backward fails: {error}")
         self._memories = history.memories()
-        order_of_tensors = [watched[node] for node in order]
+        steps = [self._crossings.get(node) or watched[node] for node in order]
+        crossings = [step for step in steps if isinstance(step, Crossing)]
         inside = self._hooked.keys() - set(map(id, self.leaves))
-        parts = [tensor for tensor in order_of_tensors if id(tensor) in inside]
-        if parts and (call.create_graph or call.retain_graph):
+        parts = [step for step in steps if isinstance(step, TensorValue) and id(step) in inside]
+        crossing = [tensor for step in crossings for tensor in step.moving if id(tensor) not in inside]
+        if (parts or crossings) and (call.create_graph or call.retain_graph):
             self.tracer.stop("hook", "a backward that keeps its graph comes to a hook")
-        for tensor in parts:
+        unseen = self._unseen(inputs, [*parts, *crossing])
+        for tensor in (*parts, *crossing):
             self._begin_part(tensor)
-        targets = list({id(tensor): tensor for tensor in (*inputs, *parts)}.values())
+        for crossed in crossings:
+            crossed.event.done = True
+            self.autograd.dissolve(crossed.node)
+        targets = list({id(tensor): tensor for tensor in (*inputs, *parts, *crossing)}.values())
         if self.autograd.parts:
             self._go_on(call.roots, call.tangents, targets)
         else:
             self._record(whole.roots, call.tangents, inputs, found)
         kept = set(map(id, inputs)) if accumulates else set()
-        # Autograd notes what goes on to others before the hooks see it.
-        nodes = [tensor.node for tensor in inputs]
-        unseen = {id(tensor) for tensor in parts if history.leads_to(tensor.node, nodes)}
-        for tensor in order_of_tensors:
-            self._come_to(tensor, targets, id(tensor) in inside, id(tensor) in kept)
-            if id(tensor) in unseen and not accumulates:
-                self._given[id(tensor)] = self._arrived[id(tensor)][0]
+        stays = {id(tensor) for step in crossings for tensor in step.moving}  # until all of a module's have come
+        for step in steps:
+            if isinstance(step, Crossing):
+                self._cross(step, targets)
+                continue
+            before = self._total(step)
+            self._come_to(step, targets, id(step) in inside, id(step) in kept, id(step) in stays)
+            if id(step) in unseen and not accumulates:
+                self._given[id(step)] = before
 
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""
         part = self.autograd.begin_part(tensor)
         note_of_node(self.autograd.parts[part], watched=None)
-        for event in self._hooks[id(tensor)]:
+        for event in self._hooks.get(id(tensor), ()):
             event.done = event.place.path == TENSOR_HOOK
 
-    def _come_to(self, tensor: TensorValue, targets: list[TensorValue], is_part: bool, accumulates: bool) -> None:
-        """What autograd does when the gradient of a tensor is complete."""
-        key = id(tensor)
-        arrived = self._arrived.get(key)
+    def _unseen(self, inputs: list[TensorValue], parts: list[TensorValue]) -> set[int]:
+        """Tensors whose gradient is given as it was before the hooks: autograd notes what it goes on from."""
+        nodes = [tensor.node for tensor in inputs]
+        return {id(tensor) for tensor in parts if self.history.leads_to(tensor.node, nodes)}
+
+    def _total(self, tensor: TensorValue) -> TensorValue:
+        """The gradient of a tensor, of which all has come."""
+        arrived = self._arrived.get(id(tensor))
         if not arrived:
             self.tracer.stop("backward", "a gradient comes another way than autograd said")
-        gradient = arrived[0]
         if len(arrived) > 1:
-            gradient = self._captured(standins.total, ListValue([*arrived]))
-            self._arrived[key] = [gradient]
-            self._thin.pop(key, None)
+            self._arrived[id(tensor)] = [self.captured(standins.total, ListValue([*arrived]))]
+            self._thin.pop(id(tensor), None)
+        return self._arrived[id(tensor)][0]
+
+    def _cross(self, crossing: Crossing, targets: list[TensorValue]) -> None:
+        """Call the hooks of a module, and go on with what they make of the gradients."""
+        arrived = [self._total(tensor) if id(tensor) in self._arrived else NONE for tensor in crossing.tensors]
+        results = crossing.call(self, arrived)
+        moved = [
+            (tensor, result)
+            for tensor, result in zip(crossing.tensors, results, strict=True)
+            if isinstance(result, TensorValue) and tensor.fake.requires_grad
+        ]
+        for tensor, result in moved:
+            self._given[id(tensor)] = result
+        if moved:
+            self._go_on([tensor for tensor, _ in moved], [result for _, result in moved], targets, is_begun=True)
+
+    def _come_to(
+        self, tensor: TensorValue, targets: list[TensorValue], is_part: bool, accumulates: bool, stays: bool
+    ) -> None:
+        """What autograd does when the gradient of a tensor is complete."""
+        key = id(tensor)
+        gradient = self._total(tensor)
         hooks = self._hooks_of(tensor, TENSOR_HOOK)
         if hooks:
             before = gradient.fake
-            gradient = self._captured(standins.through_hooks, gradient, ListValue(hooks))
+            gradient = self.captured(standins.through_hooks, gradient, ListValue(hooks))
             if (gradient.fake.shape, gradient.fake.dtype) != (before.shape, before.dtype):
                 self.tracer.stop("op_failed", "a hook gives a gradient of another shape or dtype")
             self._thin.pop(key, None)
         self._given[key] = gradient
         if is_part:
             if any(event.place.path == RETAIN for event in self._hooks[key]):
-                tensor.store(self.tracer, "grad", self._captured(standins.retained, gradient))
+                tensor.store(self.tracer, "grad", self.captured(standins.retained, gradient))
+            if stays:
+                self._arrived[key] = [gradient]
+                return
             self._go_on([tensor], [gradient], targets, is_begun=True)
         elif accumulates:
-            self._captured(standins.accumulate, tensor, gradient, ConstantValue(self._copies(tensor)))
+            self.captured(standins.accumulate, tensor, gradient, ConstantValue(self._copies(tensor)))
             for hook in self._hooks_of(tensor, AFTER):
-                self._captured(standins.call_after, tensor, hook)
+                self.captured(standins.call_after, tensor, hook)
 
     def _go_on(
         self,
@@ -225,9 +276,9 @@ class BackwardRun:
         for (target, gradient), value in zip(pairs, values, strict=True):
             self._arrived.setdefault(id(target), []).append(value)
             self._thin[id(target)] = gradient
-            self._lying[id(gradient.untyped_storage())] += 1
+            self._lying[memory_of(gradient)] += 1
 
-    def _captured(self, function: Any, *values: Value) -> Any:
+    def captured(self, function: Any, *values: Value) -> Any:
         """Capture a call, with autograd's grad mode."""
         called = library_function(self.tracer, function)
         mode = ConstantValue(self.call.create_graph)
@@ -240,7 +291,7 @@ class BackwardRun:
         thin = self._thin.get(id(leaf))
         if thin is None or self.call.create_graph:
             return copies
-        memory = id(thin.untyped_storage())
+        memory = memory_of(thin)
         if memory in self._memories or self._lying[memory] > 1:
             return copies
         strides = zip(leaf.fake.shape, thin.stride(), leaf.fake.stride, strict=True)

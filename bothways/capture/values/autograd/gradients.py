@@ -17,14 +17,14 @@ from bothways.capture.values.autograd.backward_runs import BackwardCall, Backwar
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-NONE = ConstantValue(None)
+
 IMPLICIT = "grad can be implicitly created only for scalar outputs"
 NO_INPUTS = "`inputs` argument to `backward()` cannot be empty."
 METHOD = ("gradient", "retain_graph", "create_graph", "inputs")

@@ -150,6 +150,9 @@ class ConstantValue(Value):
         return emitter.literal(self.content)
 
 
+NONE = ConstantValue(None)
+
+
 def _has_own_reflection(other: Value, op: Operator) -> bool:
     method = getattr(other.python_type(), op.reflected, None) if op.reflected else None
     return isinstance(method, types.FunctionType)

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from bothways import torch_compat
 from bothways.capture.guards.sources import Attr, Item
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.core import linked
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.hooks.grad_fns import GradFnValue
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from bothways.capture.values.nn.modules import ModuleValue
     from bothways.capture.writing.emit import Emitter
 
+FULL_HOOKS = {
+    "full": ("_backward_hooks", "register_full_backward_hook"),
+    "pre": ("_backward_pre_hooks", "register_full_backward_pre_hook"),
+}
 BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 
 
@@ -85,6 +89,7 @@ class Side:
     grad_fn: GradFnValue | None
     places: tuple[int, ...]
     count: int
+    tensors: tuple[TensorValue, ...] = ()  # behind the node
 
     def rebuild(self, emitter: Emitter) -> str:
         node = "None" if self.grad_fn is None else emitter.rebuild(self.grad_fn)
@@ -169,7 +174,8 @@ def _placed(tracer: Tracer, values: list[Value]) -> tuple[list[Value], Side]:
     assert isinstance(led, TupleValue)
     replaced = dict(zip(places, led.items, strict=True))
     first = next(value for value in led.items if isinstance(value, TensorValue) and value.fake.requires_grad)
-    side = Side(GradFnValue(tracer, TensorMoment.now(tracer, first)), tuple(places), len(values))
+    behind: Any = led.items
+    side = Side(GradFnValue(tracer, TensorMoment.now(tracer, first)), tuple(places), len(values), tuple(behind))
     return [replaced.get(index, value) for index, value in enumerate(values)], side
 
 
@@ -178,9 +184,15 @@ class ModuleHooked(Event):
 
     def __init__(self, module: ModuleValue, inputs: Side, outputs: Side) -> None:
         self.module, self.inputs, self.outputs = module, inputs, outputs
+        self.done = False  # the backward that it was for is in the graph
+        self.gradients: Value | None = None  # those of the outputs, once that backward has come to the module
 
     def python_type(self) -> type:
         return type(None)
+
+    def emit_effects(self, emitter: Emitter) -> None:
+        if not self.done:
+            super().emit_effects(emitter)
 
     def parts(self) -> Iterable[Value]:
         return [self.module, *(side.grad_fn for side in (self.inputs, self.outputs) if side.grad_fn is not None)]
@@ -274,6 +286,20 @@ def _register(tracer: Tracer, module: Value, method: str, args: Args, kwargs: Kw
     module.registered.append(registration)
     happen(tracer, registration)
     return registration
+
+
+def hooks_of(tracer: Tracer, module: ModuleValue, kind: str) -> list[Value]:
+    """The full backward hooks of a module, or those that come before them, in the order in which they are called."""
+    name, method = FULL_HOOKS[kind]
+    outside = protocols.call_attr(tracer, protocols.get_attr(tracer, module, name), "values")
+    hooks = protocols.unpack(tracer, outside)
+    for registered in module.registered:
+        assert isinstance(registered, ModuleRegistration)
+        if registered.method == method:
+            if registered.kwargs or len(registered.args) != 1:
+                tracer.stop("hook", "a backward hook of a module is registered before others")
+            hooks.append(registered.args[0])
+    return hooks
 
 
 def kinds_registered(module: ModuleValue) -> Kinds:
