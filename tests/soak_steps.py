@@ -229,7 +229,7 @@ class Writer:
         self.schedule = self.pick(SCHEDULES)
         dtype = "" if self.single else ".double()"
         lines = [
-            f"MODEL = Model(){dtype}", f"EMA = copy.deepcopy(MODEL)", "AVERAGED = torch.optim.swa_utils.AveragedModel(MODEL)", "CRITERION = nn.CrossEntropyLoss()", f"OPTIMIZER = {optimizer}",
+            f"MODEL = Model(){dtype}", "EMA = copy.deepcopy(MODEL)", "AVERAGED = torch.optim.swa_utils.AveragedModel(MODEL)", "CRITERION = nn.CrossEntropyLoss()", f"OPTIMIZER = {optimizer}",
             f"SCHEDULE = {self.schedule}", self.pick(SETUPS), self.pick(SETUPS),
         ]  # fmt: skip
         names = ["MODEL", "EMA", "AVERAGED", "OPTIMIZER", "SCHEDULE"]
