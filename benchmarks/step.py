@@ -115,7 +115,9 @@ def cnn(engine: Engine) -> Training:
 def gan(engine: Engine) -> Training:
     """A generator and a critic of width 128 with an optimizer each, batch 128."""
     generator = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
-    critic = nn.Sequential(nn.Linear(2, 128), nn.LeakyReLU(0.2), nn.Linear(128, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1))
+    critic = nn.Sequential(
+        nn.Linear(2, 128), nn.LeakyReLU(0.2), nn.Linear(128, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1)
+    )
     make, judge = engine.model(generator), engine.model(critic)
     of_generator = torch.optim.Adam(generator.parameters(), lr=1e-4, betas=(0.5, 0.9))
     of_critic = torch.optim.Adam(critic.parameters(), lr=1e-4, betas=(0.5, 0.9))
@@ -195,7 +197,8 @@ def started(model: str, name: str) -> Run:
 
         return compiled
 
-    engine = Engine(*(kept(each) if "eager" not in name else each for each in (engine.model, engine.update, engine.step)))
+    if name != "eager":
+        engine = Engine(kept(engine.model), kept(engine.update), kept(engine.step))
     counted = kernels_before = 0
     if "torch.compile" in name:
         from torch._inductor import metrics

@@ -113,7 +113,8 @@ def test_a_weight_that_is_read_after_its_gradient_is_known(backend):
 
     def make():
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+        inner = torch.nn.Linear(6, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU()
+        model = torch.nn.Sequential(*inner, torch.nn.Linear(40, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
 
         def step(x, y):
