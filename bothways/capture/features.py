@@ -58,6 +58,7 @@ from bothways.capture.values.tensors import (
     tensor_subclasses,
 )
 from bothways.capture.values.tensors.assumptions import takes_for_granted
+from bothways.capture.values.tensors.late_numbers import LateNumber
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
 from bothways.capture.values.torch_state.settings import call_device
@@ -75,6 +76,7 @@ linked.link(
     BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
     COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
+    LateNumber=LateNumber,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
     NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,

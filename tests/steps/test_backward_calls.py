@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from stepping import BACKENDS, agree, batches
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn("backend")]
 
 
 class Net(torch.nn.Module):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from stepping import BACKENDS, agree, batches
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn("backend")]
 
 
 class Doubled(torch.autograd.Function):

@@ -32,6 +32,11 @@ class GraphAutograd:
         self._leaves: dict[torch.fx.Node, TensorValue] = {}
         self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
 
+    def release(self) -> None:
+        """Let go of tensors."""
+        self._history = self._in_parts = None
+        self._leaves = {}
+
     def meet(self, node: torch.fx.Node, value: TensorValue) -> None:
         """An operation gave a tensor; it may be a leaf that captured code has made."""
         if value.source is None and value.fake.is_new_leaf:

@@ -100,6 +100,7 @@ class GraphBuilder:
     def release(self) -> None:
         """Let go of the user's objects."""
         self.inputs, self.objects = [], []
+        self.autograd.release()
 
     def _after(self, node: torch.fx.Node | None) -> Any:
         """Insert behind a node, or at the beginning."""

@@ -98,7 +98,10 @@ class AutogradHistory:
         if node.target is apart and not self._in_parts:
             return args[0]
         target: Any = node.target.target if isinstance(node.target, Warns) else node.target
-        if facts_of_call(target).opaque and target is not lead_through and not isinstance(target, Checkpointed):
+        known = facts_of_call(target)
+        if known.region is not None:
+            raise Untold(f"{target.__name__} is active, which sees what autograd saves")
+        if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         try:
             with self._mode:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.fx
 
 from bothways import torch_compat
@@ -61,6 +62,8 @@ class BackwardRun:
         self.history = history_of(tracer)
         roots = [root.node for root in call.roots]
         self._behind = self.history.behind(roots)
+        if torch.is_anomaly_enabled():
+            tracer.stop("backward", "anomaly mode looks at each operation of a backward")
         if self.history.comes_from_outside(self._behind):
             tracer.stop("backward", "the backward comes to what was computed before the call")
         if any(map(self.history.is_freed, roots)):
@@ -78,6 +81,8 @@ class BackwardRun:
         leaf = self.autograd.leaf_at(node)
         if leaf is None:
             self.tracer.stop("backward", f"a backward comes to a leaf of which nothing is known ({node.name})")
+        if leaf.is_stripped:
+            self.tracer.stop("tensor_subclass", f"a backward comes to {leaf.describe()} of a class of its own")
         return leaf
 
     def _hooks_on_the_way(self) -> dict[int, list[Registration]]:
@@ -130,6 +135,7 @@ class BackwardRun:
 
     def _run(self, inputs: list[TensorValue], accumulates: bool) -> None:
         call, history = self.call, self.history
+        inputs = list({id(tensor): tensor for tensor in inputs}.values())
         candidates = (*self._hooked.values(), *inputs)
         watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
         whole = call.along([root.node for root in call.roots], call.tangents)

@@ -138,7 +138,8 @@ class ConstantValue(Value):
 
     def _with_size(self, tracer: Tracer, op: Operator, other: Value) -> Value | None:
         """A number and a symbol: Python does not ask the second of two numbers of one type."""
-        return other.binary(tracer, op, self, True) if isinstance(other, linked.NumberValue) else None
+        asked = isinstance(other, (linked.NumberValue, linked.LateNumber))
+        return other.binary(tracer, op, self, True) if asked else None
 
     def _with(self, tracer: Tracer, op: Operator, other: ConstantValue) -> Value:
         return constant_value(tracer.run_const(op.function, self.content, other.content), tracer)

@@ -73,6 +73,8 @@ class NumberValue(Value):
             return None  # in place is the same as not, for numbers
         if issubclass(other.python_type(), SEQUENCES) and op.symbol not in COMPARISONS:
             return self._plainly(tracer, op, other, reflected)
+        if isinstance(other, linked.LateNumber):
+            return other.binary(tracer, op, self, not reflected)
         if not isinstance(other, (ConstantValue, NumberValue)):
             return None
         number: Any = other.content

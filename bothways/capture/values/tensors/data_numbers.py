@@ -16,6 +16,7 @@ from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
+from bothways.capture.values.tensors.late_numbers import ReadNumber
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
@@ -40,11 +41,18 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
 
     def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         kind = kind_of(tensor.fake.dtype)
+        if name == "item" and _may_wait(tracer, tensor) and kind is not None and not args and not kwargs:
+            return ReadNumber(tracer, kind, tensor)
         if not _is_wanted(tracer) or kind is None or not tensor.is_single or args or kwargs:
             tracer.stop(*STOPS[name])
         return number_value(tracer.graph.number(kind, call, target, (tensor.node,)))
 
     SPECIAL_METHODS[name] = method
+
+
+def _may_wait(tracer: Tracer, tensor: TensorValue) -> bool:
+    """Whether a number is read behind the graph, if nothing has to know it before."""
+    return tensor.is_single and not _is_wanted(tracer) and not tracer.symbols.only_looks
 
 
 def _is_wanted(tracer: Tracer) -> bool:

@@ -1,0 +1,114 @@
+"""A number that is read from a tensor and only handed on: it is read when the graph has run.
+
+``return loss.item()`` and ``total += loss.item()`` need no break: the program reads the number behind the graph. What
+has to know it, a decision or an operation, stops the capture at its own line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
+from bothways.capture.values.tensors.tensors import STOPS, TensorValue
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.values.core.protocols import Operator
+    from bothways.capture.writing.emit import Emitter
+
+# What is worked out behind the graph: it cannot fail.
+ARITHMETIC = frozenset("+ - *".split())
+
+
+class LateNumber(Value):
+    """A number that nobody knows before the graph has run."""
+
+    def __init__(self, tracer: Tracer, kind: type) -> None:
+        self._tracer, self._kind = tracer, kind
+
+    def python_type(self) -> type:
+        return self._kind
+
+    def describe(self) -> str:
+        return "a number that is read from a tensor"
+
+    def constant(self) -> Any:
+        self._stop()
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        self._stop()
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        self._stop()
+
+    def call_method(self, tracer: Tracer, name: str, args: Any, kwargs: Any) -> Value:
+        self._stop()
+
+    def truth(self, tracer: Tracer) -> bool:
+        self._stop()
+
+    def text(self, tracer: Tracer, conversion: str) -> str:
+        self._stop()
+
+    def format(self, tracer: Tracer, spec: str) -> str | None:
+        self._stop()
+
+    def unary(self, tracer: Tracer, function: Any, method: str) -> Value:
+        self._stop()
+
+    def _stop(self) -> NoReturn:
+        self._tracer.stop(*STOPS["item"])
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        symbol = op.symbol.removesuffix("=")
+        plain = isinstance(other, ConstantValue) and type(other.content) in (int, float)
+        if symbol not in ARITHMETIC or not (plain or isinstance(other, (LateNumber, NumberValue))):
+            self._stop()
+        kind = float if float in (self._kind, other.python_type()) else int
+        return LateSum(tracer, kind, symbol, [other, self] if reflected else [self, other])
+
+    def name_hint(self) -> str:
+        return "number"
+
+
+class ReadNumber(LateNumber):
+    """``tensor.item()``, of the tensor as it was then."""
+
+    def __init__(self, tracer: Tracer, kind: type, tensor: TensorValue) -> None:
+        super().__init__(tracer, kind)
+        self._moment = TensorMoment.now(tracer, tensor)
+
+    def parts(self) -> Iterable[Value]:
+        return [self._moment.tensor]
+
+    def rebuild(self, emitter: Emitter) -> str:
+        keep = _copied if self._moment.has_passed(emitter.tracer) else torch.Tensor.detach
+        node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
+        node.meta["example_value"] = self._moment.tensor.fake.outline()
+        return f"{result_of(emitter, node, 'read')}.item()"
+
+
+class LateSum(LateNumber):
+    """What is computed from such numbers."""
+
+    def __init__(self, tracer: Tracer, kind: type, symbol: str, operands: list[Value]) -> None:
+        super().__init__(tracer, kind)
+        self._symbol, self._operands = symbol, operands
+
+    def parts(self) -> Iterable[Value]:
+        return self._operands
+
+    def rebuild(self, emitter: Emitter) -> str:
+        left, right = (emitter.rebuild(operand) for operand in self._operands)
+        return f"({left} {self._symbol} {right})"
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A number that is changed later, as it is now."""
+    return tensor.detach().clone()

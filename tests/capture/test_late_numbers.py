@@ -1,0 +1,109 @@
+"""Numbers that are read from tensors and only handed on: they are read when the graph has run, without a break."""
+
+import pytest
+import torch
+from agreeing import agree
+
+import bothways
+
+BACKENDS = ["eager", "aot_eager", "native"]
+total = 0.0
+
+
+def returned(x, log):
+    return (x * 2).sum().item()
+
+
+def in_a_list(x, log):
+    log.append(x.mean().item())
+    log.append(x.argmax().item())
+    return x + 1
+
+
+def in_a_dictionary(x, log):
+    return {"loss": x.sum().item(), "count": 3}
+
+
+def summed(x, log):
+    return (x.sum().item() + x.mean().item()) * 2 - 1, 1.5 * x.max().item(), 2 - x.min().item()
+
+
+def of_what_changes_later(x, log):
+    value = x.sum()
+    before = value.item()
+    value.add_(10)
+    return before, value.item(), value
+
+
+def of_an_argument(x, log):
+    before = x[0].item()
+    x.mul_(2)
+    return before, x[0].item()
+
+
+def of_what_needs_gradients(x, log):
+    weight = torch.ones(3, requires_grad=True)
+    return (weight * x).sum().item()
+
+
+def of_whole_numbers(x, log):
+    return x.long().sum().item() + 1
+
+
+@pytest.mark.in_turn("backend")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program",
+    [returned, in_a_list, in_a_dictionary, summed, of_what_changes_later, of_an_argument, of_what_needs_gradients,
+     of_whole_numbers],
+)  # fmt: skip
+def test_a_number(program, backend):
+    def observe(function, scale):
+        x, log = torch.tensor([1.0, -2.0, 3.5]) * scale, []
+        result = function(x, log)
+        return {"result": result, "its type": type(result).__name__, "log": log, "argument": x}
+
+    agree(program, observe, 1, 2, 3, backend=backend, programs=1, fullgraph=True)
+
+
+def test_a_sum_over_calls():
+    def count(x):
+        global total
+        total += x.sum().item()
+        return x + 1
+
+    global total
+    total = 0.0
+    compiled = bothways.compile(count, fullgraph=True)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        compiled(torch.full((2,), value))
+    assert total == 20.0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: 1 if x.sum().item() > 0 else 2,
+        lambda x: f"{x.sum().item():.2f}",
+        lambda x: {x.sum().item(): 1},
+        lambda x: abs(x.sum().item()),
+        lambda x: x.sum().item() / x.mean().item(),
+        lambda x: [0] * x.long().sum().item(),
+        lambda x: round(x.sum().item(), 2),
+        lambda x: max(x.sum().item(), 1.0),
+        lambda x: x.sum().item() == 3.0,
+        lambda x: 2.0 < x.sum().item(),
+        lambda x: -x.sum().item(),
+        lambda x: torch.full((2,), x.sum().item()),
+    ],
+)
+def test_what_has_to_know_it_breaks_there(program):
+    x = torch.tensor([1.0, 2.0])
+    with pytest.raises(bothways.errors.Unsupported, match="tensor_value"):
+        bothways.compile(program, fullgraph=True)(x)
+    compiled = bothways.compile(program)
+    for scale in (1, 3, -1):
+        plain, found = program(x * scale), compiled(x * scale)
+        assert type(plain) is type(found)
+        assert torch.equal(plain, found) if isinstance(plain, torch.Tensor) else plain == found
