@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
+# Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test lint typecheck pytest slow soak soak-steps faults conformance docs bench format clean
 .DEFAULT_GOAL := help
 

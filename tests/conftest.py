@@ -2,10 +2,13 @@
 
 import os
 import tempfile
+import types
 
-# Set before bothways is imported, for the processes that tests start as well.
+# Set before torch and bothways are imported, for the processes that tests start as well.
 _folder = tempfile.TemporaryDirectory(prefix="bothways-tests-")
 os.environ.setdefault("BOTHWAYS_CACHE_DIR", _folder.name)
+# Workers share the cores: a thread that waits for another one sleeps, in place of keeping it from its core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -17,6 +20,12 @@ bothways.config.kernels_for_small_graphs = True
 
 # The first time several threads enter MKL's vector functions at once, some compute with low accuracy.
 torch.exp(torch.ones(16))
+
+
+# Without these devices, each ``torch.manual_seed`` writes down from where it was called, three times.
+for _device in (torch.cuda, torch.xpu, torch.mtia):
+    if not _device.is_available():
+        _device.traceback = types.SimpleNamespace(format_stack=list)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import warnings
 from dataclasses import dataclass
 
 import torch
+from op_samples import first_samples
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import bothways
@@ -168,8 +169,8 @@ def sweep(operation, backend, dtype=torch.float32):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = operation.sample_inputs("cpu", dtype, requires_grad=differentiable)
-            calls = variants(operation.op, itertools.islice(found, MOST_SAMPLES))
+            found = first_samples(operation, dtype, MOST_SAMPLES, requires_grad=differentiable)
+            calls = variants(operation.op, found)
         except Exception as error:  # of samples that are not made here
             return Outcome("no variants", detail=f"{type(error).__name__}: {error}"[:200])
         if calls is None:

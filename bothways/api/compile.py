@@ -1,4 +1,4 @@
-"""``bothways.compile``: checks what it is given and returns something that behaves like the original.
+"""``bothways.compile``: checks what it is given and returns a callable that behaves like the original.
 
 Functions become dispatchers with the same face, methods and callable objects are compiled through their
 function, modules through a twin that shares the module's state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import torch
 
@@ -19,6 +19,7 @@ from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
 
 F = TypeVar("F", bound=Callable[..., Any])
+ModuleClass = TypeVar("ModuleClass", bound=type[torch.nn.Module])
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -26,7 +27,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     - ``fn``: the function or method. Without it, a decorator comes back.
     - ``recursive``: taken for the sake of programs written for ``torch.compile``; what the function calls is plain.
-    - ``reason``: a note for whoever reads the source.
+    - ``reason``: a note for the reader of the source.
 
     >>> @bothways.disable
     ... def report(x):
@@ -181,25 +182,36 @@ def mark_dynamic(tensor: torch.Tensor, dims: int | Sequence[int]) -> None:
     _mark_dims(tensor, dims, DYNAMIC_MARK)
 
 
-def mark_static(tensor: torch.Tensor, dims: int | Sequence[int] | None = None) -> None:
-    """Say that these sizes of the tensor never change between calls: they are never symbols.
+@overload
+def mark_static(tensor: torch.Tensor, dims: int | Sequence[int] | None = None) -> None: ...
+@overload
+def mark_static(tensor: ModuleClass) -> ModuleClass: ...
 
-    - ``tensor``: an input of a compiled function.
-    - ``dims``: a dimension, or several; all by default.
+
+def mark_static(tensor: Any, dims: int | Sequence[int] | None = None) -> Any:
+    """Say that these sizes of the tensor never change between calls: they are symbols only where ``mark_dynamic`` says
+    so. Of a class of modules: the numbers that its instances hold are constants of the programs that read them.
+
+    - ``tensor``: an input of a compiled function, or a class of modules, which is returned.
+    - ``dims``: a dimension of the tensor, or several; all by default.
 
     >>> x = torch.ones(4, 3)
     >>> bothways.mark_static(x, 1)
     """
-    _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, STATIC_MARK)
+    if isinstance(tensor, type) and issubclass(tensor, torch.nn.Module):
+        setattr(tensor, STATIC_MARK, True)
+        return tensor
+    _mark_dims(tensor, dims, STATIC_MARK)
+    return None
 
 
 mark(mark_static, Mark.STATIC_SIZES)
 
 
-def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int], attribute: str) -> None:
+def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int] | None, attribute: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidTarget(f"a tensor is expected, not {tensor!r}")
-    chosen = (dims,) if isinstance(dims, int) else tuple(dims)
+    chosen = range(tensor.dim()) if dims is None else (dims,) if isinstance(dims, int) else dims
     for dim in chosen:
         if not -tensor.dim() <= dim < tensor.dim():
             raise IndexError(f"dimension {dim} of a tensor with {tensor.dim()} dimensions")

@@ -49,6 +49,15 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
     return twin
 
 
+def wrapped_calls(module: torch.nn.Module, wrap: Callable[[Any], Any]) -> torch.nn.Module:
+    """The same for a module that is compiled already, with something around its calls; copies have it as well."""
+    if not _is_twin(module):
+        return module
+    twin: Any = module
+    compile_function: Compiler = twin._bothways_compile
+    return compile_module(module, lambda function, kind: wrap(compile_function(function, kind)))
+
+
 # What a twin has for itself. Not in its class: a class is freed by the garbage collector alone, and what it held would
 # wait for that.
 SLOTS = ("_orig_mod", "_bothways_call", "_bothways_compile", "_bothways_end")

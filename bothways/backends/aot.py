@@ -7,7 +7,7 @@ does not express runs as it was captured, with PyTorch's autograd.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from bothways.grad.tracing.aliases import sharing_depends_on_layout
 from bothways.grad.tracing.origins import noting_origins
 from bothways.grad.tracing.overlaps import writes_through
 from bothways.grad.tracing.sizes import Sizes, sizes_of
+from bothways.grad.tracing.trace import Decompositions
 from bothways.grad.tracing.traced import NotDifferentiable, NotForAllSizes, ReadsData
 from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
@@ -60,7 +61,8 @@ class Lowering:
 
     ``is_small`` says which graphs, and which parts of one that is cut, are left as captured. ``remember`` finds what
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
-    those like them best, which the results do not show. It is a backend that can be called, too.
+    those like them best, which the results do not show. ``decompositions`` are operations that it does not want to
+    see, with functions that do the same. It is a backend that can be called, too.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Lowering:
     is_small: IsSmall | None = None
     remember: Remember | None = None
     turns_images: bool = False
+    decompositions: Decompositions | None = None
 
     @property
     def __name__(self) -> str:
@@ -89,11 +92,14 @@ def aot(
     remember: Remember | None = None,
     turns_images: bool = False,
     is_small: IsSmall | None = None,
+    decompositions: Decompositions | None = None,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
     """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
 
     - ``fw_compiler``: a function of a graph of ATen operations and its inputs that gives a function.
     - ``bw_compiler``: the same for backwards.
+    - ``decompositions``: a mapping of ATen operations to functions that do the same by others, which the compilers are
+      given instead, for sizes that change as well.
     - ``remember``, ``turns_images``, ``is_small``: those of a ``Lowering``.
 
     >>> def shown(graph, inputs):
@@ -108,7 +114,10 @@ def aot(
     for name, compiler in (("fw_compiler", fw_compiler), ("bw_compiler", bw_compiler)):
         if not callable(compiler) and not (compiler is None and name == "bw_compiler"):
             raise TypeError(f"{name}={compiler!r}: a function of a graph and its inputs is expected")
-    lowering = Lowering("aot", fw_compiler, bw_compiler or fw_compiler, is_small, remember, turns_images)
+    if decompositions is not None and not isinstance(decompositions, Mapping):
+        raise TypeError(f"decompositions={decompositions!r}: a mapping of operations to functions is expected")
+    backward = bw_compiler or fw_compiler
+    lowering = Lowering("aot", fw_compiler, backward, is_small, remember, turns_images, decompositions)
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return differentiated(graph, inputs, lowering)
@@ -142,16 +151,21 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
     try:
         reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
         layouts = _layouts(graph.graph)
-        memo = None if lowering.remember is None or sizes else lowering.remember(graph, inputs, layouts)
+        remember = None if sizes or lowering.decompositions else lowering.remember
+        memo = None if remember is None else remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
+        compile = partial(
+            differentiate, function, inputs, *compilers, reads, layouts, memo,
+            turns_images=turns, decompositions=lowering.decompositions,
+        )  # fmt: skip
         try:
-            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes, turns)
+            return compile(sizes=sizes)
         except NotForAllSizes:
             parts = _around_unsized(lowering, graph, inputs, sizes)
             if parts is not None:
                 return parts
-            return differentiate(function, inputs, *compilers, reads, layouts, memo, sizes.specialising, turns)
+            return compile(sizes=sizes.specialising)
     except refusals as error:
         apart = not _marked(graph.graph, error)
         chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)

@@ -1,10 +1,11 @@
-"""The ``native`` backend: forward and backward graphs become fused kernels, built by the system's C compiler."""
+"""The ``native`` backend: forward and backward graphs become fused kernels, built by the system's C compiler, or by
+NVIDIA's where tensors are on its GPUs."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_wit
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
-from bothways.lower.host.memo import memo_of
+from bothways.lower.host.dialect import Dialect
+from bothways.lower.host.memo import Memo, memo_of
 from bothways.record import generated
 
 DIALECT = C()
@@ -29,11 +31,14 @@ SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
-    """The graph as kernels where all its tensors are on the CPU and there is a compiler, as ATen calls elsewhere."""
-    reason = next(filter(None, map(_why_not, _tensors_of(graph, inputs))), "")
+    """The graph as kernels where all its tensors are on one device that there are kernels for, as ATen calls elsewhere.
+    """
+    tensors = list(_tensors_of(graph, inputs))
+    dialect, reason = _dialect_of(tensors)
+    reason = reason or next(filter(None, map(_why_not, tensors)), "")
     if not reason:
         try:
-            return compile_graph(graph, inputs, name, dialect=DIALECT, takes_list=takes_list)
+            return compile_graph(graph, inputs, name, dialect=dialect, takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
         except KernelWarning:  # the user wants warnings to be errors
@@ -61,10 +66,39 @@ def _tensors_of(graph: torch.fx.GraphModule, inputs: list[Any]) -> Iterator[torc
                 yield item
 
 
+def _dialect_of(tensors: Sequence[torch.Tensor]) -> tuple[Dialect, str]:
+    """The language of kernels for the device that all tensors are on; why there is none otherwise."""
+    devices = {tensor.device for tensor in tensors}
+    if torch.device("cuda") in devices and len(devices) > 1 and torch.cuda.device_count() == 1:
+        devices.discard(torch.device("cuda"))
+    if any(device.type not in ("cpu", "cuda") for device in devices):
+        other = next(device.type for device in devices if device.type not in ("cpu", "cuda"))
+        return DIALECT, f"kernels are for the CPU and for NVIDIA's GPUs, and a tensor is on {other}"
+    if len(devices) > 1:
+        return DIALECT, f"kernels are for one device, and tensors are on {' and '.join(sorted(map(str, devices)))}"
+    if not devices or next(iter(devices)).type == "cpu":
+        return DIALECT, ""
+    [device] = devices
+    if device.index is None and torch.cuda.device_count() > 1:
+        return DIALECT, "which GPU a tensor is on is known only when it is made"
+    from bothways.lower.dialects.cuda.dialect import Cuda
+
+    dialect = Cuda(device.index or 0)
+    problem = dialect.why_not()
+    if problem:
+        warn_once(f"graphs on GPUs run as ATen operations: {problem}")
+        return DIALECT, f"there is no compiler for GPUs that works: {problem}"
+    return dialect, ""
+
+
+def _memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any]) -> Memo | None:
+    """The memo of a captured graph, by the language that its kernels have."""
+    dialect, reason = _dialect_of([value for value in inputs if isinstance(value, torch.Tensor)])
+    return memo_of(graph, inputs, expected, dialect=DIALECT if reason else dialect)
+
+
 def _why_not(tensor: torch.Tensor) -> str:
     """Why kernels could not read its memory; nothing if they could."""
-    if tensor.device.type != DIALECT.device:
-        return f"kernels are for the {DIALECT.device.upper()}, and a tensor is on {tensor.device.type}"
     if tensor.dtype.is_complex:  # these may be views that conjugate or negate, which strides do not show
         return "kernels do not compute with complex numbers"
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
@@ -76,6 +110,6 @@ native = Lowering(
     forward=partial(compile_kernels, name="forward", takes_list=False),
     backward=partial(compile_kernels, name="backward", takes_list=True),
     is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
-    remember=partial(memo_of, dialect=DIALECT),
+    remember=_memo_of,
     turns_images=True,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bothways.grad.nodes.node import CompiledNode
+from bothways.grad.nodes.node import CompiledNode, add_live
 from bothways.node_facts import in_graphs
 from bothways.runtime.nodes import refuse_stand_ins
 
@@ -27,7 +27,9 @@ class OpenedGraph:
     @property
     def inputs(self) -> list[torch.Tensor]:
         """The inputs of the forward."""
-        found = dict(zip(self.graph.needed_inputs, self.saved, strict=False))
+        kept = list(self.saved)
+        add_live(kept, self.node, self.graph)
+        found = dict(zip(self.graph.needed_inputs, kept, strict=False))
         found.update(zip(self.graph.other_inputs, self.node.others, strict=True))
         return [found[place] for place in range(len(found))]
 

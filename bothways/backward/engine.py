@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,14 @@ TORCH = (torch.__file__.removesuffix("__init__.py"),)
 # What autograd says of nodes that cannot run once more, where that is noticed while they are handed over.
 USED_UP = "Trying to "
 
+# What the engine says itself, where it is told to accumulate gradients with a history.
+CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
+    "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
+    "have to use this function, make sure to reset the .grad fields of your parameters to None after use to break the "
+    "cycle and avoid the leak."
+)
+
 # So many structures are captured for one line of the user's; after that, new ones run on PyTorch's engine.
 MOST_CAPTURES = 64
 
@@ -43,8 +52,11 @@ class NotPlaced(Exception):
 class Run:
     """One captured backward, while it is handed over and run."""
 
-    def __init__(self, compiler: Compiler, dynamic: bool, roots: Any, inputs: Any, where: Position) -> None:
+    def __init__(
+        self, compiler: Compiler, dynamic: bool, roots: Any, inputs: Any, where: Position, again: bool
+    ) -> None:
         self.compiler, self.dynamic, self.roots, self.inputs, self.where = compiler, dynamic, roots, inputs, where
+        self.again = again  # whether its gradients are to be differentiated in turn
         self.recorder: BackwardRecorder | None = None
         self.is_handed_over = False  # the nodes are as they were, or done with
         self.is_started = False  # the program runs, and with it the user's hooks
@@ -86,6 +98,11 @@ class ThreadState(threading.local):
 
 
 state = ThreadState()
+
+
+def is_capturing() -> bool:
+    """Whether a caller has asked, in this thread, to be given each backward."""
+    return bool(state.compilers) and state.compilers[-1] is not None
 
 
 class Gate:
@@ -143,10 +160,13 @@ class CapturingEngine:
         # Inside a captured backward another one is plain; and so is what somebody traces.
         if chosen is None or state.run is not None or is_traced():
             return self._run_plain(given, kwargs)
-        reason = why_plain(create_graph)
+        reason = why_plain()
         if reason is None:
             if gate.begin_captured():
-                return self._run_captured(Run(*chosen, roots, inputs, user_position()), given, kwargs)
+                run = Run(*chosen, roots, inputs, user_position(), bool(create_graph))
+                if create_graph and kwargs.get("accumulate_grad"):
+                    warnings.warn(CYCLE, stacklevel=2)
+                return self._run_captured(run, given, kwargs)
             reason = "another thread runs a backward"
         backwards.plain(user_position(), reason)
         return self._run_plain(given, kwargs)
@@ -177,7 +197,9 @@ class CapturingEngine:
         try:
             backward_engine.set_recorder(run.make_recorder, run.dynamic)
             try:
-                result = self.real.run_backward(*given, **kwargs)
+                # It hands over what is not differentiated again; the program then is, as the Python that it is.
+                roots, grads, keep_graph, _, *others = given
+                result = self.real.run_backward(roots, grads, keep_graph, False, *others, **kwargs)
             finally:
                 gate.close()
                 if run.recorder is not None:
@@ -217,7 +239,11 @@ def run_program(
     hooks = program.opened(hooks, inputs)
     if run is None:  # the engine took this thread for the one that captures: nobody says what compiles here
         return program.module(inputs, sizes, scalars, hooks, packed)
-    return program.compiled_by(run.compiler)(inputs, sizes, scalars, hooks, packed)
+    compiled = program.compiled_by(run.compiler, run.again)
+    if not run.again:
+        return compiled(inputs, sizes, scalars, hooks, packed)
+    with torch.enable_grad():
+        return compiled(inputs, sizes, scalars, hooks, packed)
 
 
 def choice() -> tuple[Compiler, bool] | None:
@@ -236,10 +262,8 @@ def is_traced() -> bool:
     return bool(torch_compat.dispatch_mode_depth()) or torch_compat.functorch_level() is not None
 
 
-def why_plain(create_graph: bool) -> str | None:
+def why_plain() -> str | None:
     """What keeps a backward on PyTorch's engine, as far as that is known beforehand."""
-    if create_graph:
-        return "its gradients are to be differentiated again (create_graph=True)"
     if torch.is_anomaly_enabled():
         return "anomaly mode looks at each of autograd's nodes"
     return None

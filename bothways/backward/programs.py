@@ -36,17 +36,21 @@ class BackwardProgram:
             found[place] = opened(node) if saved is None else OpenedGraph(node, [inputs[index] for index in saved])
         return tuple(found)
 
-    def compiled_by(self, compiler: Compiler) -> Callable[..., Any]:
+    def compiled_by(self, compiler: Compiler, again: bool = False) -> Callable[..., Any]:
+        """What a compiler makes of the module; where its gradients are differentiated ``again``, of a copy."""
         kept: list[Any] = []
-        key = key_of(compiler, kept)
+        key = key_of(compiler, kept), again
         known = self._compiled.get(key)
         if known is not None:
             return known[1]
-        run = compiler(self.module)
+        run = compiler(self._copy() if again else self.module)
         if not callable(run):
             raise InvalidBackend(run, ["what a compiler of backwards returns must be callable"])
         self._compiled[key] = kept, run
         return run
+
+    def _copy(self) -> torch.fx.GraphModule:
+        return torch.fx.GraphModule(self.module, self.module.graph, "CapturedBackward")
 
 
 def key_of(compiler: Any, kept: list[Any]) -> Any:

@@ -72,11 +72,13 @@ def _mapped(value: dict[Any, Any]) -> str:
 
 
 def _tensor(value: torch.Tensor) -> str:
-    plain = torch_compat.is_plain_dense(value) and value.device.type == "cpu"
+    plain = torch_compat.is_plain_dense(value)
     if plain and type(value) is torch.Tensor and not (value.requires_grad or value.untyped_storage().nbytes()):
         layout = f"{spelled(tuple(value.shape))}, {spelled(value.stride())}, {value.dtype}"
+        if value.device.type != "cpu":
+            layout += f", {spelled(value.device)}"
         return f"importlib.import_module('bothways.lower.host.wrapper').blank({layout})"
-    plain = plain and value.is_contiguous()
+    plain = plain and value.device.type == "cpu" and value.is_contiguous()
     if not plain or not 0 < value.numel() <= MOST_ELEMENTS or value.requires_grad or value.dtype.is_complex:
         raise NotSpelled("a tensor with data of its own")
     return f"torch.tensor({spelled(value.tolist())}, dtype={value.dtype})"

@@ -35,7 +35,7 @@ class BreakCounts:
         return self._counts[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD
 
     def is_only_now(self, found: Break) -> bool:
-        """Whether the break is of this call and not of the next; nobody knows what a function is that says so often."""
+        """Whether the break is of this call and not of the next. One that says so often is taken for any other."""
         self._counts[found.code, found.where] += found.code in BREAKS_ONCE
         return 0 < self._counts[found.code, found.where] < BREAKS_BEFORE_PLAIN
 
@@ -43,7 +43,7 @@ class BreakCounts:
 def note_break(
     found: Break, record: Compilation | None, history: History, function: types.FunctionType, backend_name: str
 ) -> None:
-    """Write down a break, and tell people of one that is new to them; without a record, the call was not looked at."""
+    """Write down a break, and tell the user of one that is new; without a record, the call was not looked at."""
     is_new = is_news(found, history.breaks)
     if record is None:
         if not is_new:

@@ -1,4 +1,4 @@
-"""One compiled function: its dispatcher, what happens on a miss, and the history people can read.
+"""One compiled function: its dispatcher, what happens on a miss, and the history the user can read.
 
 A miss captures, hands the graph to the backend and adds a program; what cannot be captured runs as plain
 Python. Misses of one function are handled one at a time, hits take no lock.
@@ -58,7 +58,7 @@ _all: set[weakref.ref[CompiledFunction]] = set()
 def compiled_function(
     function: types.FunctionType, options: Options, history: History | None = None, *, kind: Any = None
 ) -> types.FunctionType:
-    """The compiled function that people call; its state is its ``__bothways__``.
+    """The compiled function that the user calls; its state is its ``__bothways__``.
 
     ``history`` is that of the function this one is a part of: a continuation, or called at a break. Functions of one
     code and one ``kind`` share their programs.
@@ -81,7 +81,7 @@ class CompiledFunction:
         self._plain = functools.partial(call_plainly, function)
         self._body = Body.of(function)
         self._kind, self._is_part = kind, history is not None
-        self._has_told = False  # that somebody else traced a call
+        self._has_told = False  # that another tracer traced a call
         # The namespace of the generated function leads here.
         self.dispatcher = Dispatcher(function, self._miss, inner_names, {COMPILED_HOOK: _COMPILED_HOOK})
         if history is not None:
@@ -97,7 +97,7 @@ class CompiledFunction:
             self.stand(stances.current())
 
     def take(self) -> types.FunctionType:
-        """The function that people call."""
+        """The function that the user calls."""
         function = self.dispatcher.take()
         function.__bothways__ = self  # type: ignore[attr-defined]
         return function
@@ -377,7 +377,7 @@ class CompiledFunction:
             self._stop(short(found))
 
     def _tell(self, tracing: Tracing) -> None:
-        """Say once that a call ran plainly because somebody traces it."""
+        """Say once that a call ran plainly because another tracer traces it."""
         self._pool.gave_up = f"{tracing.name} is active"
         self._note_break(Break("torch_mode", self._pool.gave_up), None)
         if self._has_told or tracing.is_own or capturing():
@@ -419,7 +419,7 @@ class CompiledFunction:
         self._stop(reason)
         limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
 
-    # For people and for reset().
+    # For reports and for reset().
 
     @property
     def acting(self) -> CompiledFunction:
@@ -440,7 +440,7 @@ class CompiledFunction:
 
     @property
     def standings(self) -> list[Standing]:
-        """For people: which of them are compiled, which are plain Python, and why."""
+        """For reports: which of them are compiled, which are plain Python, and why."""
         callees = [callee for function in self._functions for callee in function._pool.callees.left_out.values()]
         return [*(function._standing() for function in self._functions), *callees, *self.history.rests]
 

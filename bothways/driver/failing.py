@@ -1,4 +1,4 @@
-"""Which guard of a program does not hold for the values of a call, and how people read it."""
+"""Which guard of a program does not hold for the values of a call, and how a report shows it."""
 
 from __future__ import annotations
 

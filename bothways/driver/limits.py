@@ -15,7 +15,7 @@ clock = time.perf_counter
 
 # So many captures in vain are free: the first calls of a function may be others than those to come.
 FREE = 3
-# So many calls, at most, run plainly before another capture is tried where something around the calls is in the way.
+# So many calls, at most, run plainly before another capture is tried where the world around the calls is in the way.
 LONGEST_PAUSE = 256
 
 
@@ -39,7 +39,7 @@ class Budget:
         return allowed > 0 and self.captures > FREE and self.capturing > allowed * self.running
 
     def wait(self) -> None:
-        """Something around the call is in the way, and may be gone later: look again, but ever more seldom."""
+        """The world around the call is in the way, and may be gone later: look again, but ever more seldom."""
         self._in_the_way += 1
         self.pause = min(2 ** (self._in_the_way - FREE), LONGEST_PAUSE) if self._in_the_way > FREE else 0
 
@@ -52,5 +52,5 @@ class Budget:
 
 
 def say(message: str) -> None:
-    """Tell people at their line that a function is not captured any more."""
+    """Tell the caller, at their line, that a function is not captured any more."""
     warnings.warn(message, RecompileLimitWarning, stacklevel=level_of_user())

@@ -1,8 +1,8 @@
 """What compiled functions of one code share: their programs, what is known of the code, and its limits.
 
 Ten layers of one class that are compiled one by one are one piece of code, and what is captured for the first serves
-the others: whoever meets a call that no program of its own takes looks here before it captures. Programs belong to the
-functions that use them; here they are known weakly, and go with the last of those.
+the others: a function that meets a call which no program of its own takes looks here before it captures. Programs
+belong to the functions that use them; here they are known weakly, and go with the last of those.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Pool:
         self.breaks = BreakCounts()
         self.budget = Budget()
         self.in_vain: Break | None = None  # why the last capture came to nothing
-        self.gave_up = ""  # for people: why the last call was plain Python that was not captured
+        self.gave_up = ""  # for reports: why the last call was plain Python that was not captured
         self.stopped: str | None = None  # why nothing more is captured
         self.continuations: dict[tuple[types.CodeType, ResumePoint, int | None], types.FunctionType] = {}
         self.callees = Callees(weakref.WeakMethod(self.part))
@@ -69,7 +69,7 @@ class Pool:
 
     @property
     def standings(self) -> list[Standing]:
-        """For people: which functions are compiled, which are plain Python, and why; as one of them tells it."""
+        """For reports: which functions are compiled, which are plain Python, and why; as one of them tells it."""
         member = next((member for known in self._members if (member := known()) is not None), None)
         return self.history.rests if member is None else member.standings
 
@@ -112,7 +112,7 @@ class Pool:
     def why_not(
         self, dispatcher: Dispatcher, function: types.FunctionType, values: tuple[Any, ...]
     ) -> Iterator[tuple[bool, str]]:
-        """Which guard of each of them does not hold; first whether it is one that runs something."""
+        """Which guard of each of them does not hold; first whether that program has a body."""
         for _, program in self._foreign(dispatcher, function):
             check = None if program is None else failing_check(program, dispatcher, values)
             yield program is None or bool(program.body), BOUND if check is None else describe_check(check)
@@ -153,6 +153,6 @@ def shared_pool(function: types.FunctionType, options: Options, kind: Any, make:
 
 
 def forget_pools() -> None:
-    """Whoever joins a pool from now on joins a new one."""
+    """A function that joins a pool from now on joins a new one."""
     with _lock:
         _pools.clear()

@@ -25,6 +25,7 @@ from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
 from bothways.grad.nodes.running import as_traced, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.sizes import FIXED, Sizes
+from bothways.grad.tracing.trace import Decompositions
 from bothways.grad.tracing.traced import (
     ChangesGradient,
     IndependentResults,
@@ -51,6 +52,7 @@ def differentiate(
     sizes: Sizes = FIXED,
     turns_images: bool = False,
     ours: frozenset[int] = frozenset(),
+    decompositions: Decompositions | None = None,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
@@ -58,10 +60,13 @@ def differentiate(
     ``reads`` tells, when a backward runs, whether the custom functions inside would still do what was traced;
     ``expected`` are tensors laid out like the outputs, where that is known. What ``memo`` remembers of this function
     is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
-    inputs that a node of ours gave and the user never sees. Raises ``NotDifferentiable`` for what the differentiator
-    does not express.
+    inputs that a node of ours gave and the user never sees. Operations in ``decompositions`` are taken apart. Raises
+    ``NotDifferentiable`` for what the differentiator does not express.
     """
-    plan = GradPlan(fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours)
+    plan = GradPlan(
+        fw_compiler, bw_compiler, reads, memo, sizes, tuple(expected) if turns_images else None, ours,
+        decompositions=decompositions,
+    )  # fmt: skip
     return _differentiated(function, inputs, plan, expected)
 
 
@@ -81,7 +86,9 @@ def _differentiated(
             return _joined(function, facts, inputs, run, plan)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
-        joint = trace_joint(function, inputs, grad, sizes=sizes, expected=plan.expected)
+        joint = trace_joint(
+            function, inputs, grad, sizes=sizes, expected=plan.expected, decompositions=plan.decompositions
+        )
     except IndependentResults as independent:
         if plan.renewed:
             raise NotDifferentiable("independent results, one of which is an input that is changed") from independent
@@ -161,7 +168,7 @@ def _side_by_side(
         part = chosen(function, group)
         compiled = differentiate(
             part, inputs, plan.fw_compiler, plan.bw_compiler, plan.reads, layouts, memo, plan.sizes,
-            plan.expected is not None, plan.ours,
+            plan.expected is not None, plan.ours, plan.decompositions,
         )  # fmt: skip
         parts.append((group, compiled))
 

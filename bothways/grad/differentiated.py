@@ -94,7 +94,9 @@ class DifferentiatedGraph:
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
         self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in plan.ours)
         self._saved_positions = facts.saved_positions
-        self.saves_something = bool(facts.saved_positions or facts.needed_inputs) or set(facts.parts) != {None}
+        self.live, self.new_values = facts.live, tuple(zip(facts.new_positions, facts.new_inputs, strict=True))
+        kept = len(facts.saved_positions) + len(facts.needed_inputs)
+        self.saves_something = kept > len(facts.live) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
         self.visible_count = self.result_count + len(self.changed)
         self.fixed = tuple(
@@ -117,7 +119,9 @@ class DifferentiatedGraph:
         self._usuals: dict[Any, Usual | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
         self._may_be_usual = (
-            self.saves_something and self.parts is None and not self._backward_conditions and not self.sizes
+            self.saves_something
+            and self.parts is None
+            and not (self._backward_conditions or self.sizes or self.live)
         )
         self.run_forward = with_arguments(compiled)
         self._backwards = Backwards()
@@ -164,7 +168,7 @@ class DifferentiatedGraph:
             return results
         if self._places is not None:
             return tuple([None if place is None else results[place] for place in self._places])
-        if self.changed:
+        if self.changed and not self.new_values:  # the node itself has written what it keeps
             write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
         size = self.sizes.reader(self.numbers) if self._takes_windows and self.numbers else None
         return take_outputs(self.seen_outputs, inputs, results, size)
@@ -307,7 +311,7 @@ class DifferentiatedGraph:
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""
-        if self.sizes or self.parts is not None or self.connected is not None or self._backward_conditions:
+        if self.sizes or self.parts is not None or self.connected is not None or self._backward_conditions or self.live:
             return None
         moment = Moment(strides, torch_compat.autocast_now(), False)
         if moment not in self._copied:
@@ -351,7 +355,8 @@ class DifferentiatedGraph:
         with self.as_at_first(inputs) as examples:
             try:
                 sizes, expected = self.sizes.specialising, self._expected
-                joint = trace_joint(self._captured, examples, True, symbolic, sizes, expected, self.hidden)
+                apart = self.plan.decompositions
+                joint = trace_joint(self._captured, examples, True, symbolic, sizes, expected, self.hidden, apart)
             except NotDifferentiable as error:
                 raise NotRepeatable(str(error)) from error
         if joint.is_turned != (self._expected is not None):

@@ -49,13 +49,16 @@ def twin_of(
 ) -> DifferentiatedGraph:
     """A graph like another, of its function, whose node keeps what second derivatives go through."""
     plan, sizes = replace(graph.plan, memo=None), graph.sizes
-    trace = partial(trace_joint, function, examples, True, Moment(None, torch_compat.autocast_now(), True), sizes)
+    moment = Moment(None, torch_compat.autocast_now(), True)
+    trace = partial(trace_joint, function, examples, True, moment, sizes, decompositions=plan.decompositions)
     connected = connections(trace(hidden=()), graph.needs_grad)
     joint = trace(hidden=connected.hidden)
     saved = connected.saved_nodes(joint)
     constant = saved[len(connected.saved) :]
     forward = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *constant], joint.kept_nodes)
     facts = facts_of(joint, forward, saved, True)
+    if facts.live:
+        raise NotDifferentiable("a custom function holds a tensor that it has not saved")
     inputs = [*(joint.primals[index] for index in facts.needed_inputs), *saved, *joint.tangents]
     moving = {*joint.results, *joint.tangents, *itertools.compress(joint.primals, graph.needs_grad)}
     check_differentiable(joint, inputs, moving)
@@ -165,7 +168,10 @@ def _compiled(
 ) -> Callable[..., Any]:
     try:
         with listening():
-            return differentiate(backward, values, graph.plan.fw_compiler, graph.plan.bw_compiler, graph.plan.reads)
+            plan = graph.plan
+            return differentiate(
+                backward, values, plan.fw_compiler, plan.bw_compiler, plan.reads, decompositions=plan.decompositions
+            )
     except NotDifferentiable as error:
         graph.tell("second derivative", str(error))
         return backward

@@ -16,6 +16,7 @@ class Primitive:
     is_expensive: bool = False  # costs much more than reading a value again
     keeps_precision: bool = False  # gives a number of half precision whenever it gets such; others are rounded
     takes_numbers_in_float: bool = False  # as ATen's kernels do; others take those of the program as the tensors' dtype
+    takes_numbers_in_float_on_gpu: bool = False  # the same there, besides those that do so everywhere
     reduces: bool = False  # over axes
 
 
@@ -27,7 +28,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **_named("copy constant where neg abs relu sign maximum minimum fmax fmin", keeps_precision=True),
     **_named("clamp_min clamp_max floor ceil trunc rint", keeps_precision=True),
     **_named("cast"),  # to another dtype, or to what memory holds of its own: dialects have a word of its own for it
-    **_named("add sub multiply_add reciprocal sqrt rsqrt square deg2rad rad2deg trunc_divide copysign"),
+    **_named("add sub multiply_add", takes_numbers_in_float_on_gpu=True),
+    **_named("reciprocal sqrt rsqrt square deg2rad rad2deg trunc_divide copysign"),
     **_named("mul div", takes_numbers_in_float=True),
     **_named("floor_divide", takes_numbers_in_float=True, is_expensive=True),
     **_named("eq ne lt le gt ge logical_and logical_or logical_xor logical_not"),
@@ -36,6 +38,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **_named("sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sinc", is_expensive=True),
     **_named("fmod remainder hypot nextafter logaddexp logaddexp2 xlogy xlog1py entr", is_expensive=True),
     **_named("random", is_expensive=True),
+    **_named("within"),  # an index, and the number it is below; a dialect that can ends with an error where it is not
 }
 
 REDUCTIONS: dict[str, Primitive] = {

@@ -12,7 +12,7 @@ from bothways.config import config
 
 Number = int | float
 
-# What the marks of ``mark_dynamic`` and ``mark_static`` are called on a tensor.
+# What the marks of ``mark_dynamic`` and ``mark_static`` are called on a tensor, and the latter's on a class of modules.
 DYNAMIC_MARK, STATIC_MARK = "_bothways_dynamic", "_bothways_static"
 
 # Above, numbers in kernels would overflow.
@@ -31,8 +31,11 @@ class SizeHistory:
         self._texts: dict[str, str] = {}
         self._changing_texts: set[str] = set()
 
-    def dims(self, name: str, tensor: torch.Tensor) -> set[int]:
-        """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast."""
+    def dims(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
+        """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast.
+
+        ``is_static`` is for a tensor of a module whose class is marked; ``mark_dynamic`` wins, here and of the tensor.
+        """
         if self.dynamic is False:
             return set()
         sizes = tuple(tensor.shape)
@@ -42,9 +45,10 @@ class SizeHistory:
         if before is not None and len(before) == len(sizes) and config.automatic_dynamic:
             moving |= {dim for dim, (one, other) in enumerate(zip(before, sizes, strict=True)) if one != other}
         dims = set(range(len(sizes))) if self._wants_all else moving
-        dims = dims | getattr(tensor, DYNAMIC_MARK, set()) if tensor.__dict__ else dims
-        static: set[int] = getattr(tensor, STATIC_MARK, set()) if tensor.__dict__ else set()
-        return {dim for dim in dims - static if dim < len(sizes) and sizes[dim] > 1}
+        dims = set() if is_static else dims
+        if tensor.__dict__:
+            dims = (dims - getattr(tensor, STATIC_MARK, set())) | getattr(tensor, DYNAMIC_MARK, set())
+        return {dim for dim in dims if dim < len(sizes) and sizes[dim] > 1}
 
     def moves(self, name: str, number: Number, *, is_argument: bool) -> bool:
         """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given."""

@@ -104,3 +104,9 @@ def tensor_places(target: Any) -> tuple[int, ...]:
 def keyword_names(target: Any) -> frozenset[str]:
     """Which arguments of an operation are given by name only."""
     return frozenset(argument.name for argument in target._schema.arguments if argument.kwarg_only)
+
+
+def current_raw_stream(device: int) -> int:
+    """The address of the stream that a GPU's operations run on now, in this thread."""
+    address: int = _C._cuda_getCurrentRawStream(device)
+    return address

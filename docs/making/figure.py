@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, BOX, GAP, LEFT = 880, 44, 14, 20
+# From the left of a box to its words: the longest name fits in wide fonts as well.
+INDENT = 204
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ ROAD = [
 ]
 
 STYLE = """
+    .page { fill: #ffffff; }
     .box { fill: #f4f6f8; stroke: #8a96a3; }
     .name { fill: #1b2733; font-weight: 600; }
     .says { fill: #1b2733; }
@@ -41,6 +44,7 @@ STYLE = """
     .head { fill: #5b6b7b; }
     text { font: 14px system-ui, sans-serif; }
     @media (prefers-color-scheme: dark) {
+        .page { fill: #12181f; }
         .box { fill: #1f2933; stroke: #6b7a89; }
         .name, .says { fill: #e8edf2; }
         .folder { fill: #a9b7c4; }
@@ -56,6 +60,8 @@ def text() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title">',
         '<title id="title">The road from a decorated function to its dispatcher</title>',
         f"<style>{STYLE}</style>",
+        # The reader's colours and those of the page around the figure need not be the same.
+        f'<rect class="page" width="{WIDTH}" height="{height}" rx="6"/>',
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="head" d="M0,0 L8,4 L0,8 z"/></marker></defs>',
     ]
@@ -84,8 +90,8 @@ def _box(stage: Stage, top: int, *, is_last: bool) -> list[str]:
     found = [
         f'<rect class="box" x="{LEFT}" y="{top}" width="{width}" height="{BOX}" rx="6"/>',
         f'<text class="name" x="{LEFT + 14}" y="{middle}">{escape(stage.name)}</text>',
-        f'<text class="says" x="{LEFT + 180}" y="{middle - 8}">{escape(stage.says)}</text>',
-        f'<text class="folder" x="{LEFT + 180}" y="{middle + 10}">{escape(stage.folder)}</text>',
+        f'<text class="says" x="{LEFT + INDENT}" y="{middle - 8}">{escape(stage.says)}</text>',
+        f'<text class="folder" x="{LEFT + INDENT}" y="{middle + 10}">{escape(stage.folder)}</text>',
     ]
     if not is_last:
         x, bottom = LEFT + 60, top + BOX

@@ -249,6 +249,41 @@ def test_aot_takes_functions():
             aot(**wrong)
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=["", "dynamic"])
+def test_aot_takes_operations_apart(dynamic):
+    def logistic(x):
+        return 1 / (1 + torch.exp(-x))
+
+    def logistic_backward(grad, y):
+        return grad * (1 - y) * y
+
+    seen = []
+
+    def compiler(graph, inputs):
+        seen.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    table = {torch.ops.aten.sigmoid.default: logistic, torch.ops.aten.sigmoid_backward.default: logistic_backward}
+    function = lambda x: torch.sigmoid(x * 2).sum()
+    compiled = bothways.compile(function, backend=aot(fw_compiler=compiler, decompositions=table), dynamic=dynamic)
+    for size in (3, 3, 4, 5):
+        x, y = (torch.linspace(-1, 1, size).requires_grad_() for _ in range(2))
+        expected, found = function(x), compiled(y)
+        torch.testing.assert_close(found, expected)
+        # Twice, as the graph of the first gradients is taken apart as well.
+        for result, leaf in ((expected, x), (found, y)):
+            (first,) = torch.autograd.grad(result, leaf, create_graph=True)
+            first.sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+    assert seen and not any("sigmoid" in name for names in seen for name in names)
+    assert "aten.exp.default" in seen[0]
+
+
+def test_decompositions_are_a_table():
+    with pytest.raises(TypeError, match="decompositions=.*: a mapping of operations to functions is expected"):
+        aot(fw_compiler=eager, decompositions=[torch.ops.aten.sigmoid.default])
+
+
 def test_backend_name():
     class Counter:
         def __call__(self, gm, example_inputs):

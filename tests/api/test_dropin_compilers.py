@@ -74,9 +74,34 @@ def test_aot_autograd_takes_operations_apart_as_it_is_told():
 
     halves = Halves()
     table = get_decompositions([aten.silu, aten.silu_backward])
-    agrees(aot_autograd(fw_compiler=halves, decompositions=lambda: table), rows=(3, 3))
-    assert len(halves.seen) == 2
+    agrees(aot_autograd(fw_compiler=halves, decompositions=lambda: table))
+    assert len(halves.seen) == 4  # for the first sizes, and for all others
     assert not any("silu" in name for seen in halves.seen for name in seen)
+    # Versions of PyTorch take the sigmoid apart, or leave it.
+    assert all({"aten.sigmoid.default", "aten.exp.default"} & {*seen} for seen in halves.seen)
+
+
+def test_a_table_of_ones_own_is_followed_for_sizes_that_change():
+    from torch._dynamo.backends.common import aot_autograd
+
+    def silu(x):
+        return x * torch.sigmoid(x)
+
+    def silu_backward(grad, x):
+        part = torch.sigmoid(x)
+        return grad * part * (1 + x * (1 - part))
+
+    halves = Halves()
+    table = {aten.silu.default: silu, aten.silu_backward.default: silu_backward}
+    agrees(aot_autograd(fw_compiler=halves, decompositions=table))
+    expected = [
+        ["aten.mm.default", "aten.sigmoid.default", "aten.mul.Tensor", "aten.sum.default"],
+        ["aten.expand.default", "aten.sigmoid.default", "aten.mul.Tensor"],
+    ]
+    assert len(halves.seen) == 4
+    for seen, names_there in zip(halves.seen, expected * 2, strict=True):
+        there = [name for name in seen if not name.startswith("<")]
+        assert set(names_there) <= set(there) and not any("silu" in name for name in there)
 
 
 def test_a_compiler_for_inference_is_used_where_nobody_wants_a_gradient():

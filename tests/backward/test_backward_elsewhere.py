@@ -1,5 +1,6 @@
 """What captured backwards share a process with: threads, hooks in C++, PyTorch's names for the same thing."""
 
+import copy
 import threading
 
 import pytest
@@ -159,6 +160,40 @@ def test_the_drop_ins_configuration_captures_what_compiled_functions_call_for():
         with theirs.patch(compiled_autograd=True):
             compiled = torch.compile(step, backend="eager")
         assert torch.allclose(compiled(torch.ones(3, requires_grad=True)), expected)
+        assert sum(len(record.modules) for record in bothways.autograd.history()) == 1
+    finally:
+        bothways.uninstall()
+
+
+def test_the_drop_ins_configuration_captures_what_compiled_modules_call_for():
+    import torch._dynamo.config as theirs
+
+    @bothways.disable
+    def differentiate(loss):
+        loss.backward()
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(3.0))
+
+        def forward(self, x):
+            differentiate((x * self.weight.sin()).sum())
+            return self.weight.grad * 2
+
+    bothways.install()
+    try:
+        expected = [Step()(torch.full((3,), number)) for number in (1.0, 2.0)]
+        with theirs.patch(compiled_autograd=True):
+            compiled = torch.compile(Step(), backend="eager")
+        for module in (compiled, copy.deepcopy(compiled)):
+            for number, result in zip((1.0, 2.0), expected, strict=True):
+                module.weight.grad = None
+                assert torch.allclose(module(torch.full((3,), number)), result)
+        assert sum(len(record.modules) for record in bothways.autograd.history()) == 1
+        assert "Step" in str(bothways.explain(compiled))
+        x = torch.ones(3, requires_grad=True)
+        x.cos().sum().backward()  # outside of any call
         assert sum(len(record.modules) for record in bothways.autograd.history()) == 1
     finally:
         bothways.uninstall()

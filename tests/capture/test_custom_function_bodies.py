@@ -292,7 +292,7 @@ class Holding(Function):
         return grad * ctx.y, None
 
 
-@pytest.mark.parametrize("backend", ["eager", CompileCounter()], ids=["eager", "spelled"])
+@pytest.mark.parametrize("backend", [*BACKENDS, CompileCounter()], ids=[*BACKENDS, "spelled"])
 @pytest.mark.parametrize("function", [Changed, Holding])
 def test_a_saved_tensor_that_is_changed_is_an_error_where_eager_says_so(function, backend):
     compiled = bothways.compile(lambda x, y: function.apply(x, y), backend=backend, fullgraph=True)

@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from agreeing import assert_same
 from hooking import BACKENDS
 from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook, register_module_full_backward_pre_hook
@@ -50,9 +51,9 @@ def check(make, prepare, backend, call=lambda module, x: module(x), whole=False)
             first = first[0] if isinstance(first, tuple) else first
             first.pow(2).sum().backward()
             results.append((first, x.grad, [p.grad.clone() for p in module.parameters() if p.grad is not None]))
-        sides.append((results, log))
-    assert difference(*sides) is None, f"{sides[0][1]} {sides[1][1]}"
-    assert sides[0][1], "no hook ran"
+        sides.append({"results and gradients": results, "what hooks noted": log})
+    assert_same(*sides, f"backend {backend}")
+    assert sides[0]["what hooks noted"], "no hook ran"
     return function
 
 

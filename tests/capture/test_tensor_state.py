@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
+from agreeing import BACKENDS, agree
+from observing import facts
 from torch import nn
 
 import bothways
 from bothways.errors import Unsupported
 from bothways.testing import CompileCounterWithBackend, same
-
-BACKENDS = ["eager", "aot_eager", "native"]
 
 
 def leaf(*content):
@@ -18,18 +18,17 @@ def leaf(*content):
 
 
 def check(function, make, backend="eager", programs=None):
-    """Run plainly and compiled on arguments of their own, three times: results and arguments stay alike."""
-    counter = CompileCounterWithBackend(backend)
-    compiled = bothways.compile(function, backend=counter, fullgraph=True)
-    plain_arguments, arguments = make(), make()
-    for _ in range(3):
-        expected = function(*plain_arguments)
-        assert same(compiled(*arguments), expected)
-        for plain, other in zip(plain_arguments, arguments, strict=True):
-            assert plain.requires_grad == other.requires_grad and plain.is_leaf == other.is_leaf
-            assert same(other, plain) and same(other.grad, plain.grad)
-    if programs is not None:
-        assert counter.frame_count == programs
+    """Each side has arguments of its own, three times: results, arguments and their gradients stay alike."""
+    arguments = []
+
+    def reset():
+        arguments[:] = make()
+
+    def observe(run, _):
+        result = facts(run(*arguments))
+        return {"result": result, "arguments": facts(arguments), "gradients": facts([x.grad for x in arguments])}
+
+    agree(function, observe, 1, 2, 3, backend=backend, reset=reset, programs=programs, fullgraph=True)
     return arguments
 
 

@@ -111,6 +111,13 @@ def test_what_comes_back_says_what_its_parts_are(kind):
     assert [name for name, value in reference.members(kind).items() if not inspect.getdoc(value)] == []
 
 
+def test_the_words_of_the_figure_do_not_overlap():
+    """In wide fonts of this height, a bold letter takes 9 pixels and another one 7, on the average of a line."""
+    for stage in figure.ROAD:
+        assert len(stage.name) * 9 <= figure.INDENT - 14, stage
+        assert len(stage.says) * 7 <= figure.WIDTH - 80 - figure.INDENT, stage
+
+
 def test_the_figure_is_up_to_date_and_has_every_stage():
     text = (DOCS / "road.svg").read_text()
     assert text == figure.text(), "make docs"

@@ -4,27 +4,24 @@ PyTorch's own samples of every operation run, forward and backward, under a mode
 operation on the way, with the arguments as they are and laid out and typed in a dozen other ways.
 """
 
-import itertools
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fake_checking import Checking, tensor_list
-
-samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+from op_samples import first_samples, op_db
 
 # What takes long and is made of operations that others have as well.
 SKIPPED = tuple("linalg. fft. svd pca_lowrank ormqr special. signal. masked. sparse. lu cholesky jiterator".split())
 
-OPERATIONS = {operation.formatted_name: operation for operation in samples.op_db}
+OPERATIONS = {operation.formatted_name: operation for operation in op_db}
 
 
 def run_samples(operation, mode, count):
     dtype = next(dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in operation.dtypes)
     differentiable = dtype.is_floating_point and operation.supports_autograd
-    samples = operation.sample_inputs("cpu", dtype, requires_grad=differentiable)
-    for sample in itertools.islice(samples, count):
+    for sample in first_samples(operation, dtype, count, requires_grad=differentiable):
         run_both_ways(operation, (sample.input, *sample.args), sample.kwargs, mode)
 
 

@@ -9,6 +9,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from agreeing import agree
 
 import bothways
 from bothways.backends import aot
@@ -36,10 +37,10 @@ def inputs(*shapes, dtype=torch.float32):
     return [torch.rand(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
 
 
-def both(program, args, use=lambda outputs: sum(o.sum() for o in outputs if o.requires_grad)):
-    """Run plainly and compiled, backward through what ``use`` picks; give both sides and the graphs."""
-    sides, graphs = [], Graphs()
-    for function in (program, bothways.compile(program, backend=graphs.backend, fullgraph=True)):
+def compared(program, args, use=lambda outputs: sum(o.sum() for o in outputs if o.requires_grad)):
+    """Run plainly and compiled, twice, backward through what ``use`` picks; give the graphs."""
+
+    def observe(function, args):
         leaves = [arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args]
         torch.manual_seed(0)
         outputs = function(*leaves)
@@ -47,22 +48,18 @@ def both(program, args, use=lambda outputs: sum(o.sum() for o in outputs if o.re
         used = use(listed)
         if isinstance(used, torch.Tensor) and used.requires_grad:
             used.backward()
-        sides.append((listed, leaves))
-    return sides, graphs
+        gradients = [leaf.grad for leaf in leaves]
+        return {
+            "results": listed,
+            "what autograd says of them": [(o.requires_grad, o.is_leaf, o.stride(), o.grad_fn is None) for o in listed],
+            "inputs": leaves,
+            "gradients": gradients,
+            "how gradients lie": [None if one is None else (one.dtype, one.stride()) for one in gradients],
+        }
 
-
-def assert_same(sides):
-    (expected, expected_leaves), (got, got_leaves) = sides
-    assert difference(expected, got) is None
-    assert difference(expected_leaves, got_leaves) is None
-    for one, other in zip(expected, got, strict=True):
-        assert (one.requires_grad, one.is_leaf, one.stride()) == (other.requires_grad, other.is_leaf, other.stride())
-        assert (one.grad_fn is None) == (other.grad_fn is None)
-    for one, other in zip(expected_leaves, got_leaves, strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        if one.grad is not None:
-            assert difference(one.grad, other.grad) is None
-            assert (one.grad.dtype, one.grad.stride()) == (other.grad.dtype, other.grad.stride())
+    graphs = Graphs()
+    agree(program, observe, args, args, backend=graphs.backend, programs=1, fullgraph=True)
+    return graphs
 
 
 def unused_input(x, y):
@@ -155,16 +152,14 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_program(program):
-    sides, graphs = both(program, inputs((2, 3), (2, 3)))
-    assert_same(sides)
+    graphs = compared(program, inputs((2, 3), (2, 3)))
     assert graphs.forward, "the program was not compiled"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_program_without_gradients(program):
     args = [tensor.detach() for tensor in inputs((2, 3), (2, 3))]
-    sides, graphs = both(program, args)
-    assert_same(sides)
+    graphs = compared(program, args)
     assert len(graphs.forward) == 1 and not graphs.backward
 
 
@@ -173,8 +168,7 @@ def test_backward_through_some_outputs_leaves_none_where_eager_does(chosen):
     def program(x, y):
         return x * 2, y * 3
 
-    sides, _ = both(program, inputs((2,), (2,)), use=lambda outputs: outputs[chosen].sum())
-    assert_same(sides)
+    compared(program, inputs((2,), (2,)), use=lambda outputs: outputs[chosen].sum())
 
 
 def test_shared_memory_is_shared():
@@ -224,8 +218,7 @@ def test_a_mutated_input_that_needs_a_gradient_gets_it():
         y.add_(y)
         return y
 
-    sides, _ = both(program, inputs((3,)))
-    assert_same(sides)
+    compared(program, inputs((3,)))
 
 
 def test_gradients_accumulate():

@@ -4,6 +4,9 @@ import pytest
 import torch
 from observing import BACKENDS, agree, leaf, raised
 
+import bothways
+from bothways.testing import difference
+
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -190,3 +193,38 @@ def test_grad_mode_switched_on_inside_no_grad(backend):
         return results, x.grad, function(x)
 
     agree(scene, backend)
+
+
+WINDOWS = {
+    "slice": lambda x: x[1:],
+    "transposed": lambda x: x.t(),
+    "several": lambda x: (x[1:], x.t(), x.sum()),
+    "a chain": lambda x: x.t()[1:].unsqueeze(0),
+    "split": lambda x: x.split(1),
+    "itself": lambda x: x.view_as(x),
+    "changed before": lambda x: x.add_(1)[1:],
+    "changed through": lambda x: x[1:].add_(1),
+    "of a value inside": lambda x: (x * 2)[1:],
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@pytest.mark.parametrize("kind", ["plain", "leaf", "view"])
+def test_a_window_that_is_returned_without_gradients_is_one(kind, mode, backend):
+    def look(run):
+        whole = torch.arange(12.0).view(4, 3)
+        x = whole[1:] if kind == "view" else torch.arange(9.0).view(3, 3).clone().requires_grad_(kind == "leaf")
+        base = x._base if kind == "view" else x
+        with mode():
+            results = run(x)
+        results = results if isinstance(results, tuple) else (results,)
+        seen = [(each._is_view(), each._base is base, each.requires_grad, each.is_inference()) for each in results]
+        with mode():
+            results[0].fill_(7)  # reaches the memory that it is a window on, and only that
+        return seen, [each.detach() for each in results], x.detach(), whole
+
+    for name, function in WINDOWS.items():
+        compiled = bothways.compile(function, backend=backend, fullgraph=True)
+        for _ in range(2):
+            differs = difference(look(function), look(compiled))
+            assert differs is None, (name, differs)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from agreeing import BACKENDS, agree
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -12,28 +13,24 @@ import bothways
 from bothways.errors import Unsupported
 from bothways.testing import CompileCounterWithBackend, same
 
-BACKENDS = ["eager", "aot_eager", "native"]
-
 
 def leaf(*shape):
     return torch.sin(torch.arange(float(torch.Size(shape).numel()))).reshape(shape).requires_grad_()
 
 
 def check(function, *arguments, backend="eager"):
-    """Results and gradients agree, twice, by one program."""
+    """Results and gradients agree, twice, by one program with one graph."""
     counter = CompileCounterWithBackend(backend)
-    compiled = bothways.compile(function, backend=counter, fullgraph=True)
-    for _ in range(2):
-        runs = []
-        for call in (function, compiled):
-            given = [argument.detach().clone().requires_grad_(argument.requires_grad) for argument in arguments]
-            torch.manual_seed(0)
-            result = call(*given)
-            first = result[0] if isinstance(result, tuple) else result
-            first.sum().backward()
-            runs.append((result, [argument.grad for argument in given]))
-        assert same(runs[1], runs[0])
+    agree(function, trained, arguments, arguments, backend=counter, programs=1, fullgraph=True)
     assert counter.frame_count == 1
+
+
+def trained(function, arguments):
+    given = [argument.detach().clone().requires_grad_(argument.requires_grad) for argument in arguments]
+    torch.manual_seed(0)
+    result = function(*given)
+    (result[0] if isinstance(result, tuple) else result).sum().backward()
+    return {"result": result, "gradients": [argument.grad for argument in given]}
 
 
 def block(x, w):

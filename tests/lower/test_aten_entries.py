@@ -6,7 +6,7 @@ whose memory they are.
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from op_samples import first_samples, op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -199,7 +199,7 @@ def shortened(target, args):
 
 def recorded(info):
     """What an operation of PyTorch's samples does, forward and backward."""
-    for sample in list(info.sample_inputs("cpu", torch.float32, requires_grad=info.supports_autograd))[:6]:
+    for sample in first_samples(info, torch.float32, 6, requires_grad=info.supports_autograd):
         with Recorder() as recorder:
             try:
                 values = tree_leaves(info.op(sample.input, *sample.args, **sample.kwargs))

@@ -4,7 +4,6 @@ Every sample runs forward and, where it has one, backward. The fast tests take o
 ones take many, in more dtypes, and write down what ``make conformance`` reports in docs/conformance.md.
 """
 
-import contextlib
 import itertools
 import json
 import math
@@ -13,18 +12,14 @@ import warnings
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
 from native_checking import cases_of, run_cases, unlowered, with_tensors_first
+from op_samples import first_samples, methods, op_db
 
 from bothways.lower.ir.prims import COMPUTABLE
 from bothways.torch_compat import tree_flatten, tree_unflatten
-
-samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
-samples_core = pytest.importorskip("torch.testing._internal.opinfo.core")
-samples_utils = pytest.importorskip("torch.testing._internal.common_utils")
 
 # What takes long and is made of operations that others have as well, or has none that kernels could compute.
 SKIPPED = tuple("linalg. fft. svd pca_lowrank ormqr signal. sparse. lu cholesky jiterator".split())
@@ -33,11 +28,11 @@ UNDEFINED = ("empty", "new_empty")  # what is in memory that nobody wrote to
 FOREACH = [
     operation
     for name in ("unary", "binary", "pointwise", "reduce", "other")
-    for operation in getattr(samples, f"foreach_{name}_op_db", [])
+    for operation in getattr(methods, f"foreach_{name}_op_db", [])
 ]
 OPERATIONS = [
     operation
-    for operation in [*samples.op_db, *FOREACH]
+    for operation in [*op_db, *FOREACH]
     if not operation.name.startswith((*SKIPPED, *UNDEFINED))
 ]
 REPORT = os.environ.get("BOTHWAYS_CONFORMANCE")  # the folder that findings are written to
@@ -80,18 +75,10 @@ class Findings:
         self._waiting = []
 
     def add(self, operation, dtype, count, special=False):
-        with contextlib.ExitStack() as patches:
-            # PyTorch searches the stack for its own test, for each operation; pytest's stack is deep.
-            for place in (samples_core, samples_utils):
-                patches.enter_context(mock.patch.object(place, "extract_test_fn", lambda: None, create=True))
-            self._add(operation, dtype, count, special)
-
-    def _add(self, operation, dtype, count, special):
         differentiable = dtype.is_floating_point and operation.supports_autograd
         differentiable = differentiable and dtype in operation.supported_backward_dtypes("cpu")
         try:
-            found = operation.sample_inputs("cpu", dtype, requires_grad=differentiable)
-            for sample in itertools.islice(found, count):
+            for sample in first_samples(operation, dtype, count, requires_grad=differentiable):
                 samples_of = special_samples(sample) if special else [sample]
                 self._waiting += [case for own in samples_of for case in self._cases(operation, own)]
         except Exception as error:  # of a sample that does not run, whatever it is

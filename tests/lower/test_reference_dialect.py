@@ -17,8 +17,8 @@ from native_checking import as_accurate, cases_of, differences, is_random, refer
 from native_checking import same as close
 
 import bothways
-from bothways.lower.dialects.c import operators as in_c
 from bothways.lower.dialects.c.dialect import C
+from bothways.lower.dialects.c_family import operators as in_c
 from bothways.lower.dialects.reference import numbers
 from bothways.lower.dialects.reference import operators as in_python
 from bothways.lower.dialects.reference.dialect import Reference

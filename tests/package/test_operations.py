@@ -17,7 +17,7 @@ import bothways.lower.ir.graph  # noqa: F401  (registers lowerings)
 from bothways import ops, torch_compat
 from bothways.fake.kernels import by_kernel
 from bothways.fake.rules import rule_for
-from bothways.lower.dialects.c import operators as in_c
+from bothways.lower.dialects.c_family import operators as in_c
 from bothways.lower.dialects.reference import operators as in_python
 from bothways.ops import FACTS, LOWERINGS, PRIMITIVES, REDUCTIONS, SHAPE_RULES, WARNINGS, Fails, Gives
 

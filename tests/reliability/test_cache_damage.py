@@ -7,15 +7,14 @@ import warnings
 
 import pytest
 import torch
+from agreeing import agree
 
-import bothways
 from bothways.building import build as building
 from bothways.cache.disk import CHECKSUMS, checksums, is_key
 from bothways.errors import KernelWarning, warn_once
 from bothways.grad import differentiated
 from bothways.lower.host import program as programming
 from bothways.lower.host.text import FACTS, PYTHON
-from bothways.testing import same
 
 differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
 
@@ -72,9 +71,7 @@ def train(function):
 
 
 def check(function=model):
-    compiled = bothways.compile(function, fullgraph=True)
-    for _ in range(2):
-        assert all(map(same, train(compiled), train(function)))
+    agree(function, lambda run, _: {"results and gradients": train(run)}, 1, 2, backend="native", fullgraph=True)
 
 
 def rewrite(entry, name, change):
@@ -277,8 +274,10 @@ def test_a_folder_for_people_that_cannot_be_written_is_one_warning(kind, tmp_pat
 
 def test_names_that_are_no_text_are_written_for_people(tmp_path, monkeypatch):
     from bothways.lower.dialects.c.dialect import C
-    from bothways.lower.host.dump import dump
+    from bothways.lower.host.listing import listing
+    from bothways.record.dump import dump
 
     monkeypatch.setenv("BOTHWAYS_DUMP", str(tmp_path / "caf\udce9"))
-    dump("forward", "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n", {}, C())
+    kernels, python = "// /caf\udce9.py\n", "def run():  # caf\udce9\n    pass\n"
+    dump("forward", lambda stem: listing(stem, kernels, python, {}, C()))
     assert len(list((tmp_path / "caf\udce9").iterdir())) == 2

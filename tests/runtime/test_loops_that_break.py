@@ -13,6 +13,7 @@ import types
 
 import pytest
 import torch
+from agreeing import assert_same
 
 import bothways
 from bothways.testing import CompileCounterWithBackend, difference
@@ -34,7 +35,7 @@ def observed(run, *args):
         result = run(*args)
     except Exception as error:
         result = type(error), str(error)
-    return result, args, list(LOG)
+    return {"result": result, "arguments afterwards": args, "noted": list(LOG)}
 
 
 def agrees(function, make_args, backend="eager", *, graphs=None, again=True):
@@ -48,7 +49,7 @@ def agrees(function, make_args, backend="eager", *, graphs=None, again=True):
             torch.manual_seed(seed)
             arguments.append(make_args())
         expected, found = observed(function, *arguments[0]), observed(compiled, *arguments[1])
-        assert difference(expected, found) is None, difference(expected, found)
+        assert_same(expected, found, f"call {len(counts) + 1}, backend {backend}")
         counts.append(counter.frame_count)
     # At the second call a number that changes from turn to turn is known to do so.
     assert not again or counts[2] == counts[1], "what was compiled is used again"
@@ -236,7 +237,7 @@ def test_given_to_the_function_it_is_left_at_its_place(kind):
     compiled = bothways.compile(function, backend="eager")
     for _ in range(3):
         x, mine, other = torch.randn(3), iter(make()), iter(make())
-        assert difference(observed(function, x, mine)[0], observed(compiled, x, other)[0]) is None
+        assert difference(observed(function, x, mine)["result"], observed(compiled, x, other)["result"]) is None
         assert [repr(each)[:40] for each in itertools.islice(mine, 4)] == [
             repr(each)[:40] for each in itertools.islice(other, 4)
         ]

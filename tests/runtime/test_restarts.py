@@ -7,6 +7,7 @@ import traceback
 import pytest
 import torch
 import torch.nn.functional as F
+from agreeing import agree
 
 import bothways
 from bothways.testing import difference
@@ -64,7 +65,7 @@ class Normalised(torch.nn.Module):
         return F.cross_entropy(self.norm(x.view(2, 2, -1)).mean(-1), index.expand(2))
 
 
-def shown(function, state, index):
+def shown(function, index, state=dict):
     """What a call shows: its result or error with the user's lines, and what it changed."""
     x, log = torch.arange(8.0), []
     try:
@@ -73,20 +74,13 @@ def shown(function, state, index):
         steps = traceback.extract_tb(error.__traceback__)
         lines = [(step.name, step.lineno) for step in steps if step.filename == __file__]
         result = type(error).__name__, str(error), lines
-    return result, x, log, copy.deepcopy(state())
-
-
-def check(plain, compiled, state, compiled_state, indices):
-    for index in indices:
-        expected = shown(plain, state, index)
-        assert difference(expected, shown(compiled, compiled_state, index)) is None
+    return {"result": result, "input": x, "log": log, "state": copy.deepcopy(state())}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [change_and_pick, catch_it, change_a_view, change_between])
 def test_an_error_finds_the_inputs_as_they_were(function, backend):
-    compiled = bothways.compile(function, backend=backend)
-    check(function, compiled, dict, dict, (1, 99, 2, 99))
+    agree(function, shown, 1, 99, 2, 99, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -95,17 +89,23 @@ def test_an_error_finds_the_inputs_as_they_were(function, backend):
 )
 def test_running_statistics_are_updated_once_where_the_loss_fails(norm, backend):
     module = Normalised(copy.deepcopy(norm))
-    twin = copy.deepcopy(module)
-    compiled = bothways.compile(twin, backend=backend)
-    state, twin_state = (lambda: [module.state_dict(), module.calls]), (lambda: [twin.state_dict(), twin.calls])
-    check(module, compiled, state, twin_state, (1, 5, 0, 5))
+    begin = copy.deepcopy(module.state_dict())
+
+    def reset():
+        module.load_state_dict(begin)
+        module.calls = 0
+
+    def observe(function, index):
+        return shown(function, index, lambda: [module.state_dict(), module.calls])
+
+    agree(module, observe, 1, 5, 0, 5, backend=backend, reset=reset)
 
 
 def test_what_is_too_large_to_copy_keeps_what_was_done_to_it(monkeypatch):
     monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", 4)
-    expected = shown(change_and_pick, dict, 99)
-    (kind, message, _), x, _, _ = shown(bothways.compile(change_and_pick, backend="eager"), dict, 99)
-    assert (kind, message) == expected[0][:2] and torch.equal(x, expected[1])
+    expected = shown(change_and_pick, 99)
+    found = shown(bothways.compile(change_and_pick, backend="eager"), 99)
+    assert found["result"][:2] == expected["result"][:2] and torch.equal(found["input"], expected["input"])
 
 
 def test_an_input_that_became_part_of_autograds_graph_keeps_what_was_done_to_it():
@@ -129,7 +129,7 @@ def test_what_nobody_counts_and_is_too_large_to_copy_is_not_done_twice(monkeypat
     monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", 4)
     compiled = bothways.compile(change_data_and_pick, backend="eager")
     for index in (1, 99, 99):
-        assert torch.equal(shown(compiled, dict, index)[1], shown(change_data_and_pick, dict, index)[1])
+        assert torch.equal(shown(compiled, index)["input"], shown(change_data_and_pick, index)["input"])
 
 
 @pytest.mark.parametrize(("inside", "elements"), [(True, 1 << 16), (True, 4), (False, 1 << 16)])

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from op_samples import first_samples, op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 import bothways
@@ -46,8 +46,7 @@ def test_one_program_serves_samples_of_other_sizes(name, most):
     compiled = bothways.compile(program, backend="native", dynamic=True)
     with warnings.catch_warnings(), bothways.config.patch(recompile_limit=64):
         warnings.simplefilter("ignore")
-        samples = operation.sample_inputs("cpu", torch.float32, requires_grad=operation.supports_autograd)
-        for sample in list(samples)[:most]:
+        for sample in first_samples(operation, torch.float32, most, requires_grad=operation.supports_autograd):
             one, other = (tree_map(copied, (sample.input, sample.args, sample.kwargs)) for _ in range(2))
             expected, found = tensors(program(*one)), tensors(compiled(*other))
             torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)

@@ -9,14 +9,13 @@ import os
 from pathlib import Path
 
 import pytest
+from op_samples import op_db
 from size_sweeping import KINDS, sweep
-
-samples = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 
 # What PyTorch compiles by itself, has no kernels for here, or leaves in memory as it was.
 SKIPPED = ("jiterator", "torch.ops.aten", "empty", "new_empty")
 OPERATIONS = {
-    operation.formatted_name: operation for operation in samples.op_db if not operation.name.startswith(SKIPPED)
+    operation.formatted_name: operation for operation in op_db if not operation.name.startswith(SKIPPED)
 }
 REPORT = os.environ.get("BOTHWAYS_CONFORMANCE")  # the folder that findings are written to
 PARTS = 6

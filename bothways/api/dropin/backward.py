@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bothways.api.dropin.changes import Addition, Change
+from bothways.api.modules import wrapped_calls
 from bothways.backward import capturing
 
 
@@ -43,10 +44,12 @@ def is_on() -> bool:
 def capturing_backwards(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A decorator whose functions have the backwards they call for compiled as they are themselves."""
 
+    capture = capturing.capture(decorate, dynamic=True)
+
     def decorate_both(target: Any) -> Any:
         compiled = decorate(target)
-        if isinstance(target, (type, torch.nn.Module)):
-            return compiled
-        return functools.wraps(target)(capturing.capture(decorate, dynamic=True)(compiled))
+        if isinstance(target, torch.nn.Module):
+            return wrapped_calls(compiled, capture)
+        return compiled if isinstance(target, type) else functools.wraps(target)(capture(compiled))
 
     return decorate_both

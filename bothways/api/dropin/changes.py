@@ -1,7 +1,7 @@
-"""Changes to other people's modules, classes and functions, and their undoing: nothing is copied or removed.
+"""Changes to modules, classes and functions of other packages, and their undoing: nothing is copied or removed.
 
 ``Change`` is one attribute and its new value, ``Marking`` a mark beside a function. A ``Ledger`` makes
-changes, remembers what was there, and undoes them in reverse order, leaving alone whatever somebody else has
+changes, remembers what was there, and undoes them in reverse order, leaving alone whatever other code has
 put in the same place since.
 """
 

@@ -14,8 +14,9 @@ import torch
 import torch.fx
 
 from bothways.api.dropin.facades import for_programs, lookup_backend
-from bothways.api.dropin.tracing import Compiler, Decompositions, aot_module_simplified
+from bothways.api.dropin.tracing import Compiler, aot_module_simplified
 from bothways.backends.native import native
+from bothways.grad.tracing.trace import Decompositions
 
 COMMON = "torch._dynamo.backends.common"
 INDUCTOR = "torch._inductor"

@@ -208,7 +208,7 @@ def check_settings(function: str, settings: dict[str, Any]) -> None:
 
 
 def run(fn: Any = None) -> Any:
-    """``torch._dynamo.run``: something that compiles nothing new when it is called, so the original."""
+    """``torch._dynamo.run``: a function that compiles nothing new when it is called, so the original."""
     if fn is None:
         return run
     if is_compiled_module(fn):
@@ -374,12 +374,17 @@ def maybe_mark_dynamic(t: Any, index: Any) -> None:
         decorators.mark_dynamic(t, index)
 
 
+def mark_unbacked(t: Any, index: Any, *args: Any, **wishes: Any) -> None:
+    """``torch._dynamo.decorators.mark_unbacked``: a size that changes; what a program asks of it is a guard."""
+    theirs("mark_unbacked", "torch._dynamo.decorators")(t, index, *args, **wishes)
+    if isinstance(t, torch.Tensor):
+        decorators.mark_dynamic(t, index)
+
+
 def mark_static(t: Any, index: Any = None) -> Any:
     """``torch._dynamo.mark_static``: of a tensor, or of every instance of a module class."""
-    result = theirs("mark_static")(t, index)
-    if isinstance(t, torch.Tensor):
-        decorators.mark_static(t, index)
-    return result
+    theirs("mark_static")(t, index)
+    return decorators.mark_static(t) if isinstance(t, type) else decorators.mark_static(t, index)
 
 
 mark(mark_static, Mark.STATIC_SIZES)

@@ -2,7 +2,7 @@
 
 It lets the drop-in change modules of PyTorch that are loaded late or never, without loading them itself
 (``torch._dynamo`` takes longer to import than most functions to compile). Modules are found, loaded and
-described by whoever would have done so otherwise.
+described by the finder that would have done so otherwise.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the drop-in replaces: one row for each name people import from PyTorch, and what they get instead.
+"""What the drop-in replaces: one row for each name programs import from PyTorch, and what they get instead.
 
 The objects that several parties share (exceptions, configuration, counters) are linked instead of replaced,
 and functions that capture only has to recognise are marked. Names without a row work as they are:
 what ``disable`` returns is never looked into, and the counting backends of ``torch._dynamo.testing`` are
-backends like anybody's.
+backends like any others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
     DropInRow("torch._utils", "is_compiling", Mark.IS_COMPILING),
     DropInRow("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
-    # What people import from the compiler itself: compiling and looking at the result,
+    # What programs import from the compiler itself: compiling and looking at the result,
     DropInRow("torch._dynamo", "optimize", facades.optimize),
     DropInRow("torch._dynamo", "optimize_assert", facades.optimize_assert),
     DropInRow("torch._dynamo", "run", facades.run),
@@ -64,6 +64,10 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch._dynamo", "mark_dynamic", facades.mark_dynamic),
     DropInRow("torch._dynamo", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
     DropInRow("torch._dynamo", "mark_static", facades.mark_static),
+    DropInRow("torch._dynamo.decorators", "mark_dynamic", facades.mark_dynamic),
+    DropInRow("torch._dynamo.decorators", "maybe_mark_dynamic", facades.maybe_mark_dynamic),
+    DropInRow("torch._dynamo.decorators", "mark_unbacked", facades.mark_unbacked),
+    DropInRow("torch._dynamo.decorators", "mark_static", facades.mark_static),
     # and backends. Those registered with PyTorch stay there, and are found there.
     DropInRow("torch._dynamo", "list_backends", facades.list_backends),
     DropInRow("torch._dynamo", "lookup_backend", facades.lookup_backend),

@@ -10,14 +10,13 @@ import torch.fx
 
 from bothways.api.dropin.facades import for_programs, theirs
 from bothways.backends import aot
-from bothways.grad.tracing.trace import trace
+from bothways.grad.tracing.trace import Decompositions, trace
 from bothways.torch_compat import tree_flatten, tree_unflatten
 
 PROXY_TENSOR = "torch.fx.experimental.proxy_tensor"
 AOT_AUTOGRAD = "torch._functorch.aot_autograd"
 
 Compiler = Callable[..., Callable[..., Any]]  # of a graph and its inputs
-Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 @for_programs(PROXY_TENSOR)
@@ -56,8 +55,7 @@ def aot_module_simplified(
     state = {**dict(mod.named_parameters(remove_duplicate=False)), **dict(mod.named_buffers(remove_duplicate=False))}
     if inference_compiler is not None and not _wants_gradient([*state.values(), *args]):
         fw_compiler = inference_compiler
-    halves = [decomposing(compiler, decompositions) for compiler in (fw_compiler, bw_compiler or fw_compiler)]
-    backend = aot(fw_compiler=halves[0], bw_compiler=halves[1])
+    backend = aot(fw_compiler=fw_compiler, bw_compiler=bw_compiler, decompositions=decompositions)
     if isinstance(mod, torch.fx.GraphModule) and not state:
         return backend(mod, list(args))
     structure: list[Any] = []
@@ -79,22 +77,6 @@ def aot_module_simplified(
 
 def _wants_gradient(values: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in values)
-
-
-def decomposing(compiler: Compiler, table: Decompositions | None) -> Compiler:
-    """A compiler that is given graphs whose operations are taken apart as the table says."""
-    if not table:
-        return compiler
-
-    def compile(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        if any(node.target in table for node in graph.graph.nodes) and all(map(torch.is_tensor, inputs)):
-            with torch.no_grad():
-                parts = trace(graph.forward, decompositions=table)(*inputs)
-            parts.meta |= graph.meta
-            graph = parts
-        return compiler(graph, inputs)
-
-    return compile
 
 
 def _as_graph(function: Callable[..., Any], count: int) -> torch.fx.GraphModule:

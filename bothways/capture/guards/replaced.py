@@ -13,6 +13,8 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 import torch
@@ -92,7 +94,8 @@ def replaced_below() -> str | None:
         return f"Tensor.{min(asked)}"
     for module in (torch, torch.nn.functional, torch.functional, torch_compat.NN_FUNCTIONS):
         names, imported = vars(module), AS_IMPORTED[id(vars(module))]
-        changed = [name for name, value in imported.items() if names.get(name) is not value]
+        # Each capture looks at thousands of names, so C does.
+        changed = compress(imported, map(is_not, map(names.get, imported), imported.values()))
         asked = [name for name in changed if not _is_of_bothways(names.get(name)) and is_read_here(name, module)]
         if asked:
             return f"{module.__name__}.{min(asked)}"
@@ -111,8 +114,13 @@ Reader = tuple[types.CodeType, dict[str, Any]]  # a code of bothways, and its gl
 
 def is_read_here(name: str, module: types.ModuleType | None) -> bool:
     """Whether a function of bothways reads a name off a module, or off a tensor where none is given."""
-    loaded = [name for name in list(sys.modules) if name.partition(".")[0] == "bothways"]
-    return _is_read(name, module, len(loaded))
+    return _is_read(name, module, _modules_of_bothways(len(sys.modules)))
+
+
+@functools.lru_cache(maxsize=1)
+def _modules_of_bothways(_loaded: int) -> int:
+    """How many are loaded, counted again when there are others: whoever loads ``torch._dynamo`` replaces a function."""
+    return sum(name.partition(".")[0] == "bothways" for name in list(sys.modules))
 
 
 @functools.lru_cache(maxsize=4096)

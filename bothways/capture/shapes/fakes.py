@@ -68,8 +68,7 @@ class Fake:
     @property
     def is_new_leaf(self) -> bool:
         """Whether an operation has made a leaf; what is predicted was computed."""
-        made = self._meta is not None and self._meta.requires_grad and self.refusal is None
-        return made and self.meta.is_leaf
+        return self._meta is not None and self._meta.requires_grad and self.refusal is None and self._meta.is_leaf
 
     @property
     def is_contiguous(self) -> bool:

@@ -23,7 +23,7 @@ import torch.fx
 from bothways.capture.guards.guards import Guard
 from bothways.capture.guards.sources import Attr, Item, Local, Source
 from bothways.config import config
-from bothways.runtime.size_history import LARGEST, SizeHistory
+from bothways.runtime.size_history import LARGEST, STATIC_MARK, SizeHistory
 from bothways.symbols import (
     Applied,
     Condition,
@@ -59,6 +59,7 @@ class Symbols:
         self.sources: dict[Symbol, Source] = {}
         self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
         self._sizes: dict[Source, Any] = {}
+        self._static: dict[Source, bool] = {}  # whether the class of the module there is marked, once one is
         self._assumes = False
         self.only_looks = False
 
@@ -68,6 +69,19 @@ class Symbols:
         other._tracer, other._history, other.only_looks = tracer, SizeHistory(dynamic=False), True
         return other
 
+    def meet_module(self, cls: type, source: Source) -> None:
+        """Whether what modules of this class hold are constants, as ``mark_static`` of the class says."""
+        is_marked = getattr(cls, STATIC_MARK, None) is True
+        if is_marked or self._static:
+            self._static[source] = is_marked
+
+    def _is_static(self, source: Source) -> bool:
+        """Whether the nearest module that holds what is found there is of a marked class."""
+        step: Source | None = source if self._static else None
+        while step is not None and step not in self._static:
+            step = step.base
+        return step is not None and self._static[step]
+
     # What becomes a symbol.
 
     def outline(self, tensor: torch.Tensor, source: Source) -> tuple[Sizes, Sizes] | None:
@@ -75,7 +89,7 @@ class Symbols:
         # Parameters change their sizes with the module they belong to, which is another program anyway.
         if type(tensor) is torch.nn.Parameter and config.static_parameters:
             return None
-        dims = self._history.dims(source.name, tensor)
+        dims = self._history.dims(source.name, tensor, is_static=self._is_static(source))
         if not dims:
             return None
         shape_source = Attr(source, "shape")
@@ -98,7 +112,7 @@ class Symbols:
 
     def number(self, value: int | float, source: Source) -> Any:
         """A number from outside as a symbol, guarded; None where it is a constant."""
-        if not self._history.moves(source.name, value, is_argument=is_argument(source)):
+        if self._is_static(source) or not self._history.moves(source.name, value, is_argument=is_argument(source)):
             return None
         self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if type(value) is float:

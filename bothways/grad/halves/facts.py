@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import torch.fx
 
-from bothways.grad.halves.partition import needed_inputs, reachable
+from bothways.grad.halves.partition import live_values, needed_inputs, new_values, owners_of, reachable
+from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.traced import Joint, Output, Result, ResultView
 
 
@@ -31,8 +32,9 @@ class Facts:
     done to their ``.data``. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
     comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
     ``statistics_inputs`` are changed by operations that do not say so; on what is in the ``unread_inputs`` no gradient
-    depends. A trace ``is_turned`` when images lie in it as
-    convolutions like them best; all traces of the function then are.
+    depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
+    when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change. A trace ``is_turned``
+    when images lie in it as convolutions like them best; all traces of the function then are.
     """
 
     outputs: list[Output]
@@ -49,6 +51,9 @@ class Facts:
     uneven_inputs: tuple[int, ...]
     statistics_inputs: tuple[int, ...]
     unread_inputs: tuple[int, ...]
+    live: tuple[int, ...]
+    new_positions: tuple[int, ...]
+    new_inputs: tuple[int, ...]
     is_turned: bool
 
     def to_data(self) -> dict[str, Any] | None:
@@ -74,15 +79,29 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     pairs = list(zip(joint.reached, joint.differentiable, strict=True))[: len(joint.results) - joint.hidden]
     reached = [behind for behind, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
+    needed = needed_inputs(joint) if has_backward else ()
+    live, new = _kept_outside(joint, [*(joint.primals[index] for index in needed), *saved])
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
         bool(joint.random_nodes),
-        needed_inputs(joint) if has_backward else (), tuple(places[node] - len(joint.tangents) for node in saved),
+        needed, tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
-        _unread_inputs(joint), joint.is_turned,
+        _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned,
     )  # fmt: skip
+
+
+def _kept_outside(joint: Joint, kept: Sequence[torch.fx.Node]) -> tuple[tuple[int, ...], dict[int, int]]:
+    """Where people hold what is kept, too: what is live, and what the new values of inputs are."""
+    if joint.keeping is NOTHING_KEPT:
+        return (), {}
+    owners = owners_of(joint)
+    live, new = live_values(joint, owners), new_values(joint, owners)
+    return (
+        tuple(position for position, node in enumerate(kept) if node in live),
+        {position: new[node] for position, node in enumerate(kept) if node in new},
+    )
 
 
 def _unread_inputs(joint: Joint) -> tuple[int, ...]:

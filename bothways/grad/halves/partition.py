@@ -47,9 +47,9 @@ def saved_values(joint: Joint) -> tuple[Node, ...]:
     if config.recompute:
         # What the user holds as well is saved where eager saves it and nowhere else, so that a change to it is an
         # error when it is one in eager, and only then.
-        results = {owners[node] for node in joint.results}
+        results = {owners[node] for node in joint.results} | new_values(joint, owners).keys()
         wanted = saved - results
-        free = needed - wanted | {node for node in owners if node.op == "get_attr"}
+        free = needed - wanted - live_values(joint, owners) | {node for node in owners if node.op == "get_attr"}
         saved = (saved & results) | _cheapest(owners, wanted, free, results)
     return tuple(node for node in owners if node in saved)
 
@@ -99,7 +99,24 @@ def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
     # Of what lies in another way than in eager, the user may hold the original, and change it.
     held = {*joint.primals, *(owners[node] for node in joint.results)}
     originals = {owners[own] for turned, own in joint.stand_ins.items() if owners[turned] in needed}
-    return needed | (originals & held)
+    asked = {owners[node] for node in joint.keeping.asked if node in owners}
+    new = {owners[joint.updates[place]] for place in joint.keeping.changed if place in joint.updates}
+    return needed | ((originals | asked) & held) | new
+
+
+def new_values(joint: Joint, owners: dict[Node, Node]) -> dict[Node, int]:
+    """The new values of changed inputs that are kept for the backward as what those inputs are then, with the places of
+    the inputs."""
+    places = sorted(joint.keeping.changed | joint.keeping.changed_held)
+    return {owners[joint.updates[place]]: place for place in places if place in joint.updates}
+
+
+def live_values(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
+    """What the backward reads as it is then, and people may change until then: nobody has saved it."""
+    keeping = joint.keeping
+    held, saved = ({owners[node] for node in nodes if node in owners} for nodes in (keeping.held, keeping.saved))
+    changed = {owners[joint.updates[place]] for place in keeping.changed_held if place in joint.updates}
+    return ((held - saved) & {*joint.primals, *(owners[node] for node in joint.results)}) | changed
 
 
 def _cheapest(owners: dict[Node, Node], wanted: set[Node], free: set[Node], unsaved: set[Node]) -> set[Node]:

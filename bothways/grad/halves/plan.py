@@ -11,6 +11,7 @@ import torch.fx
 
 from bothways.grad.halves.facts import FactMemo
 from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.trace import Decompositions
 from bothways.runtime.nodes import Reads
 
 Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -30,3 +31,4 @@ class GradPlan:
     ours: frozenset[int] = frozenset()
     renewed: tuple[int, ...] = ()  # inputs whose new values the function gives behind its other outputs
     plain: Callable[..., Any] | None = None  # what changes them itself
+    decompositions: Decompositions | None = None  # operations that are recorded as what others do

@@ -102,6 +102,9 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
     for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed", "uncounted"]:
         _expect(_are_places(getattr(facts, name), inputs))
     _expect(outputs is None or len(facts.outputs) == outputs)
+    _expect(len(facts.new_positions) == len(facts.new_inputs) and set(facts.new_inputs) <= set(facts.changed))
+    kept = len(facts.needed_inputs) + len(facts.saved_positions)
+    _expect(_are_places(facts.live, kept) and _are_places(facts.new_positions, kept))
     _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))
     for output in data["outputs"]:
         if output is not None:

@@ -15,6 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
+from bothways.grad.nodes.changed import write_back
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.usual import Usual
 
@@ -48,6 +49,9 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
+    uncounted: tuple[int, ...]
+    live: tuple[int, ...]
+    new_values: tuple[tuple[int, int], ...]
     renewals: Sequence[Renewal]
     connected: tuple[int, ...] | None
     is_asked: bool
@@ -130,7 +134,7 @@ class CompiledNode(torch.autograd.Function):
         visible = tuple(results[:count])
         for value in visible:
             if value._is_view():
-                # To autograd a result is nobody's view, whatever buffer inside the graph it is a window on.
+                # To autograd a result is no view, whatever buffer inside the graph it is a window on.
                 visible = tuple([value.detach() if value._is_view() else value for value in visible])
                 break
         if graph.connected is None:
@@ -139,13 +143,15 @@ class CompiledNode(torch.autograd.Function):
             visible = _apart(visible, kept)
             hidden = [visible[index] for index in graph.connected]
             ctx.to_save = (*graph.pick_needed(kept), *hidden, *results[count:])
+        if graph.live or graph.new_values:
+            _keep_outside(ctx, graph, inputs, results)
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
-        """Nodes of other graphs are others to whoever captures a whole backward. Graphs of one call share the rest."""
+        """Nodes of other graphs are others to the capture of a whole backward. Graphs of one call share the rest."""
         return id(CompiledNode), id(ctx.graph.wanted_gradients)
 
     @staticmethod
@@ -172,6 +178,7 @@ class CompiledNode(torch.autograd.Function):
         graph: Graph = ctx.graph
         # A node that saved nothing can be gone through any number of times, in eager as well.
         values = _saved(ctx, graph, tangents) if graph.saves_something else []
+        add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         needed = values[:count]
 
@@ -203,6 +210,8 @@ class CompiledNode(torch.autograd.Function):
             for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
                 if index in read and index not in graph.unread:
                     check_unchanged(tensor, version)
+            for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
+                check_unchanged(tensor, version)
 
         wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
@@ -218,7 +227,8 @@ class CompiledNode(torch.autograd.Function):
                 pass
         run = graph.run_plain_backward
         if current:
-            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is ctx}
+            node = getattr(ctx, "node", ctx)  # of which a captured backward has a stand-in
+            own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
             run = partial(graph.run_differentiable_backward, own=own)
         if ctx.random_states is None:
             return None, *run(inputs(), given, unchanged, wanted)
@@ -244,10 +254,31 @@ def _renewed(
         target, value = inputs[place], results[number]
         before[place] = _with_history(target) if matters else target.detach()
         target.copy_(value)
-        # Where the backward reads the new value, it reads it of the tensor that people may change.
+        # Where the backward reads the new value, it reads it of the tensor that the caller may change.
         after = [target if one is value else one for one in after]
     ctx.dirty_tensors = tuple([inputs[renewal.place] for renewal in graph.renewals])  # as ``mark_dirty`` would set it
     return tuple(before), after
+
+
+def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> None:
+    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what nobody
+    saved as the memory that it is."""
+    values = list(ctx.to_save)
+    if graph.new_values:
+        write_back(inputs, graph.changed, results[graph.result_count : graph.visible_count], graph.uncounted)
+        for position, place in graph.new_values:
+            values[position] = inputs[place]
+    live = [values[position] for position in graph.live]
+    # A node that held its own results would never be freed.
+    own = set(map(id, results))
+    ctx.live = [(value.detach() if id(value) in own else value, value._version) for value in live]
+    ctx.to_save = tuple([value for position, value in enumerate(values) if position not in graph.live])
+
+
+def add_live(values: list[torch.Tensor], ctx: Any, graph: Graph) -> None:
+    """Put what is live between what was saved."""
+    for position, (value, _) in zip(graph.live, ctx.live, strict=True):
+        values.insert(position, value)
 
 
 def _with_history(tensor: torch.Tensor) -> torch.Tensor:
@@ -276,7 +307,8 @@ CONTEXT: dict[str, Any] = {
     "random_states": None,
     "others": (),
     "versions": (),
-    # Of a node that runs again what another one did: the results of that one, which people may have hooked.
+    "live": (),
+    # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},
 }
 for _name, _value in CONTEXT.items():
@@ -334,7 +366,7 @@ def set_random_states(gpus: Sequence[int], states: Sequence[torch.Tensor]) -> No
 
 
 def check_unchanged(tensor: torch.Tensor, version: int) -> None:
-    """Raise as autograd does when something the backward needs was changed since the forward."""
+    """Raise as autograd does when a tensor that the backward needs was changed since the forward."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "

@@ -1,7 +1,7 @@
 """Inputs that are changed where autograd looks: afterwards they have another history, which leads to the graph's node.
 
 Such a graph is differentiated as a function that changes a copy of its own and gives it back; the node writes the
-result into the input and has autograd know the input as one of its results. What people may look at in between, such
+result into the input and has autograd know the input as one of its results. What a program may look at in between, such
 as a value that is read after it was changed, is for the caller to cut the graph at.
 """
 
@@ -26,7 +26,7 @@ RENEWED = "an input that is changed is a view, or is hooked, or may not be chang
 
 
 class ReadAfterwards(NotDifferentiable):
-    """What is computed from an input after it was changed leads through it, and people see both."""
+    """What is computed from an input after it was changed leads through it, and the program sees both."""
 
 
 class WritesByIndex(NotDifferentiable):
@@ -93,7 +93,7 @@ def renewed_inputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor],
 
 
 def _check_unread(outputs: Sequence[Any], own: Sequence[torch.Tensor], changed: Sequence[int]) -> None:
-    """Raise where something else that has a gradient leads through a new value."""
+    """Raise where another tensor that has a gradient leads through a new value."""
     new = {id(own[place]): own[place].grad_fn for place in changed}
     for value in [*(own[place] for place in changed), *outputs]:
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
@@ -113,7 +113,7 @@ def may_be_renewed(inputs: Sequence[torch.Tensor], renewals: Sequence[Renewal]) 
 
 
 def _may_be_renewed(tensor: torch.Tensor) -> bool:
-    """Whether nobody but its next readers sees that a tensor gets another history.
+    """Whether none but its next readers sees that a tensor gets another history.
 
     A view shares its history with what it is a view of, hooks stay with the old one, and a leaf that asks for its
     gradient is refused by eager.
@@ -169,7 +169,7 @@ def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) ->
 
 
 def _read_originals(graph: torch.fx.Graph, originals: Sequence[torch.fx.Node]) -> None:
-    """Have a forward read some inputs in the place of copies that nobody else gets: it writes to none of them."""
+    """Have a forward read some inputs in the place of copies that no other code gets: it writes to none of them."""
     names = {original.name for original in originals}
     (returned,) = (node for node in graph.nodes if node.op == "output")
     for node in list(graph.nodes):
@@ -179,7 +179,7 @@ def _read_originals(graph: torch.fx.Graph, originals: Sequence[torch.fx.Node]) -
 
 
 def mark_last_writes(graph: torch.fx.Graph) -> bool:
-    """Mark the operations after which something is read but not changed any more; whether there are new ones."""
+    """Mark the operations after which a tensor is read but not changed any more; whether there are new ones."""
     last: dict[torch.fx.Node, torch.fx.Node] = {}
     read: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:

@@ -37,7 +37,7 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def released(results: Sequence[Any], count: int, refused: Sequence[int] | None) -> tuple[Sequence[Any], Sequence[int]]:
-    """The results of a graph, the first ``count`` as nobody's views, and which of them autograd let nobody change.
+    """The results of a graph, the first ``count`` as views of no tensor, and which of them autograd lets none change.
 
     That is so in every call, and looked for in the first one, where ``refused`` is None.
     """
@@ -50,7 +50,7 @@ def released(results: Sequence[Any], count: int, refused: Sequence[int] | None) 
 
 
 def autograd_is_watched() -> bool:
-    """Whether somebody looks at each of autograd's operations, or at what each saves: these have to be its own.
+    """Whether a mode or a hook looks at each of autograd's operations, or at what each saves: these have to be its own.
 
     PyTorch's own saved-tensor hooks, for activation checkpointing or to move memory, do not care what is saved.
     """

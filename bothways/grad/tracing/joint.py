@@ -18,10 +18,11 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import NotThin, ThinMode, answer
+from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
 from bothways.grad.tracing.sizes import FIXED, Sizes
-from bothways.grad.tracing.trace import Recorder
+from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
     USUAL,
     ChangesGradient,
@@ -49,17 +50,19 @@ def trace_joint(
     sizes: Sizes = FIXED,
     expected: Sequence[torch.Tensor | None] | None = None,
     hidden: Sequence[int] | None = None,
+    decompositions: Decompositions | None = None,
 ) -> Joint:
     """Trace ``function`` on fakes of ``inputs``; with ``grad``, the backward that runs at ``moment``, too.
 
     The function takes the symbols of ``sizes`` before the tensors, and the fakes have these sizes. With ``expected``,
     tensors laid out like the outputs, images between convolutions may lie as is best for those. Where ``hidden`` is
     given, what autograd saved is looked up, and the values at those places of the forward are results as well.
+    Operations in ``decompositions`` are recorded as what the functions given for them do.
     """
     if expected is not None:
         layouts = Layouts(expected)
         try:
-            joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden)
+            joint = _trace(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
             layouts.end()
             joint.is_turned = layouts.is_used
             return _recorded(joint, hidden)
@@ -68,7 +71,7 @@ def trace_joint(
         except (LayoutMatters, NotThin, Frozen, NotDifferentiable):
             if not layouts.is_used:
                 raise
-    return _recorded(_trace(function, inputs, grad, moment, sizes, None, hidden), hidden)
+    return _recorded(_trace(function, inputs, grad, moment, sizes, None, hidden, decompositions), hidden)
 
 
 def _recorded(joint: Joint, hidden: Sequence[int] | None) -> Joint:
@@ -89,9 +92,10 @@ def _trace(
     sizes: Sizes,
     layouts: Layouts | None,
     hidden: Sequence[int] | None,
+    decompositions: Decompositions | None,
 ) -> Joint:
     try:
-        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden)
+        return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
@@ -101,7 +105,7 @@ def _trace(
         other = torch_compat.fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
-            joint = _trace_joint(other, Recorder(), fakes, function, inputs, grad, moment, hidden)
+            joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
         except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
         sizes.specialise()
@@ -117,6 +121,7 @@ def trace_thin(
     sizes: Sizes,
     layouts: Layouts | None = None,
     hidden: Sequence[int] | None = None,
+    decompositions: Decompositions | None = None,
 ) -> Joint:
     """Trace on thin tensors. What becomes known about sizes in the middle changes which operations run: then the whole
     is traced again."""
@@ -126,7 +131,7 @@ def trace_thin(
         mode = ThinMode()
         fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
-        recorder = Recorder(answer=answer, layouts=layouts)
+        recorder = Recorder(decompositions, answer, layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
             joint = _trace_joint(mode, recorder, fakes, bound, inputs, grad, moment, hidden)
         if sizes.environment.version == known:
@@ -169,6 +174,7 @@ def _trace_joint(
         variables = {} if hidden is None else saved_variables(recorder, results.values)
         results.add(hidden or (), variables)
         behind = [nodes_behind(value) for value in results.values]
+        kept = _keeping(recorder, fakes, wrapped, behind) if grad else NOTHING_KEPT
         differentiable = tuple(value.requires_grad for value in results.values)
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
@@ -176,7 +182,7 @@ def _trace_joint(
             tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
-            stand_ins=_stand_ins(recorder),
+            stand_ins=_stand_ins(recorder), keeping=kept,
         )  # fmt: skip
         if grad:
             if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
@@ -187,6 +193,17 @@ def _trace_joint(
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
     return joint
+
+
+def _keeping(
+    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], behind: Sequence[set[Any]]
+) -> Keeping:
+    pairs = enumerate(zip(wrapped, fakes, strict=True))
+    changed = [index for index, (value, fake) in pairs if _unwrapped(value) is not fake]
+    try:
+        return keeping(recorder, set().union(*behind), wrapped, changed)
+    except RuntimeError as error:  # what a function has saved was changed since
+        raise NotDifferentiable(said(error)) from error
 
 
 def _stand_ins(recorder: Recorder) -> dict[torch.fx.Node, torch.fx.Node]:

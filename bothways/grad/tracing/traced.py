@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
+from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
 
@@ -106,7 +107,7 @@ class Joint:
     finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
     that were changed as their ``.data``, which leaves their versions as they are. The last results, as many as
     ``hidden`` says, are no outputs: a backward that is differentiated again reads them. ``stand_ins`` are values laid
-    out in another way, with those that eager has, and saves, in their place.
+    out in another way, with those that eager has, and saves, in their place. ``keeping`` is what custom functions keep.
     """
 
     recorder: Recorder
@@ -128,6 +129,7 @@ class Joint:
     hidden: int = 0
     variables: Variables = field(default_factory=dict)
     stand_ins: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
+    keeping: Keeping = NOTHING_KEPT
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:

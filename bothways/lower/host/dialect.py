@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from bothways.cache.disk import Cache
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
+from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
 
@@ -52,6 +53,10 @@ class Dialect(Protocol):
 
     def tools(self, cache: Cache) -> str | None:
         """All that decides what becomes of a text; None when programs are not to be kept."""
+        ...
+
+    def arranged(self, kernel: Kernel) -> list[Kernel]:
+        """The kernels that do what one does, where one is several here."""
         ...
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> Spelled:

@@ -21,7 +21,7 @@ from bothways.lower.host.wrapper import Entry, PythonWriter
 from bothways.lower.ir.prims import Extern
 from bothways.lower.ir.sizes import has_fraction
 from bothways.lower.schedule.routines import Routine, schedule
-from bothways.lower.schedule.steps import Lowered, lower
+from bothways.lower.schedule.steps import Lowered, Step, lower
 from bothways.runtime.compiled_graph import described
 
 
@@ -88,6 +88,7 @@ class KernelProgram:
         place: Place | None = None,
     ) -> None:
         self._dialect = dialect
+        lowered.steps = [one for step in lowered.steps for one in _arranged(step, dialect)]
         scheduled = schedule(lowered)
         self.routines = tuple(scheduled.routines.values())
         self.kernels = dialect.spell(self.routines, lowered.sizes)
@@ -120,6 +121,10 @@ class KernelProgram:
         except NotSpelled:
             return
         store(place.cache, place.key, self._text, names, self.kernels.key(place.cache), self._dialect)
+
+
+def _arranged(step: Step, dialect: Dialect) -> Sequence[Step]:
+    return [step] if isinstance(step, Extern) else dialect.arranged(step)
 
 
 def _entry(routine: Routine, kernels: Spelled) -> Entry:

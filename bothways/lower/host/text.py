@@ -12,8 +12,9 @@ from typing import Any
 
 from bothways.cache.disk import Cache
 from bothways.lower.host.dialect import Dialect, Functions
-from bothways.lower.host.dump import dump
+from bothways.lower.host.listing import listing
 from bothways.lower.host.wrapper import as_laid_out
+from bothways.record.dump import dump
 from bothways.record.generated import keep, note
 from bothways.record.outcomes import Generated, Piece, Way
 from bothways.runtime.compiled_graph import described
@@ -52,7 +53,7 @@ class Text:
         """Let people read it who asked for it."""
         kernels = {dialect.name: self.kernel_text} if self.kernel_text else {}
         keep(Generated(self.name, {**kernels, "Python": self.python}))
-        dump(self.name, self.kernel_text, self.python, namespace, dialect)
+        dump(self.name, lambda stem: listing(stem, self.kernel_text, self.python, namespace, dialect))
 
     def function(
         self,

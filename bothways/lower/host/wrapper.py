@@ -33,10 +33,12 @@ def as_laid_out(
     return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
-def blank(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def blank(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device = CPU
+) -> torch.Tensor:
     """A tensor without memory, to make others like it: that takes half as long as to say what they are."""
     with torch.inference_mode(False):
-        tensor = torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device=device)
         tensor.untyped_storage().resize_(0)
     return tensor
 
@@ -185,7 +187,7 @@ class PythonWriter:
             return ""
         key = shape, strides, dtype
         if key not in self._blanks:
-            example = blank(*key)
+            example = blank(*key, self._lowered.device)
             is_dense = torch.empty_like(example).stride() == strides
             self._blanks[key] = self.constant(example, f"like_{len(self._blanks)}") if is_dense else ""
         return self._blanks[key]

@@ -50,11 +50,13 @@ class Builder:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.on_gpu = device.type != "cpu"
         self.externs: list[Extern] = []
         self.labels: dict[str, Any] = {}  # name and origin of the nodes that are being made
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
+        self.known_padded: dict[Node, Buffer] = {}  # matrices with zeros behind their ends
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
         self.names = GraphNames()
@@ -65,7 +67,8 @@ class Builder:
         """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
         args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
-        if not PRIMITIVES[op].takes_numbers_in_float:
+        primitive = PRIMITIVES[op]
+        if not (primitive.takes_numbers_in_float or (self.on_gpu and primitive.takes_numbers_in_float_on_gpu)):
             args = tuple(map(as_stored, args))
         return Map(shape, dtype, op, args, **self.labels)
 
@@ -275,6 +278,10 @@ class Builder:
             buffers.append(self.written(new, first))
         return buffers
 
+    def within(self, index: Node, size: int) -> Node:
+        """An index that kernels themselves find to be in range, or end with an error, as eager's do on a GPU."""
+        return Map(index.shape, torch.int64, "within", (index, Scalar((), torch.int64, size)), **self.labels)
+
     def check(self, bad: Node, function: Any, *args: Any) -> None:
         """Call ``function`` with whether anything is bad, and ``args``, which it may raise an error about."""
         anything = self.reshape(self.reduce("any", bad, range(len(bad.shape))), ())
@@ -282,8 +289,9 @@ class Builder:
 
     def empty(self, fake: torch.Tensor) -> Buffer:
         """Memory that nothing reads."""
+        settings = {"dtype": fake.dtype, **({"device": fake.device} if self.on_gpu else {})}
         buffer = self.extern(
-            torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype}, fake,
+            torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), settings, fake,
             self.labels.get("name", "empty"),
         )  # fmt: skip
         assert isinstance(buffer, Buffer)

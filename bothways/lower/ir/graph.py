@@ -46,8 +46,7 @@ class Decomposition:
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.graph = graph
-        devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
-        self.builder = Builder(devices[0] if devices else torch.device("cpu"))
+        self.builder = Builder(_device_of(graph, inputs))
         self.sizes: SizeNames | None = None
         self.symbols: list[str] = []
         self.inputs: list[Memory] = []
@@ -169,6 +168,13 @@ class Decomposition:
         if node not in self._relaid:
             self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
         return self.builder.stored(self._relaid[node])
+
+
+def _device_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.device:
+    """Where tensors are: those that are given, or those that a graph makes of nothing."""
+    made = (node.meta.get("val") for node in graph.graph.nodes)
+    devices = (value.device for value in (*inputs, *made) if isinstance(value, torch.Tensor))
+    return next(devices, torch.device("cpu"))
 
 
 def _origin(node: torch.fx.Node) -> str:

@@ -63,14 +63,17 @@ class Group(Unit):
 
 
 class Fusion:
-    """Assigns every computed node to a kernel."""
+    """Assigns every computed node to a kernel. With ``spreads``, what is cheap is computed wherever it is read, though
+    once would do for many indices: where a kernel of its own costs more."""
 
-    def __init__(self, roots_needed: Iterable[Node], externs: Sequence[Extern]) -> None:
+    def __init__(self, roots_needed: Iterable[Node], externs: Sequence[Extern], spreads: bool = False) -> None:
         self.units: list[Unit] = []
         self.group_of: dict[Node, Group] = {}
         self._call_of: dict[Extern, Call] = {}
         self._last_impure: Call | None = None
         self._readers_of_memory: dict[Memory, list[Group]] = {}
+        self._readers_of_value: dict[Node, list[Group]] = {}
+        self._spreads = spreads
         live = _live(roots_needed, externs)
         self.stored: set[Node] = {
             memory.producer
@@ -78,7 +81,7 @@ class Fusion:
             if memory.producer is not None and not isinstance(memory.producer, (Extern, Join))
         }
         self.stored |= {node for node in live if isinstance(node, Map) and node.into is not None}
-        self.inlined = _inlined(live, self.stored)
+        self.inlined = _inlined(live, self.stored, spreads)
         for node in sorted(live, key=lambda node: node.number):
             if isinstance(node, Extern):
                 self._add_call(node)
@@ -122,6 +125,8 @@ class Fusion:
         for leaf in leaves:
             if isinstance(leaf, Buffer):
                 beside.update(dict.fromkeys(self._readers_of_memory.get(leaf.memory, ())))
+            elif self._spreads:
+                beside.update(dict.fromkeys(self._readers_of_value.get(leaf, ())))
         ordered = sorted(producers, key=lambda group: -group.bit)
         return ordered + sorted((group for group in beside if group not in producers), key=lambda group: -group.bit)[:4]
 
@@ -145,6 +150,9 @@ class Fusion:
         for memory in memories - group.memories:
             group.memories.add(memory)
             self._readers_of_memory.setdefault(memory, []).append(group)
+        for leaf in leaves if self._spreads else ():
+            if not isinstance(leaf, Buffer):
+                self._readers_of_value.setdefault(leaf, []).append(group)
         return True
 
     def _mapping_in(self, group: Group, node: Map | Reduce) -> Mapping | None:
@@ -323,7 +331,7 @@ def _live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
     return live
 
 
-def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
+def _inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
     """Maps that are computed where they are read: those with one reader, and those that cost nothing."""
     readers: dict[Node, int] = {}
     expanded: set[Node] = set()
@@ -350,8 +358,20 @@ def _inlined(live: set[Node], stored: set[Node]) -> set[Node]:
     cheap = {
         node
         for node in live
-        if isinstance(node, Map) and node not in stored and node not in expanded and _is_cheap(node, inlined)
+        if isinstance(node, Map)
+        and node not in stored
+        and node not in expanded
+        and not spreads
+        and _is_cheap(node, inlined)
     }
+    if spreads:
+        for node in sorted(live, key=lambda node: node.number):  # those it reads come before it
+            if not isinstance(node, Map) or node in stored or node in inlined:
+                continue
+            if node.op == "cast" and node.args[0].dtype.itemsize < node.dtype.itemsize:
+                inlined.discard(_without_views(node.args[0]))  # rather the narrower one is in memory
+            if _is_cheap_to_spread(node, inlined | cheap):
+                cheap.add(node)
     return _bounded(live, inlined | cheap)
 
 
@@ -411,6 +431,25 @@ def _is_one_for_many(arg: Node, node: Map) -> bool:
     """Whether a node reads each element of what is computed many times over: the mean of a row, in a whole tensor."""
     computed = _without_views(arg)
     return isinstance(computed, (Map, Reduce)) and computed.numel < node.numel
+
+
+def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
+    """The same where arithmetic costs next to nothing: reading one tensor again, and what is small beside it."""
+    operations, large, pending = 0, set[Node](), [node]
+    while pending:
+        step = pending.pop()
+        operations += step.op != "cast"
+        if PRIMITIVES[step.op].is_expensive or operations > 8:
+            return False
+        for arg in map(_without_views, step.args):
+            if isinstance(arg, Map) and arg in inlined:
+                pending.append(arg)
+            elif isinstance(arg, (Map, Buffer)):
+                if arg.numel != 1 and arg.numel == node.numel and 0 not in (getattr(arg, "strides", None) or ()):
+                    large.add(arg)
+            elif not isinstance(arg, (Scalar, IndexAlong, Reduce)):
+                return False
+    return len(large) <= 1
 
 
 def _costs_nothing(node: Map) -> bool:

@@ -43,7 +43,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     outputs = [lowering.output(node) for node in lowering.results]
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
     # Calls whose results nothing reads still run when they do more than compute.
-    fusion = Fusion(needed, [call for call in builder.externs if not call.is_pure])
+    calls = [call for call in builder.externs if not call.is_pure]
+    fusion = Fusion(needed, calls, spreads=builder.on_gpu)
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:
         for member in group.members:

@@ -124,7 +124,7 @@ def is_random(node: torch.fx.Node) -> bool:
 
 
 def is_settled(guard: Guard) -> bool:
-    """Whether the guard is about the name of a module or a builtin, which nobody changes before the backward runs."""
+    """Whether the guard is about the name of a module or a builtin, which stays as it is until the backward runs."""
     if len(guard.constants) != 1:
         return False
     (constant,) = guard.constants

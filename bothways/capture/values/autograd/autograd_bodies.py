@@ -58,7 +58,7 @@ def computes_only(side: Tracer) -> bool:
 
 
 def _is_python(node: torch.fx.Node) -> bool:
-    """Whether a node runs the user's Python, or something that is no operation."""
+    """Whether a node runs the user's Python, or a callable that is no operation."""
     if isinstance(node.target, CapturedFunction):
         return False
     facts, call = facts_of_node(node), facts_of_call(node.target)
@@ -66,7 +66,7 @@ def _is_python(node: torch.fx.Node) -> bool:
 
 
 def forward_has_graph(looked: ForwardFindings, changes: bool) -> bool:
-    """Whether the forward that was looked at can be a graph; ``changes`` says whether it changes something outside."""
+    """Whether the forward that was looked at can be a graph; ``changes`` says whether it changes an object outside."""
     context = looked.context
     tensors = [value for value in looked.outputs if isinstance(value, TensorValue)]
     return (
@@ -235,7 +235,7 @@ def _body(
 
 
 def inlined(call: FunctionCall, looked: ForwardFindings) -> Args | None:
-    """The results of a function whose gradient nobody wants, its operations being those of the graph itself.
+    """The results of a function without a gradient, its operations being those of the graph itself.
 
     None where they would be others: autograd is off inside, and what reads it must not notice.
     """

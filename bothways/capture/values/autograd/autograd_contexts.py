@@ -1,7 +1,7 @@
 """The ``ctx`` of a custom ``autograd.Function``: while its bodies are looked at, and as an argument of a compiled one.
 
 ``ContextValue`` is the object that forward fills and backward reads; nothing of it reaches the program, because the
-real function makes its own when it runs. ``RealContext`` is one that exists: somebody compiled a body by itself.
+real function makes its own when it runs. ``RealContext`` is one that exists: the user compiled a body by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bothways.capture.values.tensors.tensors import TensorValue
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-# What a real ctx has beside what people store on it; only some of it means anything to a body that is looked at.
+# What a real ctx has beside what the user stores on it; only some of it means anything to a body that is looked at.
 OWN_NAMES = frozenset(dir(torch.autograd.function.BackwardCFunction)) - frozenset(dir(object))
 
 

@@ -100,7 +100,7 @@ def undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
 
 
 def is_stateful(side: Tracer) -> bool:
-    """Whether the code reads tensors that it was not given, changes something, or runs the user's Python itself."""
+    """Whether the code reads tensors that it was not given, changes an object, or runs the user's Python itself."""
     return (
         bool(side.graph.inputs)
         or bool(side.effects)

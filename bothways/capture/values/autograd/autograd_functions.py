@@ -88,7 +88,7 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _has_bodies(call: FunctionCall, looked: ForwardFindings) -> bool:
-    """Whether both bodies are graphs; the forward alone where nobody wants a gradient."""
+    """Whether both bodies are graphs; the forward alone where no input wants a gradient."""
     asks = looked.side.assumptions.asked & ABOUT_HISTORY
     if call.has_jvp or asks or any(_keeps(looked, value) for value in looked.held):
         return False
@@ -122,7 +122,7 @@ def _bound(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) -> Ar
 
 
 def _taken_whole(call: FunctionCall) -> Value:
-    """A function that the user allowed in the graph: its forward runs on the fakes, nobody looks at its bodies."""
+    """A function that the user allowed in the graph: its forward runs on the fakes, unseen by capture."""
     arguments = NodeArguments(call.tracer, lambda value: False)
     whole = ApplyFunction(call.cls, arguments.add_all(call.inputs), opaque=True)
     if arguments.has_objects:
@@ -202,13 +202,13 @@ def _runs_as_python(looked: ForwardFindings) -> bool:
 
 
 def _can_change(value: Value) -> bool:
-    """Whether somebody outside holds the object as well, and may have changed it when backward runs."""
+    """Whether the user's code outside holds the object as well, and may have changed it when backward runs."""
     is_fixed = isinstance(value, (TensorValue, TupleValue)) or is_plain_constant(value)
     return value.source is not None and not is_fixed
 
 
 def _keeps(looked: ForwardFindings, value: Value) -> bool:
-    """Whether ctx holds something of the user's that may be another one when backward reads it."""
+    """Whether ctx holds an object of the user's that may be another one when backward reads it."""
     is_own = id(value) not in looked.stand_ins.originals or isinstance(value, (TensorValue, TupleValue))
     return _can_change(value) or not (is_own or is_plain_constant(value))
 

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.backward.engine import is_capturing
 from bothways.capture.guards.sources import Attr
 from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, Untold, memory_of
 from bothways.capture.shapes.fakes import Fake, fake_like
@@ -62,6 +63,9 @@ class BackwardRun:
         self.history = history_of(tracer)
         roots = [root.node for root in call.roots]
         self._behind = self.history.behind(roots)
+        tracer.guard("{c0}()" if is_capturing() else "not {c0}()", is_capturing)
+        if is_capturing():
+            tracer.stop("backward", "the caller captures backwards by themselves")
         if torch.is_anomaly_enabled():
             tracer.stop("backward", "anomaly mode looks at each operation of a backward")
         if self.history.comes_from_outside(self._behind):

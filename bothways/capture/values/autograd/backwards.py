@@ -38,7 +38,12 @@ def _cpp_hook(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 def _like(grad: torch.Tensor) -> torch.Tensor:
     """A hook may give another gradient, of the same kind."""
-    return grad.detach()
+    return _differentiated_again(grad.detach())
+
+
+def _differentiated_again(grad: torch.Tensor) -> torch.Tensor:
+    """A gradient that has a history where gradients are differentiated in turn, as far as anybody knows."""
+    return grad.requires_grad_(torch.is_grad_enabled() and (grad.is_floating_point() or grad.is_complex()))
 
 
 @handles(CapturingEngine.queue_callback)
@@ -112,7 +117,8 @@ def _as_told(
     holder = tracer.graph.add_object(opened, "node", checked=True)
 
     def outlines(node: Any, saved: Any, grads: Any, wanted: Any) -> Any:
-        return [torch.empty(sizes, dtype=dtype, device=device) for sizes, dtype, device in filter(None, wanted)]
+        made = (torch.empty(sizes, dtype=dtype, device=device) for sizes, dtype, device in filter(None, wanted))
+        return [_differentiated_again(grad) for grad in made]
 
     args: list[Any] = [holder, ListValue(saved), ListValue(grads), ListValue(wanted)]
     results = iter(protocols.unpack(

@@ -50,6 +50,7 @@ class ModuleValue(ObjectValue):
     @classmethod
     def external(cls, tracer: Tracer, module: torch.nn.Module, source: Source) -> ModuleValue:
         tracer.guard("type({s0}) is {c0}", source, type(module))
+        tracer.symbols.meet_module(type(module), source)
         value = cls(type(module), obj=module, source=source)
         tracer.remember(module, value)
         return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bothways.lower.dialects.c.operators import COMPUTED, REDUCTIONS
+from bothways.lower.dialects.c_family.operators import COMPUTED, REDUCTIONS
 from bothways.lower.schedule.tree import Accumulator
 
 

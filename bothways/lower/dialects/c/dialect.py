@@ -16,6 +16,7 @@ from bothways.lower.dialects.c.kernels import spell
 from bothways.lower.dialects.c.prelude import HELPERS
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
+from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
 
@@ -46,6 +47,9 @@ class C:
 
     def tools(self, cache: Cache) -> str:
         return working_tools(cache).fingerprint
+
+    def arranged(self, kernel: Kernel) -> list[Kernel]:
+        return [kernel]
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInC:
         return SpelledInC(*spell(routines, names), any(routine.is_parallel for routine in routines))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bothways.lower.dialects.c import operators
-from bothways.lower.dialects.c.operators import COMPUTED
+from bothways.lower.dialects.c_family import operators
+from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.ir.prims import Memory
 from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.kernels import fresh_name, plain

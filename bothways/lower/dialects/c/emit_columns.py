@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bothways.lower.dialects.c.accumulate import accumulated, combined, initial, partial
 from bothways.lower.dialects.c.emit import Block, KernelWriter
-from bothways.lower.dialects.c.operators import COMPUTED
+from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import Accumulate, Accumulator, Columns, RowValue, Sweep, Total
 

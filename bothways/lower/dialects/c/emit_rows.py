@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bothways.lower.dialects.c.accumulate import accumulated, combined, initial, partial
 from bothways.lower.dialects.c.emit import Block, KernelWriter, shared
-from bothways.lower.dialects.c.operators import COMPUTED, REDUCTIONS
+from bothways.lower.dialects.c_family.operators import COMPUTED, REDUCTIONS
 from bothways.lower.ir.sizes import size_hint
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import Accumulate, Accumulator, Rows, RowValue, Scratch, Statement, Sweep, Total

@@ -9,8 +9,8 @@ from bothways.building.build import CSource, Function
 from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
-from bothways.lower.dialects.c.operators import IN_MEMORY
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.ir.sizes import SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Rows, Sweep

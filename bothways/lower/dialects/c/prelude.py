@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bothways.building.declarations import BASIC
 from bothways.lower.dialects.c.half_helpers import HALVES
-from bothways.lower.dialects.c.helpers import NUMERIC, RANDOM
+from bothways.lower.dialects.c_family.helpers import NUMERIC, RANDOM
 
 # C type -> its lowest and highest value.
 ORDERED: dict[str, tuple[str, str]] = {

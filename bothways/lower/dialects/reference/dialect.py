@@ -12,6 +12,7 @@ from bothways.lower.dialects.reference.numbers import STORED, Cells, whole
 from bothways.lower.dialects.reference.operators import OF_SINGLE, OPERATIONS, REDUCTIONS
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
+from bothways.lower.schedule.tree import Kernel
 
 # What kernels call by name.
 NAMES: dict[str, Any] = {
@@ -48,6 +49,9 @@ class Reference:
 
     def tools(self, cache: Cache) -> str | None:
         return None
+
+    def arranged(self, kernel: Kernel) -> list[Kernel]:
+        return [kernel]
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInPython:
         return SpelledInPython(*spell(routines, names))

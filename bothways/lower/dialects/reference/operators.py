@@ -189,6 +189,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "xlogy": xlogy,
     "xlog1py": xlog1py,
     "random": random,
+    "within": lambda index, size: index,
     "logaddexp": logaddexp,
     "logaddexp2": logaddexp2,
 }

@@ -10,6 +10,7 @@ import bothways.lower.ir.lowerings.making
 import bothways.lower.ir.lowerings.normalisation
 import bothways.lower.ir.lowerings.pointwise
 import bothways.lower.ir.lowerings.pooling
+import bothways.lower.ir.lowerings.products
 import bothways.lower.ir.lowerings.random
 import bothways.lower.ir.lowerings.reductions
 import bothways.lower.ir.lowerings.resizing

@@ -24,6 +24,11 @@ def raise_as_aten(bad: torch.Tensor, target: Callable[..., Any], *args: Any) -> 
 def in_range(b: Builder, index: Node, size: int, *, from_end: bool, target: Any, args: tuple[Any, ...]) -> Node:
     """The index where it is in range, 0 elsewhere; what is not is reported by calling the operation itself."""
     index = b.cast(index, torch.int64)
+    if b.on_gpu:
+        if from_end:
+            from_start = b.map("add", index, size, dtype=torch.int64)
+            index = b.where(compared(b, "lt", index, 0), from_start, index, torch.int64)
+        return b.within(index, size)
     bad = either(b, compared(b, "lt", index, -size if from_end else 0), compared(b, "ge", index, size))
     b.check(bad, raise_as_aten, target, *args)
     index = b.where(bad, 0, index, torch.int64)

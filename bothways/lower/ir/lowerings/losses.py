@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bothways.lower.ir.builder import Builder
+from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.registry import aten, lowers_floating
 from bothways.lower.ir.lowerings.term import Term, both, compared, negated, number_as, terms, wide
 from bothways.lower.ir.prims import Node
@@ -122,6 +122,8 @@ def raise_probability_error(bad: torch.Tensor) -> None:
 def _bce(
     b: Builder, out: torch.Tensor, x: Node, target: Node, weight: Node | None = None, reduction: int = MEAN
 ) -> Node:
+    if b.on_gpu:
+        raise NotLowered  # eager's own assertion names what is wrong
     t, u = terms(b, out.dtype, x, target)
     b.check(negated(b, both(b, t >= 0, t <= 1)), raise_probability_error)
     # Logarithms end at -100, so that a target of zero makes a loss of zero.
@@ -178,8 +180,11 @@ def _nll(
     classes, dtype = b.reshape(target, rows), wide(x.dtype)
     counted = compared(b, "ne", classes, ignore_index)
     inside = both(b, compared(b, "ge", classes, 0), compared(b, "lt", classes, x.shape[dim]))
-    b.check(both(b, counted, negated(b, inside)), raise_target_error, target, x.shape[dim], ignore_index)
-    safe = b.where(inside, classes, 0, torch.int64)
+    if b.on_gpu:
+        safe = b.within(b.where(counted, classes, 0, torch.int64), x.shape[dim])
+    else:
+        b.check(both(b, counted, negated(b, inside)), raise_target_error, target, x.shape[dim], ignore_index)
+        safe = b.where(inside, classes, 0, torch.int64)
     loss = -Term(b, b.take(x, dim, safe), dtype)
     weights = Term(b, 1, dtype)
     if weight is not None:

@@ -71,6 +71,39 @@ def _layer_norm_backward(
     return grad_x, *_parameter_gradients(g, normal, rows, out, mask)
 
 
+# By the root of the mean square, which is one operation on GPUs -------------------------------------------------------
+
+
+@lowers_floating(*filter(None, [getattr(getattr(aten, "_fused_rms_norm", None), "default", None)]))
+def _rms_norm(
+    b: Builder, out: Any, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None
+) -> tuple[Node, Node]:
+    axes = list(range(len(x.shape) - len(shape), len(x.shape)))
+    t = Term(b, x, wide(x.dtype))
+    least = torch.finfo(t.dtype).eps if eps is None else eps
+    rstd = ((t * t).mean(axes) + least).apply("rsqrt")
+    result = _scaled(t * rstd, weight, None, tuple(shape))
+    return result.as_(out[0].dtype), b.reshape(rstd.as_(out[1].dtype), tuple(out[1].shape))
+
+
+@lowers_floating(*filter(None, [getattr(getattr(aten, "_fused_rms_norm_backward", None), "default", None)]))
+def _rms_norm_backward(
+    b: Builder, out: Any, grad: Node, x: Node, shape: Sequence[int], rstd: Node, weight: Node | None,
+    mask: Sequence[bool],
+) -> tuple[Node | None, Node | None]:  # fmt: skip
+    rank = len(x.shape)
+    rows, axes = range(rank - len(shape)), range(rank - len(shape), rank)
+    g, r = Term(b, grad, wide(x.dtype)), Term(b, rstd, wide(x.dtype))
+    normal = Term(b, x, g.dtype) * r
+    grad_x = grad_weight = None
+    if mask[0] and out[0] is not None:
+        scaled = _scaled(g, weight, None, tuple(shape))
+        grad_x = ((scaled - normal * (scaled * normal).mean(axes)) * r).as_(out[0].dtype)
+    if mask[1] and out[1] is not None and weight is not None:
+        grad_weight = b.reshape((g * normal).sum(rows).as_(out[1].dtype), tuple(out[1].shape))
+    return grad_x, grad_weight
+
+
 # Group norm: the channels apart, as (batch, group, channel in group, place) -----------------------------------------
 
 

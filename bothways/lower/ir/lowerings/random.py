@@ -38,7 +38,7 @@ def _kept(b: Builder, shape: Sequence[int], probability: float) -> Node:
 
 @lowers(aten.bernoulli.p)
 def _bernoulli(b: Builder, out: torch.Tensor, x: Node, p: float = 0.5, *, generator: Any = None) -> Node:
-    if config.exact_random or generator is not None:
+    if config.exact_random or generator is not None or b.on_gpu:
         raise NotLowered
     return b.where(_kept(b, out.shape, p), 1, 0, out.dtype)
 
@@ -47,6 +47,8 @@ def _bernoulli(b: Builder, out: torch.Tensor, x: Node, p: float = 0.5, *, genera
 def _dropout(b: Builder, out: Any, x: Node, p: float, train: bool | None) -> tuple[Node, Node]:
     if train is False:
         return b.map("copy", x, dtype=out[0].dtype), b.full(x.shape, True, torch.bool)
+    if b.on_gpu:
+        raise NotLowered  # its numbers are eager's own, drawn where they are used
     kept = 1 - p
     mask: Node
     if config.exact_random:

@@ -88,6 +88,7 @@ TEMPLATES: dict[str, str] = {
     "xlogy": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log{F}({1}))",
     "xlog1py": "({1} != {1} ? {1} : {0} == 0 ? 0 : {0} * log1p{F}({1}))",
     "random": "random_float({0}, {1})",
+    "within": "({0})",  # a check beside the kernel has looked
     "logaddexp": "logaddexp_{T}({0}, {1})",
     "logaddexp2": "logaddexp2_{T}({0}, {1})",
     **{name: f"{name}{{F}}({{0}})" for name in LIBRARY - OF_TWO},

@@ -1,0 +1,105 @@
+"""Routines of kernels on a GPU as builtin functions of Python's, which launch them all on the current stream.
+
+A second small library, like that of ``call_library.py``, is built where there is a GPU. Without it kernels are launched
+through ctypes, which takes a few times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bothways import torch_compat
+from bothways.building.build import CSource, library_of
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, Launch, Loaded
+from bothways.building.cuda_driver import Inside, check, context, driver, launch, raise_error
+from bothways.calls.call_library import DECLARATIONS, KNOWN, PYTHON, TORCH, call_library
+from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
+from bothways.calls.launch_source import DRIVER, LAUNCH, MORE_PYTHON, STREAM
+from bothways.errors import BothwaysError
+
+MOST_ARGUMENTS = 512
+_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
+
+
+def launcher(loaded: Loaded, name: str, kinds: str) -> Callable[..., None]:
+    """A function of tensors and numbers that launches the kernels of a routine with what they hold."""
+    launches = loaded.routines[name]
+    make = _make_launch()
+    if make is None or any(len(one.arguments) > MOST_ARGUMENTS for one in launches):
+        return _through_ctypes(loaded, launches, kinds)
+    words: list[int] = []
+    for one in launches:
+        words += [loaded.functions[one.kernel], one.blocks, one.threads, one.shared, len(one.arguments)]
+        words += [word for argument in one.arguments for word in argument]
+    head = [len(kinds), len(launches), loaded.device, context(loaded.device), len(words)]
+    plan = struct.pack(f"{len(head) + len(words)}q", *head, *words) + kinds.encode()
+    entry: Callable[..., None] = make((plan, raise_error), loaded)
+    return entry
+
+
+def launchers(loaded: Loaded, kinds: Mapping[str, str]) -> dict[str, Callable[..., None]]:
+    return {name: launcher(loaded, name, letters) for name, letters in kinds.items()}
+
+
+def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> Callable[..., None]:
+    def run(*values: Any) -> None:
+        given = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
+        stream = torch_compat.current_raw_stream(loaded.device)
+        with Inside(loaded.device):
+            for one in launches:
+                words = [ctypes.c_uint64(_argument(given, *argument)) for argument in one.arguments]
+                function = loaded.functions[one.kernel]
+                check(launch(function, one.blocks, one.threads, one.shared, stream, words))
+
+    return run
+
+
+def _argument(given: Sequence[int], one: int, how: int, other: int) -> int:
+    if how == AS_GIVEN:
+        return given[one]
+    return given[one] + (other if how == BEHIND else given[other])
+
+
+def _word(value: Any, kind: str) -> int:
+    """What a tensor or a number is as eight bytes."""
+    if kind == POINTER:
+        address: int = value.data_ptr()
+        return address
+    [word] = struct.unpack("Q", struct.pack(SPELLING[FRACTION] if kind == FRACTION else "q", value))
+    return int(word)
+
+
+@functools.cache
+def _make_launch() -> Any:
+    """What makes a builtin function of a plan; None where there can be none."""
+    functions = {**PYTHON, **MORE_PYTHON, **TORCH, **STREAM, **DRIVER}
+    homes: list[Any] = [getattr(ctypes.pythonapi, name, None) for name in (*PYTHON, *MORE_PYTHON)]
+    homes += [torch_compat.c_function(name) for name in (*TORCH, *STREAM)]
+    homes += [getattr(driver(), name, None) for name in DRIVER]
+    if call_library() is None or None in homes:  # whose tries show that tensors are what they are taken for
+        return None
+    try:
+        library = library_of(CSource((), (_text(functions),)))
+    except (BothwaysError, OSError, RuntimeError):
+        return None
+    _bound.append(library)
+    python = ctypes.PyDLL(library._name, handle=library._handle)
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in homes]
+    addresses += [known() or 0 for _, known in KNOWN.values()]
+    python.bind((ctypes.c_int64 * len(addresses))(*addresses))
+    make: Any = python.make_launch
+    make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+    return make
+
+
+def _text(functions: Mapping[str, tuple[str, str]]) -> str:
+    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
+    variables += [f"static {kind} {name};" for name, (kind, _) in KNOWN.items()]
+    names = enumerate([*functions, *KNOWN])
+    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in names]
+    bound = ["void bind(const int64_t *given) {", *bind, "}\n"]
+    return "\n".join([DECLARATIONS, *variables, *bound, ENTER, LAUNCH])

@@ -1,0 +1,1 @@
+"""Kernels in CUDA C++ for NVIDIA GPUs."""

@@ -1,0 +1,82 @@
+"""The CUDA dialect: kernels are compiled by NVRTC and launched through the driver, on one device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bothways.building.cuda_build import CudaSource, build_cuda, load_cuda, needed_helpers, source_key, tools_of
+from bothways.building.cuda_driver import NoDriver, architecture
+from bothways.building.nvrtc import NoNVRTC, nvrtc
+from bothways.cache.disk import Cache
+from bothways.calls.launching import launchers
+from bothways.lower.dialects.cuda.arranging import arranged
+from bothways.lower.dialects.cuda.kernels import spell
+from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.ir.sizes import SizeNames
+from bothways.lower.schedule.routines import Routine
+from bothways.lower.schedule.tree import Kernel
+
+Functions = dict[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class SpelledInCuda:
+    """The CUDA C++ of a program."""
+
+    source: CudaSource
+    sizes: dict[str, tuple[str, ...]]
+    index: int
+    uses_threads = False
+
+    @property
+    def text(self) -> str:
+        return str(self.source)
+
+    def functions(self, kinds: Mapping[str, str]) -> Functions:
+        return launchers(build_cuda(self.source, self.index), kinds) if kinds else {}
+
+    def key(self, cache: Cache) -> str:
+        return source_key(self.source, tools_of(self.index)) if self.source.routines else ""
+
+
+@functools.cache
+def _problem(index: int) -> str:
+    try:
+        tools_of(index)
+        arch, compiler = architecture(index), nvrtc()
+    except (NoNVRTC, NoDriver) as error:
+        return str(error)
+    return "" if compiler.knows(arch) else f"NVRTC {compiler.version} does not know {arch}"
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """Spells kernels in CUDA C++, for one device."""
+
+    index: int
+    name = "CUDA"
+    suffix = ".cu"
+    device = "cuda"
+
+    def why_not(self) -> str:
+        """Why there are no kernels here; nothing if there are."""
+        return _problem(self.index)
+
+    def tools(self, cache: Cache) -> str:
+        return f"{tools_of(self.index)} cuda:{self.index}"
+
+    def arranged(self, kernel: Kernel) -> list[Kernel]:
+        return arranged(kernel)
+
+    def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInCuda:
+        return SpelledInCuda(*spell(routines, names), self.index)
+
+    def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
+        loaded = load_cuda(key, self.index, cache)
+        return None if loaded is None else launchers(loaded, kinds)
+
+    def whole(self, text: str) -> str:
+        return f"{HEAD}{needed_helpers(text, HELPERS)}\n{text}"

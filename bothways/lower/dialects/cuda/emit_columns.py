@@ -1,0 +1,201 @@
+"""Kernels that reduce across memory: threads side by side take columns side by side, threads below each other rows.
+
+What the threads of a column have is put together through shared memory, in order.
+"""
+
+from __future__ import annotations
+
+from bothways.lower.dialects.c_family.operators import COMPUTED
+from bothways.lower.dialects.cuda.arranging import (
+    PROCESSORS,
+    ColumnGeometry,
+    Phase,
+    column_geometry,
+    finishing_geometry,
+    statements_of_phase,
+)
+from bothways.lower.dialects.cuda.emit import (
+    Lines,
+    Span,
+    ThreadWriter,
+    accumulated,
+    combined,
+    counted,
+    indices,
+    initial,
+    product,
+)
+from bothways.lower.ir.sizes import Size, size_hint
+from bothways.lower.schedule.tree import (
+    Accumulate,
+    Accumulator,
+    Columns,
+    Kernel,
+    Let,
+    RowValue,
+    Statement,
+    Store,
+    Sweep,
+    Total,
+)
+
+MOST_BLOCKS = 2**31 - 1
+Names = dict[Accumulator, str]
+
+
+def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int, int]:
+    """Returns how many blocks of how many threads, and how wide its vectors are."""
+    geometry = column_geometry(kernel, columns)
+    stage = kernel.stage if isinstance(kernel, Phase) else -1
+    statements = (
+        [(part, True) for part in columns.body] if stage < 0 else list(statements_of_phase(columns.body, stage))
+    )
+    sweeps = any(isinstance(part, Sweep) for part, _ in statements)
+    parts = kernel.splits if isinstance(kernel, Phase) and sweeps else 1
+    if isinstance(kernel, Phase) and not sweeps:
+        geometry = finishing_geometry(columns, kernel.splits)
+    kind, width, across = w.index_type, geometry.width, geometry.across
+    size = columns.lanes.size
+    tiles = -(-size // (width * across))
+    total = product(columns.loops) * tiles * parts
+    block.add(f"const int beside = threadIdx.x % {across}, below = threadIdx.x / {across};")
+    block.open(f"for ({kind} group = blockIdx.x; group < {total}; group += gridDim.x)")
+    block.add(
+        f"const {kind} part = group % {parts}, tile = group / {parts} % {tiles}, outer = group / {parts} / {tiles};"
+    )
+    indices(block, columns.loops, "outer", kind)
+    block.add(f"const {kind} wanted = (tile * {across} + beside) * {width};")
+    block.add(f"const int active = wanted < {size};")
+    block.add(f"const {kind} first = active ? wanted : 0;")
+    count = counted(block, size, width)
+    block.add(f"const {kind} column = outer * {size} + first;")
+    span = Span(columns.lanes, width, "first", count)
+    writer = _Columns(w, block, columns, geometry, span, kernel)
+    for one, stores in statements:
+        writer.write(one, stores)
+    block.add("__syncthreads();")
+    block.close()
+    blocks = size_hint(total)
+    if isinstance(total, Size):
+        blocks = max(blocks, PROCESSORS * 8)
+    return min(blocks, MOST_BLOCKS), geometry.threads, width
+
+
+class _Columns:
+    """Writes the statements of one tile of columns."""
+
+    def __init__(
+        self, w: ThreadWriter, block: Lines, columns: Columns, geometry: ColumnGeometry, span: Span, kernel: Kernel
+    ) -> None:
+        self.w, self.block, self.columns, self.geometry, self.span = w, block, columns, geometry, span
+        self.kernel = kernel
+        self.wholes: Names = {}
+
+    def write(self, part: Statement, stores: bool) -> None:
+        match part:
+            case RowValue():
+                self._row_value(part, stores)
+            case Total():
+                self._total(part, stores)
+            case Sweep():
+                self._sweep(part)
+
+    def _array(self, kind: str, name: str, initially: str = "") -> None:
+        self.block.add(f"{kind} {name}[{self.geometry.width}];")
+        if initially:
+            self._each(f"{name}[v] = {initially};")
+
+    def _each(self, line: str) -> None:
+        self.block.add("UNROLL")
+        self.block.add(f"for (int v = 0; v < {self.geometry.width}; ++v) {line}")
+
+    def _row_value(self, part: RowValue, stores: bool) -> None:
+        name = part.kept.name
+        self._array(COMPUTED[part.kept.dtype], name)
+        body: list[Let | Store] = list(part.body)
+        if part.store is not None and stores:
+            body.append(part.store)
+        self._body(body, f"{name}[v] = {self.w.text(part.result, self.span)};")
+        self.w.lanes.add(part.kept)
+
+    def _body(self, body: list[Let | Store], last: str = "") -> None:
+        """What is done once for each column."""
+        self.block.open("")
+        self.w.body(self.block, body, self.span, active="active && below == 0 && part == 0", last=last)
+        self.block.close()
+
+    def _total(self, part: Total, stores: bool) -> None:
+        name = part.value.name
+        kind = COMPUTED[part.value.dtype]
+        whole = self.wholes.get(part.accumulator) or self._put_together(part.accumulator)
+        self._array(kind, name, f"({kind}){whole}[v]")
+        self.w.lanes.add(part.value)
+        if part.store is not None and stores:
+            self._body([part.store])
+
+    def _sweep(self, sweep: Sweep) -> None:
+        w, block, geometry, kind = self.w, self.block, self.geometry, self.w.index_type
+        length = product(sweep.loops)
+        wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
+        for reduction, name in wholes.items():
+            self._array(accumulated(reduction), name, initial(reduction))
+        begin, end = "0", str(length)
+        if isinstance(self.kernel, Phase):
+            share = -(-length // self.kernel.splits)
+            block.add(f"const {kind} begin = part * {share};")
+            block.add(f"const {kind} end = begin + {share} < {length} ? begin + {share} : {length};")
+            begin, end = "begin", "end"
+        block.add('_Pragma("unroll 4")')
+        block.open(f"for ({kind} at = {begin} + below; at < {end}; at += {geometry.down})")
+        indices(block, sweep.loops, "at", kind)
+
+        def take(inside: Lines, one: Accumulate, text: str, condition: str) -> None:
+            name = f"{wholes[one.into]}[v]"
+            inside.add(f"{name} = {combined(one.into, name, text)};")
+
+        w.body(block, sweep.body, self.span, take, "active")
+        block.close()
+        self.wholes = wholes
+        if not wholes:
+            return
+        if geometry.down > 1:
+            self._reduce(wholes)
+        if isinstance(self.kernel, Phase):
+            condition = "active && below == 0"
+            for reduction, name in wholes.items():
+                pointer = w.pointer(self.kernel.partials[reduction])
+                inside = f" && v < {self.span.count}" if self.span.count else ""
+                place = f"part * ({product((*self.columns.loops, self.columns.lanes))}) + column + v"
+                self._each(f"if ({condition}{inside}) {pointer}[{place}] = {name}[v];")
+
+    def _reduce(self, wholes: Names) -> None:
+        """What the threads below each other have, put together in order. Every one of them has the whole then."""
+        w, block, geometry = self.w, self.block, self.geometry
+        parts = {reduction: w.fresh(f"{reduction.hint}_parts") for reduction in wholes}
+        for reduction, name in parts.items():
+            across = geometry.across * geometry.width
+            block.add(f"SHARED {accumulated(reduction)} {name}[{geometry.down}][{across}];")
+            self._each(f"{name}[below][v * {geometry.across} + beside] = {wholes[reduction]}[v];")
+        block.add("__syncthreads();")
+        for reduction, name in parts.items():
+            whole = f"{wholes[reduction]}[v]"
+            each = combined(reduction, whole, f"{name}[one][v * {geometry.across} + beside]")
+            self._each(f"{whole} = {initial(reduction)};")
+            block.open(f"for (int one = 0; one < {geometry.down}; ++one)")
+            self._each(f"{whole} = {each};")
+            block.close()
+
+    def _put_together(self, reduction: Accumulator) -> str:
+        """What all parts of columns were reduced to."""
+        w, whole = self.w, self.w.fresh(f"{reduction.hint}_all")
+        assert isinstance(self.kernel, Phase)
+        pointer = w.pointer(self.kernel.partials[reduction])
+        self._array(accumulated(reduction), whole, initial(reduction))
+        self.block.open(f"for (int one = below; one < {self.kernel.splits}; one += {self.geometry.down})")
+        place = f"one * ({product((*self.columns.loops, self.columns.lanes))}) + column + v"
+        inside = f"v < {self.span.count}" if self.span.count else "1"
+        self._each(f"if ({inside}) {whole}[v] = {combined(reduction, f'{whole}[v]', f'{pointer}[{place}]')};")
+        self.block.close()
+        if self.geometry.down > 1:
+            self._reduce({reduction: whole})
+        return whole

@@ -1,0 +1,42 @@
+"""Kernels that reduce nothing: each thread takes a few elements side by side."""
+
+from __future__ import annotations
+
+from bothways.lower.dialects.cuda.arranging import PROCESSORS, THREADS, width_along
+from bothways.lower.dialects.cuda.emit import Lines, Span, ThreadWriter, counted, indices, product
+from bothways.lower.ir.sizes import Size, size_hint
+from bothways.lower.schedule.loops import Loop
+from bothways.lower.schedule.tree import Kernel, Lanes, Let, Rows, Store
+
+MOST_BLOCKS = 2**31 - 1
+
+
+def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
+    """Returns how many blocks of how many threads, and how wide its vectors are."""
+    first = kernel.body[0]
+    loops: tuple[Loop, ...] = ()
+    if isinstance(first, Rows):
+        loops, [first] = first.loops, first.body
+    if not isinstance(first, Lanes):
+        block.open("if (blockIdx.x == 0 && threadIdx.x == 0)")
+        w.body(block, [part for part in kernel.body if isinstance(part, (Let, Store))], Span(None, 1, ""))
+        block.close()
+        return 1, 32, 1
+    lane, kind = first.loop, w.index_type
+    width = width_along(lane, first.body, exact=bool(loops))
+    along = -(-lane.size // width) if width > 1 else lane.size
+    total = along * product(loops)
+    block.add(f"const {kind} total = {total};")
+    block.add(f"const {kind} step = ({kind})gridDim.x * {THREADS};")
+    block.open(f"for ({kind} at = ({kind})blockIdx.x * {THREADS} + threadIdx.x; at < total; at += step)")
+    if loops:
+        block.add(f"const {kind} row = at / {along}, first = at % {along}{f' * {width}' if width > 1 else ''};")
+        indices(block, loops, "row", kind)
+    else:
+        block.add(f"const {kind} first = at{f' * {width}' if width > 1 else ''};")
+    w.body(block, first.body, Span(lane, width, "first", counted(block, lane.size, width)))
+    block.close()
+    blocks = -(-size_hint(total) // THREADS)
+    if isinstance(total, Size):  # more of them may come
+        blocks = max(blocks, PROCESSORS * 8)
+    return min(blocks, MOST_BLOCKS), THREADS, width

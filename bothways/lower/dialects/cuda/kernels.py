@@ -1,0 +1,116 @@
+"""Spells kernels in CUDA C++, and routines as what they launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
+from bothways.lower.dialects.c_family.operators import IN_MEMORY
+from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
+from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
+from bothways.lower.dialects.cuda.emit_columns import write_columns
+from bothways.lower.dialects.cuda.emit_pointwise import write_pointwise
+from bothways.lower.dialects.cuda.emit_rows import write_rows
+from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.ir.sizes import Size, SizeNames, has_fraction
+from bothways.lower.schedule.routines import Routine
+from bothways.lower.schedule.tree import Columns, Kernel, Sweep
+from bothways.source_text import in_comment
+
+RESIDENT = 1024  # threads of a kernel that reduces, on one processor at once
+
+
+@dataclass(frozen=True)
+class LaunchedText:
+    """A kernel over its memories, the numbers it takes besides, by name, and how it is launched."""
+
+    parameters: str
+    body: str
+    sizes: tuple[str, ...]
+    blocks: int
+    threads: int
+    together: int  # blocks that are to fit a processor
+
+
+def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
+    """Write a kernel; ``names`` are those of sizes that are known only when it runs."""
+    writer, block = ThreadWriter(kernel, index_type(kernel)), Lines()
+    if names is not None:
+        names.written.clear()
+    first = kernel.body[0]
+    is_pointwise = False
+    if isinstance(first, Columns):
+        blocks, threads, width = write_columns(writer, block, kernel, first)
+    elif any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
+        blocks, threads, width = write_rows(writer, block, kernel)
+    else:
+        is_pointwise = True
+        blocks, threads, width = write_pointwise(writer, block, kernel)
+    # A reduction waits for its slowest thread, so others have to be there that go on.
+    together = 1 if is_pointwise else max(1, RESIDENT // threads)
+    sizes = tuple(sorted(names.written)) if names is not None else ()
+    parameters = [
+        f"{IN_MEMORY[memory.dtype]} *{writer.pointer(memory)}"
+        if memory in kernel.written
+        else f"const {IN_MEMORY[memory.dtype]} *RESTRICT {writer.pointer(memory)}"
+        for memory in kernel.memories
+    ]
+    parameters += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
+    lines = [*writer.alignments(width), *block.lines]
+    return LaunchedText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads, together)
+
+
+def spell(
+    routines: Sequence[Routine], names: SizeNames | None, head: str = HEAD, helpers: dict[str, str] = HELPERS
+) -> tuple[CudaSource, dict[str, tuple[str, ...]]]:
+    """The kernels of a program and what each routine launches, and the names of the numbers that each takes besides its
+    memories."""
+    texts = {kernel: spell_kernel(kernel, names) for routine in routines for kernel in routine.kernels}
+    functions: dict[LaunchedText, str] = {}  # kernels of the same text are one function
+    kernels: list[CudaKernel] = []
+    for kernel, text in texts.items():
+        if text not in functions:
+            functions[text] = name = f"kernel_{len(functions)}_{kernel.hint}"
+            comment = "".join(f"// {in_comment(line)}\n" for line in kernel.origins)
+            kernels.append(CudaKernel(name, comment, text.parameters, text.body, text.threads, text.together))
+    sizes: dict[str, tuple[str, ...]] = {}
+    launches: dict[str, tuple[Launch, ...]] = {}
+    for routine in routines:
+        own = [texts[kernel] for kernel in routine.kernels]
+        places, sizes[routine.name] = _places(routine, own, names)
+        launches[routine.name] = tuple(
+            Launch(
+                functions[text],
+                text.blocks,
+                text.threads,
+                0,
+                tuple(places[key] for key in (*kernel.memories, *text.sizes)),
+            )
+            for kernel, text in zip(routine.kernels, own, strict=True)
+        )
+    return CudaSource(tuple(kernels), launches, helpers, head), sizes
+
+
+def _places(
+    routine: Routine, texts: Sequence[LaunchedText], names: SizeNames | None
+) -> tuple[dict[object, Argument], tuple[str, ...]]:
+    """Where each memory and each number is among what a routine is given."""
+    area = routine.area
+    if names is not None:
+        names.written.clear()
+    # An offset that is no constant is a number that Python computes.
+    offsets = {
+        memory: str(names.as_value(offset)) if isinstance(offset, Size) and names is not None else offset
+        for memory, offset in area.offsets.items()
+    }
+    written = () if names is None else tuple(names.written)
+    sizes = tuple(dict.fromkeys([*written, *(name for text in texts for name in text.sizes)]))
+    at_area = len(routine.memories)
+    first = at_area + bool(area.size)
+    places: dict[object, Argument] = {memory: (index, AS_GIVEN, 0) for index, memory in enumerate(routine.memories)}
+    places |= {name: (first + index, AS_GIVEN, 0) for index, name in enumerate(sizes)}
+    for memory, offset in offsets.items():
+        how, other = (BEHIND_NUMBER, places[offset][0]) if isinstance(offset, str) else (BEHIND, offset)
+        places[memory] = at_area, how, other
+    return places, sizes

@@ -1,0 +1,196 @@
+"""Kernels in CUDA C++ on a CPU: blocks one after the other, the threads of a block as fibers that take turns.
+
+The text of the kernels is the one that a GPU runs; only what stands above it differs. A thread runs until it waits for
+the others of its block, and then the next one does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, planned
+from bothways.lower.dialects.c.half_helpers import HALVES
+from bothways.lower.dialects.cuda.arranging import arranged
+from bothways.lower.dialects.cuda.kernels import spell
+from bothways.lower.dialects.cuda.prelude import HELPERS
+
+HEAD = """\
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#define KERNEL(threads, blocks) void
+#define SHARED static
+#define RESTRICT
+#define ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define UNROLL
+typedef struct { unsigned x; } Index;
+static Index blockIdx, gridDim, threadIdx;
+static ucontext_t scheduler, fibers[1024];
+static char *stacks[1024];
+static uint64_t slots[1024];
+static unsigned char done[1024];
+static float rsqrtf(float x) { return 1 / sqrtf(x); }
+static double rsqrt(double x) { return 1 / sqrt(x); }
+static void wait_for_others(void) {
+    unsigned self = threadIdx.x;
+    swapcontext(&fibers[self], &scheduler);
+    threadIdx.x = self;
+}
+#define __syncthreads wait_for_others
+int failures;
+static void __assertfail(const char *what, const char *file, unsigned line, const char *where, uint64_t size) {
+    ++failures;
+}
+"""
+
+RUN = """
+typedef void (*Function)(WORDS);
+static Function function;
+static uint64_t *words;
+static void fiber(void) {
+    function(VALUES);
+    done[threadIdx.x] = 1;
+}
+void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
+    function = which; words = given; gridDim.x = blocks;
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        unsigned left = threads;
+        for (unsigned t = 0; t < threads; ++t) {
+            if (!stacks[t]) stacks[t] = malloc(65536);
+            getcontext(&fibers[t]);
+            fibers[t].uc_stack.ss_sp = stacks[t];
+            fibers[t].uc_stack.ss_size = 65536;
+            fibers[t].uc_link = &scheduler;
+            makecontext(&fibers[t], fiber, 0);
+            done[t] = 0;
+        }
+        while (left) {
+            for (unsigned t = 0; t < threads; ++t) {
+                if (done[t]) continue;
+                threadIdx.x = t;
+                swapcontext(&scheduler, &fibers[t]);
+                left -= done[t];
+            }
+        }
+    }
+}
+"""
+MOST = 64  # arguments of a kernel
+
+
+def _shuffled(kind: str) -> str:
+    return f"""\
+static {kind} shuffled_{kind}({kind} value, int bit) {{
+    memcpy(&slots[threadIdx.x], &value, sizeof value);
+    wait_for_others();
+    memcpy(&value, &slots[threadIdx.x ^ bit], sizeof value);
+    wait_for_others();
+    return value;
+}}
+"""
+
+
+ON_HOST = {
+    name: HALVES.get(name) or (_shuffled(name.removeprefix("shuffled_")) if name.startswith("shuffled_") else text)
+    for name, text in HELPERS.items()
+}
+# A helper may use those above it, and the order is that of the texts for a CPU.
+ON_HOST = {**{name: text for name, text in HALVES.items()}, **{k: v for k, v in ON_HOST.items() if k not in HALVES}}
+
+
+@functools.cache
+def _library(text: str) -> ctypes.CDLL:
+    folder = Path(tempfile.gettempdir()) / "bothways-cuda-on-host"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
+    if not path.exists():
+        source = path.with_suffix(".c")
+        source.write_text(text)
+        command = [shutil.which("gcc") or "cc", "-O1", "-w", "-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing"]
+        subprocess.run(
+            [*command, "-shared", "-fPIC", str(source), "-o", str(path) + ".part", "-lm"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        Path(str(path) + ".part").rename(path)
+    return ctypes.CDLL(str(path))
+
+
+def _word(value, kind):
+    if kind == "p":
+        return value.data_ptr()
+    return struct.unpack("Q", struct.pack("d" if kind == "f" else "q", value))[0]
+
+
+@dataclass(frozen=True)
+class SpelledOnHost:
+    source: object
+    sizes: dict
+    uses_threads = False
+
+    @property
+    def text(self):
+        return str(self.source)
+
+    def functions(self, kinds):
+        if not kinds:
+            return {}
+        words = ", ".join(["uint64_t"] * MOST)
+        values = ", ".join(f"words[{at}]" for at in range(MOST))
+        # Numbers with a fraction are passed otherwise than words are; there are few, and tests of them have a GPU.
+        assert not any("f" in letters for letters in kinds.values()), "no fractions here"
+        library = _library(self.source.whole(str(self.source)) + RUN.replace("WORDS", words).replace("VALUES", values))
+        routines = planned(self.source.plan)
+
+        def function(name, letters):
+            def run(*values):
+                given = [_word(value, kind) for value, kind in zip(values, letters, strict=True)]
+                for one in routines[name]:
+                    arguments = (ctypes.c_uint64 * MOST)()
+                    for at, (which, how, other) in enumerate(one.arguments):
+                        more = 0 if how == AS_GIVEN else other if how == BEHIND else given[other]
+                        arguments[at] = (given[which] + more) & (2**64 - 1)
+                    library.run(ctypes.cast(library[one.kernel], ctypes.c_void_p), one.blocks, one.threads, arguments)
+                failures = ctypes.c_int.in_dll(library, "failures")
+                if failures.value:
+                    failures.value = 0
+                    raise RuntimeError("device-side assert triggered")
+
+            return run
+
+        return {name: function(name, letters) for name, letters in kinds.items()}
+
+    def key(self, cache):
+        return ""
+
+
+class CudaOnHost:
+    """The CUDA dialect for memory of the CPU."""
+
+    name, suffix, device = "CUDA on a CPU", ".cu", "cpu"
+
+    def tools(self, cache):
+        return None
+
+    def arranged(self, kernel):
+        return arranged(kernel)
+
+    def spell(self, routines, names):
+        return SpelledOnHost(*spell(routines, names, HEAD, ON_HOST))
+
+    def recall(self, key, kinds, cache):
+        return None
+
+    def whole(self, text):
+        return text
