@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak faults conformance docs bench gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps faults conformance docs bench gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make pytest    the tests alone (ARGS='-k name' to choose)"
 	@echo "make slow      the tests that take long"
 	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000 FEATURES=hooks,special)"
+	@echo "make soak-steps  hundreds of generated training steps, plain and compiled (SEED=1000 COUNT=2000)"
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
@@ -69,6 +70,10 @@ soak: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak.py
 
+soak-steps: $(READY)
+	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 \
+	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak_steps.py
+
 # How long each fault goes on, as a share of its usual time.
 FAULTS ?= 1.0
 FAULT_TESTS := $(addprefix tests/reliability/test_,faults.py threads.py unloading.py compiler_troubles.py cache_trust.py cache_damage.py)
@@ -90,6 +95,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/regional.py

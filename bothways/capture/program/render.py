@@ -146,11 +146,12 @@ def render(
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
     inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
+    forgotten = [f"{emitter.read(_source_of(tensor))}.grad = None" for tensor in tracer.effects.forgotten]
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
-    body = _unseen(emitter, [*loads, *prepared])
+    body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
     if tracer.graph.has_work:
         call = f"{graph_key}({', '.join(inputs + handed_over)})"
         targets = ", ".join(emitter.tensors.values())

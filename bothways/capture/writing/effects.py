@@ -56,6 +56,7 @@ class Effects:
         self._globals: dict[tuple[int, str], GlobalWrite] = {}
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
         self.draws: list[Draw] = []  # calls of Python's random number generators, in order
+        self.forgotten: list[Value] = []  # tensors whose gradients go first of all: their memory is free for the graph
         # Objects that the user's Python changes while the graph runs: what they hold from then on is unknown.
         self.left_to_python: list[tuple[object, Value]] = []
         # Objects that a call changes which was put off.

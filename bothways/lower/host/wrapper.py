@@ -17,6 +17,8 @@ from bothways.lower.schedule.steps import Lowered
 from bothways.source_text import identifier
 
 CPU = torch.device("cpu")
+# So many runs later at most is a tensor used again: who waits longer is in the way when much memory is needed.
+SOON = 4
 
 
 def as_laid_out(
@@ -120,11 +122,16 @@ class PythonWriter:
             forgotten += self._taken.pop(memory, {}).values()
             own = memory.producer is not None and not isinstance(memory.producer, Extern)
             own = own and memory not in self._viewed
-            if own and self._last_made.get(_kind(memory), -1) > number:
+            if own and self._is_wanted_soon(_kind(memory), number, len(free.get(_kind(memory), ()))):
                 free.setdefault(_kind(memory), []).append(memory)
             else:
                 forgotten.append(memory.name)
         return [f"    del {', '.join(forgotten)}"] if forgotten else []
+
+    def _is_wanted_soon(self, kind: tuple[Any, ...], number: int, spare: int) -> bool:
+        """Whether another tensor of a kind will be used again soon after a run, where ``spare`` ones are there."""
+        wanted = [later for later in self._wanted.get(kind, ()) if later > number]
+        return len(wanted) > spare and wanted[spare] <= number + SOON
 
     def _shared_views(self) -> set[str]:
         """The views that several calls of ATen take: one will do for them all."""
@@ -136,11 +143,12 @@ class PythonWriter:
         """The tensors that have to be made before each run of kernels."""
         known = {*self._lowered.inputs, *self._lowered.constants}
         by_run: dict[int, list[Memory]] = {}
-        self._last_made: dict[tuple[Any, ...], int] = {}  # the last run that wants a new tensor of a kind
+        self._wanted: dict[tuple[Any, ...], list[int]] = {}  # the runs that want new tensors of a kind, in order
         for number, run in enumerate(self._runs):
             if number in self._entries:
                 by_run[number] = [memory for memory in self._entries[number][1] if memory not in known]
-                self._last_made.update({_kind(memory): number for memory in by_run[number]})
+                for memory in by_run[number]:
+                    self._wanted.setdefault(_kind(memory), []).append(number)
             known.update(memories_of(run))
         return by_run
 

@@ -422,9 +422,15 @@ def _is_cheap(node: Map, inlined: set[Node]) -> bool:
                 large += arg.numel == node.numel and 0 not in arg.strides
             elif isinstance(arg, Map) and arg in inlined:
                 pending.append(arg)
-            elif not isinstance(arg, (Scalar, IndexAlong)):
+            elif not isinstance(arg, (Scalar, IndexAlong)) and not _is_one_for_many(arg, node):
                 return False
     return large <= 1
+
+
+def _is_one_for_many(arg: Node, node: Map) -> bool:
+    """Whether a node reads each element of what is computed many times over: the mean of a row, in a whole tensor."""
+    computed = _without_views(arg)
+    return isinstance(computed, (Map, Reduce)) and computed.numel < node.numel
 
 
 def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:

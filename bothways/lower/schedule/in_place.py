@@ -69,8 +69,11 @@ def _may_write(group: Group, node: Map, target: Memory, readers: set[Unit], fusi
 
 def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
     """Whether the kernel reads the memory only at the element that it writes at the same time."""
-    if group.reduced is not None and not _reads_alone(group, node, target, fusion):
-        return False
+    if group.reduced is not None:
+        own = {loop for loops in group.domain.settled(group.mapping[node]) for loop in loops or ()}
+        in_loop = own == set(group.domain.loops)
+        if not (_reads_alone if in_loop else _reads_last)(group, node, target, fusion):
+            return False
     written = group.domain.strides(group.mapping[node], target.strides)
     try:
         reads = list(fusion.reads_of(group, target))
@@ -87,7 +90,28 @@ def _reads_alone(group: Group, node: Map, target: Memory, fusion: Fusion) -> boo
     Nor may anything read the value itself: a later loop computes it again.
     """
     others = (leaf for member in group.members if member is not node for leaf in fusion.leaves(member))
-    if any(leaf is node or (isinstance(leaf, Buffer) and leaf.memory is target) for leaf in others):
-        return False
-    own = {loop for loops in group.domain.settled(group.mapping[node]) for loop in loops or ()}
-    return own == set(group.domain.loops)
+    return not any(leaf is node or (isinstance(leaf, Buffer) and leaf.memory is target) for leaf in others)
+
+
+def _reads_last(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
+    """Whether what else reads the memory in a kernel has done so when a value of the row is there: the gradient of a
+    bias is summed, and the bias updated.
+
+    What the value is computed from was computed before, once: sums and other values of the row.
+    """
+    before: set[Node] = set()
+    pending: list[Node] = [node]
+    while pending:
+        added = {leaf for leaf in fusion.leaves(pending.pop()) if leaf in group.mapping} - before
+        before |= added
+        pending += added
+    reduced = group.reduced_loops
+    for member in group.members:
+        if member is node or not any(
+            isinstance(leaf, Buffer) and leaf.memory is target for leaf in fusion.leaves(member)
+        ):
+            continue
+        loops = {loop for loops in group.domain.settled(group.mapping[member]) for loop in loops or ()}
+        if member not in before or (isinstance(member, Map) and loops & reduced):
+            return False
+    return True

@@ -33,7 +33,15 @@ def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
             tracer.stop("mutation_unknown", "a tensor's grad is set to a tensor that does not fit")
     elif not isinstance(content, ConstantValue) or content.content is not None:
         tracer.stop("mutation_unknown", f"a tensor's grad is set to {content.describe()}")
+    elif tensor.source is not None and _is_first_said(tracer, tensor):
+        tracer.effects.forgotten.append(tensor)
     tensor.store(tracer, "grad", content)
+
+
+def _is_first_said(tracer: Tracer, tensor: TensorValue) -> bool:
+    """Whether nobody can tell that the gradient from outside goes before the graph runs, and not in its middle."""
+    is_first = "grad" not in tensor.attrs and not tensor.asked_for_grad
+    return is_first and not tracer.graph.may_fail and not tracer.graph.has_effects
 
 
 def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:

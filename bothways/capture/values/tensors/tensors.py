@@ -134,6 +134,7 @@ class TensorValue(Value):
         self.placeholder = node
         self.obj: torch.Tensor | None = None
         self.attrs: dict[str, Value | None] = {}
+        self.asked_for_grad = False  # whether captured code has looked at the gradient from outside
 
     @classmethod
     def external(cls, tracer: Tracer, tensor: torch.Tensor, source: Source) -> TensorValue:
@@ -427,6 +428,7 @@ def _grad(tracer: Tracer, value: TensorValue) -> Value:
     if value.obj is not None and value.source is not None:
         if not value.obj.is_leaf and not value.obj.retains_grad and not tracer.options.fullgraph:
             tracer.stop("attribute_unknown", "PyTorch warns of asking for the grad of a tensor that is no leaf")
+        value.asked_for_grad = True
         return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
     if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.effects.registrations):
         warns = Warns(getattr, tracer.where(), tracer.running.frames[-1].globals)

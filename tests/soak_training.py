@@ -1,0 +1,109 @@
+"""Runs a generated training plainly and compiled for five steps, and tells the first thing that differs.
+
+Each run is a module of its own. After every step everything that training changes is compared: parameters, buffers,
+gradients with their strides, what optimizers and schedules remember, random numbers, what hooks have seen, what the
+step returned or raised.
+"""
+
+import copy
+import warnings
+
+import soak_checking
+import torch
+
+import bothways
+from bothways.testing import difference
+
+SIZES = (6, 6, 6, 6, 4)  # the last batch is smaller
+
+
+def batch(data, dtype, number):
+    """The arguments of a step."""
+    generator = torch.Generator().manual_seed(number)
+    size = SIZES[number]
+    y = torch.randint(0, 3, (size,), generator=generator)
+    if data == "tokens":
+        return torch.randint(0, 11, (size, 4), generator=generator), y
+    shape = (size, 2, 4, 4) if data == "image" else (size, 6)
+    return torch.randn(shape, generator=generator).to(dtype), y
+
+
+def state_of(value):
+    """What is remembered by something that is trained, or trains."""
+    if value is None:
+        return None
+    found = {"state": soak_checking.snapshot(copy.deepcopy(value.state_dict()))}
+    if isinstance(value, torch.nn.Module):
+        for name, parameter in value.named_parameters():
+            gradient = parameter.grad
+            shown = None if gradient is None else (gradient.detach().clone(), gradient.stride(), gradient.requires_grad)
+            found[name] = (shown, parameter.requires_grad, parameter.stride())
+    return found
+
+
+def refused(error):
+    """An exception as it is seen; of what autograd says when something was changed, not how it calls its nodes."""
+    kind, message, *others = soak_checking.raised(error) or (None, "")
+    return (kind, message.partition("modified by an inplace operation")[0], *others)
+
+
+def training(source, backend=None, functions=None):
+    """What every step shows; ``functions`` receives what was compiled."""
+    torch.manual_seed(0)
+    module = soak_checking.load(source, "<soak>")
+    step = module.TARGET
+    if backend is not None:
+        step = bothways.compile(step, backend=backend)
+        if functions is not None:
+            functions.append(step)
+    dtype = next(module.MODEL.parameters()).dtype
+    shown = []
+    for number in range(len(SIZES)):
+        torch.manual_seed(number)
+        module.between(number)
+        x, y = batch(module.DATA, dtype, number)
+        error = result = None
+        try:
+            result = step(*module.GIVEN, x, y, number)
+        except Exception as caught:
+            error = caught
+        shown.append({
+            "raised": refused(error), "result": soak_checking.snapshot(result), "log": list(module.LOG),
+            **{name: state_of(value) for name, value in module.STATE.items()},
+            "random state": torch.get_rng_state(), "settings": (torch.is_grad_enabled(), module.MODEL.calls),
+        })  # fmt: skip
+        module.LOG.clear()
+        del error, result
+    return shown
+
+
+def disagreement(source, backend="eager", *, kernels=True, functions=None):
+    """The first thing in which the compiled training is not like the plain one; None when there is none."""
+    tol = 1e-6 if ".double()" in source else 5e-2 if "autocast" in source else 2e-4
+    try:
+        with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=kernels):
+            warnings.simplefilter("ignore")
+            expected = training(source)
+            got = training(source, backend, functions)
+    finally:
+        torch.set_grad_enabled(True)
+        bothways.reset()
+    if backend != "eager":
+        for step in (*expected, *got):
+            step["log"] = in_order_of_names(step["log"])
+    return first_difference(expected, got, tol)
+
+
+def in_order_of_names(log):
+    """A log in which only the order of those of one name counts: one compiled node has all parameters behind it, and
+    PyTorch chooses which of them is first."""
+    return sorted(log, key=lambda entry: str(entry[0] if isinstance(entry, tuple) else entry))
+
+
+def first_difference(expected, got, tol):
+    for number, (before, after) in enumerate(zip(expected, got, strict=True)):
+        for part in before:
+            found = difference(before[part], after[part], tol=tol)
+            if found is not None:
+                return f"step {number}, {part}: {found}"
+    return None

@@ -1,0 +1,171 @@
+"""What a compiled step needs of memory: old gradients go first, updates are written where they belong, and nothing is
+kept that is computed again as fast as it is read."""
+
+import re
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from stepping import BACKENDS, agree, batches
+from torch.autograd.profiler import profile, record_function
+
+import bothways
+
+
+def layers():
+    torch.manual_seed(0)
+    inner = [layer for _ in range(3) for layer in (torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU())]
+    return torch.nn.Sequential(*inner, torch.nn.Linear(64, 3))
+
+
+def training(model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def native_program(step, *args):
+    """The Python of the graph that a step has become."""
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = bothways.compile(step, backend="native")
+        for _ in range(3):
+            compiled(*args)
+    generated = bothways.explain(compiled).generated
+    return generated[-1].texts["Python"]
+
+
+def test_the_gradients_of_the_last_step_are_gone_when_the_graph_runs():
+    model, gone = layers(), []
+
+    def backend(graph, inputs):
+        def run(*values):
+            gone.append([reference() is None for reference in old])
+            return graph(*values)
+
+        return run
+
+    compiled = bothways.compile(training(model), backend=backend, fullgraph=True)
+    old = []
+    for x, y in batches(3, features=64):
+        old[:] = [weakref.ref(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+        compiled(x, y)
+    assert gone == [[], [True] * 14, [True] * 14]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_that_fails_before_it_forgets_gradients_has_them_still(backend):
+    def make():
+        model = layers()
+
+        def step(x, y):
+            out = model(x)
+            rows = out[y]  # may be out of range
+            model.zero_grad()
+            rows.sum().backward()
+
+        def careful(x, y):
+            try:
+                step(x, y)
+            except IndexError:
+                return "failed"
+
+        return careful, {"model": model}
+
+    given = batches(4, features=64)
+    given[2][1][0] = 99
+    agree(make, given, backend, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_are_read_before_they_are_forgotten(backend):
+    def make():
+        model, seen = layers(), []
+
+        def step(x, y):
+            total = sum(parameter.grad.sum() for parameter in model.parameters() if parameter.grad is not None)
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            return total
+
+        return step, {"model": model, "seen": seen}
+
+    agree(make, batches(4, features=64), backend)
+
+
+def test_parameters_and_what_the_optimizer_remembers_are_written_in_place():
+    """Those of a bias, whose gradient is a sum, are written by the kernel that sums."""
+    program = native_program(training(layers(), momentum=0.9), *batches(1, features=64)[0])
+    returned = re.findall(r"\w+", program.rpartition("return (")[2])
+    assert sum(name.startswith("primals_") for name in returned) == 2 * 14
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_that_is_read_after_its_gradient_is_known(backend):
+    """A batch norm's backward reads the weight once more after the sum that the update needs."""
+
+    def make():
+        torch.manual_seed(0)
+        inner = torch.nn.Linear(6, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU()
+        model = torch.nn.Sequential(*inner, torch.nn.Linear(40, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, {"model": model, "optimizer": optimizer}
+
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        agree(make, batches(), backend)
+
+
+def test_what_is_one_for_each_row_does_not_make_a_value_expensive():
+    """It is computed beside each of its readers instead of waiting in memory."""
+
+    def centred(x, weight, other):
+        h = x @ weight
+        d = h - h.mean(-1, keepdim=True)
+        return (d.relu() @ other).tanh() + d
+
+    torch.manual_seed(0)
+    given = torch.randn(40, 64), torch.randn(64, 64), torch.randn(64, 64)
+    program = native_program(centred, *given)
+    assert not re.search(r"\bsub\w* = empty", program)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        torch.testing.assert_close(bothways.compile(centred)(*given), centred(*given))
+
+
+def peak(step, *args):
+    """Bytes at the peak of a step, beyond those that were there before it."""
+    for _ in range(3):
+        step(*args)
+    with profile(use_cpu=True, profile_memory=True) as profiler:
+        step(*args)
+        with record_function("begin"):
+            pass
+        step(*args)
+    held = highest = 0
+    for event in sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "begin":
+            held = highest = 0
+        elif event.name() == "[memory]":
+            held += event.nbytes()
+            highest = max(highest, held)
+    return highest
+
+
+def test_the_peak_of_a_step_is_not_above_eagers():
+    x, y = batches(1, size=200, features=64)[0]
+    plain = peak(training(layers(), momentum=0.9), x, y)
+    assert peak(bothways.compile(training(layers(), momentum=0.9), backend="native"), x, y) <= plain
