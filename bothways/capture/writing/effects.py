@@ -69,6 +69,10 @@ class Effects:
     def register(self, event: Event) -> None:
         self.registrations.append(event)
 
+    def forget(self, tensor: Value) -> None:
+        """A tensor's gradient goes before the graph runs."""
+        self.forgotten.append(tensor)
+
     def draw(self, draw: Draw) -> None:
         self.draws.append(draw)
 

@@ -34,7 +34,7 @@ def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
     elif not isinstance(content, ConstantValue) or content.content is not None:
         tracer.stop("mutation_unknown", f"a tensor's grad is set to {content.describe()}")
     elif tensor.source is not None and _is_first_said(tracer, tensor):
-        tracer.effects.forgotten.append(tensor)
+        tracer.effects.forget(tensor)
     tensor.store(tracer, "grad", content)
 
 
