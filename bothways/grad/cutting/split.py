@@ -23,6 +23,7 @@ from bothways.grad.tracing.sizes import is_size, symbols_of
 from bothways.grad.tracing.whys import why_captured
 from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.record import generated
+from bothways.runtime.gradients import gradients
 from bothways.runtime.graph_module import graph_module
 
 # Calls that open (+1) or close (-1) a context the operations in between run under.
@@ -60,12 +61,50 @@ def split(
 
 
 def sections_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
+    """The nodes in sections; a backward that leaves its section is PyTorch's, through the autograd nodes of others."""
+    alone: set[torch.fx.Node] = set()
+    while True:
+        sections = _sections(graph, grad, apart, alone)
+        leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
+        if not leaving:
+            return sections
+        alone |= leaving
+
+
+def _leaves(node: torch.fx.Node, section: Section) -> bool:
+    """Whether a node runs a backward through what other sections compute."""
+    if node.target is not gradients or section.as_captured:
+        return False
+    roots: Any = node.args[0]
+    inputs: Any = node.args[1]
+    behind = _computed_from(roots)
+    leading = set(inputs)
+    for step in node.graph.nodes:  # those that gradients of the inputs go through
+        if step in behind and not leading.isdisjoint(step.all_input_nodes):
+            leading.add(step)
+    return not leading.intersection(behind).difference(inputs).issubset(section.nodes)
+
+
+def _computed_from(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    computed: set[torch.fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        step = pending.pop()
+        if step.op != "placeholder" and step not in computed:
+            computed.add(step)
+            pending.extend(step.all_input_nodes)
+    return computed
+
+
+def _sections(graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[torch.fx.Node]) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
     places = _places(nodes, grad, apart)
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
-    captured = [_goes_around_autograd(place, apart) or place.node in hooked for place in places]
+    captured = [
+        _goes_around_autograd(place, apart) or place.node in hooked or place.node in alone for place in places
+    ]
     first = _beginnings(places, captured, grad, apart)
     sections: list[Section] = []
     boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
