@@ -1,13 +1,18 @@
 """Whole steps with a fused optimizer: one graph, which runs once a step."""
 
 import copy
+import operator
 
 import pytest
 import torch
+import torch.fx
 from aten_counting import computing_calls
 from torch import nn
 
 import bothways
+from bothways.grad.cutting.split import sections_of
+from bothways.node_facts import note_of_node
+from bothways.runtime.gradients import gradients
 
 
 def stepping(model, fused):
@@ -45,20 +50,24 @@ def test_the_forward_runs_once_and_the_loss_is_spent(backend, fused):
     assert calls["aten::addmm"] + calls["aten::mkldnn_linear"] <= 2 and calls["aten::native_layer_norm"] <= 1
 
 
-def test_an_update_that_cannot_be_taken_apart_leaves_the_backward_to_pytorchs_engine(monkeypatch):
-    """The graph is cut around the update, and the backward goes through the compiled part before it."""
-    from bothways.grad.tracing import origins
-
-    monkeypatch.setattr(origins, "update_of", lambda *args, **kwargs: None)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8))
-    other = copy.deepcopy(model)
-    plain, compiled = stepping(model, True), bothways.compile(stepping(other, True), fullgraph=True)
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        for seed in range(4):
-            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
-            torch.testing.assert_close(compiled(x), plain(x))
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two)
-    calls = computing_calls(lambda: compiled(x))
-    assert calls["aten::addmm"] + calls["aten::mkldnn_linear"] <= 2
+def test_a_backward_that_leaves_its_part_of_a_cut_graph_is_pytorchs():
+    graph = torch.fx.Graph()
+    x, weight, tangent = map(graph.placeholder, ("x", "weight", "tangent"))
+    early = graph.call_method("sin", (weight,))
+    between = graph.call_method("cos", (x,))
+    late = graph.call_method("mul", (early, between))
+    found = graph.call_function(gradients, ((late,), (weight,), (tangent,), False, False))
+    first = graph.call_function(operator.getitem, (found, 0))
+    after = graph.call_method("neg", (first,))
+    graph.output((after,))
+    for node in (x, weight, tangent, early, between, late, first, after):
+        node.meta["example_value"] = torch.ones(3)
+    sections = sections_of(graph, grad=True)
+    assert [(section.nodes, section.as_captured) for section in sections] == [
+        ([early, between, late, found, first, after], False)
+    ]
+    note_of_node(between, as_captured=True)
+    sections = sections_of(graph, grad=True)
+    assert [(section.nodes, section.as_captured) for section in sections] == [
+        ([early], False), ([between], True), ([late], False), ([found, first], True), ([after], False),
+    ]  # fmt: skip
