@@ -112,6 +112,7 @@ def third(program):
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", COMPILERS)
 @pytest.mark.parametrize("use", [penalty, accumulated, third], ids=lambda use: use.__name__)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -10,7 +10,7 @@ import soak_checking
 import soak_steps
 import soak_training
 
-COUNT = 12
+COUNT = 6
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "300"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))

@@ -7,7 +7,7 @@ from stepping import BACKENDS, agree, batches
 
 import bothways
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn("backend")]
 
 
 def training(step_of, model=None):

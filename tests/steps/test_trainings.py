@@ -236,6 +236,7 @@ TRAININGS = [perceptron, language_model, images, adversaries, mixed_precision, a
 
 
 @pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_training_is_one_graph(training, backend, length):

@@ -42,13 +42,11 @@ def _step_where_finite(
         tracer.stop("lazy_state", f"{optimizer.describe()} makes its first step")
     touched = _tensors(tracer.inline(scaling.touched_by, [optimizer], {}))
     before = _tensors(tracer.inline(scaling.copies, [ListValue([*touched])], {}))
-    versions = [torch_compat.version_of(tensor.fake.meta) for tensor in touched]
+    states = [_state(tensor) for tensor in touched]
     result = protocols.call(tracer, protocols.get_attr(tracer, optimizer, "step"), [*args], kwargs)
     if _tensors(tracer.inline(scaling.touched_by, [optimizer], {})) != touched:
         tracer.stop("tensor_branch", "whether an optimizer keeps another tensor than before depends on gradients")
-    is_changed = [
-        torch_compat.version_of(tensor.fake.meta) != version for tensor, version in zip(touched, versions, strict=True)
-    ]
+    is_changed = [_state(tensor) != state for tensor, state in zip(touched, states, strict=True)]
     changed, old = (
         ListValue([one for one, is_other in zip(tensors, is_changed, strict=True) if is_other])
         for tensors in (touched, before)
@@ -64,6 +62,11 @@ def _make_scale(tracer: Tracer, scaler: Value, /, *args: Value) -> Value:
     if scaler.source is not None:
         tracer.stop("lazy_state", f"{scaler.describe()} makes its state")
     return inline(tracer, library_function(tracer, MAKE_SCALE), [scaler, *args], {})
+
+
+def _state(tensor: TensorValue) -> tuple[Any, Any]:
+    """What is another when a tensor was changed: its node, or, of operations that give nothing, the fake's version."""
+    return tensor.node, torch_compat.version_of(tensor.fake.meta)
 
 
 def _tensors(values: Value) -> list[TensorValue]:
