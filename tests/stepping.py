@@ -4,6 +4,7 @@ import copy
 
 import torch
 from agreeing import assert_same
+from torch.utils._pytree import tree_leaves
 
 import bothways
 from bothways.testing import RecordGraphs
@@ -25,6 +26,10 @@ def state_of(training):
                 key: None if parameter.grad is None else parameter.grad.stride()
                 for key, parameter in value.named_parameters()
             }
+            found[f"{name}: gradients that need gradients"] = [
+                key for key, parameter in value.named_parameters()
+                if parameter.grad is not None and parameter.grad.requires_grad
+            ]  # fmt: skip
         elif isinstance(value, torch.optim.Optimizer):
             found[f"{name}: state"] = copy.deepcopy(value.state_dict())
         elif isinstance(value, (list, dict)):
@@ -40,7 +45,10 @@ def train(make, batches, compile_step):
     torch.manual_seed(1)
     trail = []
     for batch in batches:
-        trail.append({"result": step(*batch), **state_of(training)})
+        result = step(*batch)
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        flags = [(tensor.requires_grad, tensor.is_leaf) for tensor in tensors]
+        trail.append({"result": result, "needs gradients, is a leaf": flags, **state_of(training)})
     return trail
 
 

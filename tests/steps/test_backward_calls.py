@@ -112,7 +112,18 @@ def by_grad(net, log):
 def materialized(net, log):
     def step(x, y):
         loss = F.cross_entropy(net(x), y)
-        return torch.autograd.grad(loss, [net.unused.weight, net.inner.weight], materialize_grads=True)
+        found = torch.autograd.grad(loss, [net.unused.weight, net.inner.weight], materialize_grads=True)
+        net.unused.weight.grad = found[0].clone()
+        return found
+
+    return step
+
+
+def materialized_to_be_differentiated(net, log):
+    def step(x, y):
+        loss = F.cross_entropy(net(x), y)
+        wanted = [net.unused.weight, net.inner.weight]
+        return torch.autograd.grad(loss, wanted, create_graph=True, materialize_grads=True)
 
     return step
 
@@ -259,6 +270,7 @@ def turned_around(net, log):
 
 WAYS = [
     with_a_gradient, of_several_tensors, twice_with_retain_graph, of_two_losses, for_some_inputs, by_grad, materialized,
+    materialized_to_be_differentiated,
     of_what_is_between, penalized, in_an_inner_loop, gradients_of_gradients_accumulate, read_scaled_replaced,
     accumulated_over_parts_of_the_batch, detached_and_shared, a_leaf_made_inside, gradients_that_are_one_tensor,
     turned_around,

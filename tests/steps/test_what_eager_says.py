@@ -150,6 +150,11 @@ def an_input_that_is_not_used(net, optimizer, x, y):
     return torch.autograd.grad(net.a(x).sum(), [net.a.weight, net.b.weight])
 
 
+def an_input_that_may_not_be_missing_and_is_made_up(net, optimizer, x, y):
+    inputs = [net.a.weight, net.b.weight]
+    return torch.autograd.grad(net.a(x).sum(), inputs, allow_unused=False, materialize_grads=True)
+
+
 def an_input_twice(net, optimizer, x, y):
     return torch.autograd.grad(net.a(x).sum(), [net.a.weight, net.a.weight])
 

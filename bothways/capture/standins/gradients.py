@@ -18,9 +18,9 @@ def first_gradient(output: torch.Tensor) -> torch.Tensor:
     return torch.ones_like(output, memory_format=torch.preserve_format)
 
 
-def no_gradient(tensor: torch.Tensor) -> torch.Tensor:
+def no_gradient(tensor: torch.Tensor, create_graph: bool) -> torch.Tensor:
     """The gradient of a tensor that a backward does not come to, for a caller who wants one."""
-    return torch.zeros_like(tensor, requires_grad=True)
+    return torch.zeros_like(tensor, requires_grad=create_graph)
 
 
 def in_backward(function: Callable[..., Any], create_graph: bool, *args: Any) -> Any:

@@ -75,13 +75,16 @@ def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     outputs, inputs = _tensors(tracer, given["outputs"]), _tensors(tracer, given["inputs"])
     call = _call(tracer, outputs, _several(tracer, given.get("grad_outputs", NONE), len(outputs)), given)
     materialize = _flag(tracer, given, "materialize_grads")
+    allowed = given.get("allow_unused", NONE)
+    if materialize and not _is_none(allowed) and not protocols.truth(tracer, allowed.realize()):
+        tracer.stop("op_failed", "allow_unused=False contradicts materialize_grads=True")
     unused = materialize or _flag(tracer, given, "allow_unused")
     results: list[Value] = []
     for gradient, tensor in zip(BackwardRun(tracer, call).gradients(inputs), inputs, strict=True):
         if gradient is None and not unused:
             tracer.stop("op_failed", torch_compat.UNUSED)
         if gradient is None and materialize:
-            results.append(tracer.inline(standins.no_gradient, [tensor], {}))
+            results.append(tracer.inline(standins.no_gradient, [tensor, ConstantValue(call.create_graph)], {}))
         else:
             results.append(NONE if gradient is None else gradient)
     return TupleValue(results)
