@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
-    "api", "report", "driver", "pipeline", "capture", "backward", "backends", "grad", "lower", "calls", "building",
+    "api", "report", "driver", "pipeline", "capture", "backward", "backends", "replay", "grad", "lower", "calls", "building",
     "cache", "record", "runtime",
 ]  # fmt: skip
 
@@ -40,6 +40,7 @@ ROOMS = {
 LATE = {
     ("grad/differentiated.py", "bothways.grad.twins"): "second derivatives differentiate again",
     ("backends/native.py", "bothways.lower.dialects.cuda.dialect.Cuda"): "most programs have no tensors on GPUs",
+    ("replay/recorders.py", "bothways.replay.cuda_graphs.CudaGraphs"): "most programs have no tensors on GPUs",
     ("cache/trust.py", "grp"): "which Windows has not",
     ("cache/trust.py", "pwd"): "which Windows has not",
     ("torch_compat/functions.py", "torch._subclasses.fake_tensor"): "takes two seconds to load",

@@ -1,0 +1,80 @@
+"""One recording: where its inputs are, and how a call becomes a copy, a replay, and results of the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bothways.replay.addresses import ANYWHERE, lying_at
+from bothways.replay.outputs import Outputs, copy_all
+from bothways.replay.recorders import Lane, Recorded, Recorder
+
+
+class Recording:
+    """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        values: Sequence[Any],
+        copied: Sequence[int],
+        recorder: Recorder,
+        lane: Lane,
+        takes_list: bool,
+        hidden: int | None,
+    ) -> None:
+        self._copied = tuple(copied)
+        given = list(values)
+        with torch.inference_mode(False), torch.no_grad():
+            for place in copied:
+                given[place] = _like(values[place])
+        self._statics = [given[place] for place in copied]
+        self._layouts = [(static.shape, static.stride(), static.dtype) for static in self._statics]
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else ANYWHERE for value in values]
+        for place in copied:
+            addresses[place] = ANYWHERE
+        self._lie_there = lying_at(addresses)
+        self.recorded: Recorded = recorder.record(run, given, takes_list, lane, hidden is not None)
+        self.outputs = Outputs(self.recorded.outputs, given, hidden)
+        self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
+        self._back = [place for place in dict.fromkeys(self.outputs.written()) if place in self._copied]
+        self.used = 0
+        self.bytes = self.recorded.bytes + sum(static.nbytes for static in self._statics)
+
+    @property
+    def copied_bytes(self) -> int:
+        """What each call copies, in and out."""
+        back = sum(self._static(place).nbytes for place in self._back)
+        return self.outputs.copied_bytes + sum(static.nbytes for static in self._statics) + back
+
+    def _static(self, place: int) -> torch.Tensor:
+        return self._statics[self._copied.index(place)]
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Whether a call's inputs are where the graph reads them, or can be brought there, and nobody holds what it
+        has lent."""
+        if not self._lie_there(*values):
+            return False
+        for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
+            value = values[place]
+            if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
+                return False
+        return self.outputs.are_free()
+
+    def replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The results for a call that fits."""
+        if self._copied:
+            copy_all(self._statics, [values[place] for place in self._copied])
+        self.recorded.replay()
+        results = self.outputs.hand_out(values)
+        if self._back:
+            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+        self.recorded.done(self.outputs.lent)
+        return results
+
+
+def _like(value: torch.Tensor) -> torch.Tensor:
+    """Memory for another tensor, laid out the same way."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
