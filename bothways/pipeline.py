@@ -47,6 +47,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
+    cuda_graphs: bool | None = None  # whether the mode wants them or not, in the place of the configuration
     of_hooks: bool = False  # whether the function calls hooks: the code that runs the backward decides, too
 
 

@@ -47,6 +47,8 @@ class FakeRecorded:
 class FakeGraphs:
     """Records on the CPU. ``records`` and ``replays`` are what happened; ``fails`` makes recording raise."""
 
+    runs_python = True
+
     def __init__(self, fails=False):
         self._lane, self.records, self.fails, self.busy = Lane("cpu"), [], fails, False
 

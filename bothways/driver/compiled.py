@@ -267,7 +267,7 @@ class CompiledFunction:
         record = Compilation(
             original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
-        record.settings = settings_now()
+        record.settings, record.cuda_graphs = settings_now(), self.options.cuda_graphs
         pool.history.add(record)
         pool.history.captures += 1
         pool.serial += 1

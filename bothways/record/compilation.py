@@ -68,7 +68,7 @@ class Compilation:
     outcome: Outcome | None = None  # how the graph runs, where there is one
     settings: dict[str, Any] = field(default_factory=dict, repr=False)  # of the configuration, where they matter
     replays: list[Replays] = field(default_factory=list)  # of graphs on a GPU: what is replayed as CUDA graphs
-    cuda_graphs: bool = False  # whether the user asked for these
+    cuda_graphs: bool | None = None  # what the function's mode says about these, where it says something
     # The program, as each of the functions has it that share it.
     _holders: list[tuple[weakref.ref[Program], weakref.ref[Dispatcher]]] = field(default_factory=list, repr=False)
 

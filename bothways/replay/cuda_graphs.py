@@ -56,6 +56,8 @@ class Stream(Lane):
 class CudaGraphs:
     """The recorder for NVIDIA's GPUs."""
 
+    runs_python = False
+
     def __init__(self) -> None:
         self._lanes: dict[tuple[int, int], Stream] = {}
         self._lock = Lock()

@@ -40,7 +40,9 @@ class Recorded(Protocol):
 
 
 class Recorder(Protocol):
-    """What records on one type of device."""
+    """What records on one type of device. ``runs_python``: a replay runs the function again, Python and all."""
+
+    runs_python: bool
 
     def why_not_now(self) -> str:
         """Why nothing may be recorded or replayed at this moment; nothing if it may."""

@@ -31,6 +31,7 @@ class Recording:
             for place in copied:
                 given[place] = _like(values[place])
         self._statics = [given[place] for place in copied]
+        copy_all(self._statics, [values[place] for place in copied])  # whoever looks at them meanwhile sees sound data
         self._layouts = [(static.shape, static.stride(), static.dtype) for static in self._statics]
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else ANYWHERE for value in values]
         for place in copied:

@@ -71,8 +71,8 @@ class Replayed:
     ) -> None:
         self._run, self._device, self._recorder = run, device, recorder
         self._takes_list = known_of(run).takes_list
-        self._function = "a function" if place is None else place.function
-        self._wanted = place is not None and place.cuda_graphs
+        self.function = "a function" if place is None else place.function
+        self._mode = None if place is None else place.cuda_graphs
         self._hidden: int | None = None
         self._numbers: list[int] | None = None
         self._kinds: dict[Any, Kind] = {}
@@ -84,7 +84,7 @@ class Replayed:
 
     @property
     def owner(self) -> str:
-        return f"{self._function}, {self.replays.name}"
+        return f"{self.function}, {self.replays.name}"
 
     @property
     def recordings(self) -> list[Recording]:
@@ -96,7 +96,7 @@ class Replayed:
 
     def call(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results of a replay; None for a call that has to run as it always did."""
-        if self._never or config.cuda_graphs is False or self._recorder.why_not_now():
+        if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
             return None
         if self._numbers is None:
             self._numbers = [place for place, value in enumerate(values) if not isinstance(value, torch.Tensor)]
@@ -158,14 +158,15 @@ class Replayed:
             return self._leave(kind, "its tensors are at other addresses again and again")
         if kind.recordings and not kind.recordings[0].outputs.are_free() and kind.made > 1:
             return None  # two sets of what is saved for backwards are enough
-        why = why_never(self._run) or ("" if self._is_wanted else pays_off(launches_of(self._run), values, copied))
+        why = "" if self._recorder.runs_python else why_never(self._run)
+        why = why or ("" if self._is_wanted else pays_off(launches_of(self._run), values, copied))
         if why:
             return self.leave_alone(why)
         return self._record(kind, values, copied, lane)
 
     @property
     def _is_wanted(self) -> bool:
-        return self._wanted or config.cuda_graphs is True
+        return config.cuda_graphs is True if self._mode is None else self._mode
 
     def _to_copy(self, kind: Kind, values: Sequence[Any]) -> list[int] | None:
         """The inputs that have to be copied; None if it is better to wait until addresses settle."""
@@ -253,7 +254,7 @@ def one_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
     if torch.device("cuda") in devices and torch.cuda.device_count() == 1:
         devices = (devices - {torch.device("cuda")}) | {torch.device("cuda", 0)}
     device = devices.pop() if len(devices) == 1 else None
-    if device is None or config.cuda_graphs is False or recorder_of(device) is None:
+    if device is None or recorder_of(device) is None:
         return None
     return None if device.type == "cuda" and device.index is None else device
 
@@ -262,11 +263,14 @@ def replayed(
     run: Callable[..., Any], name: str, device: torch.device | None, graph: torch.fx.GraphModule | None = None
 ) -> Callable[..., Any]:
     """A compiled graph whose tensors are all on one device, as a function that is replayed where that can be."""
-    recorder = None if device is None else recorder_of(device)
+    place = generated.current()
+    mode = None if place is None else place.cuda_graphs
+    wanted = config.cuda_graphs if mode is None else mode
+    recorder = None if device is None or wanted is False else recorder_of(device)
     if recorder is None or device is None:
         return run
-    state = Replayed(run, name, device, recorder, generated.current())
-    if graph is not None and (why := why_not_graph(graph.graph)):
+    state = Replayed(run, name, device, recorder, place)
+    if graph is not None and not recorder.runs_python and (why := why_not_graph(graph.graph)):
         state.leave_alone(why)
         return run
 
