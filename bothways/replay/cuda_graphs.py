@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +19,13 @@ import torch
 from bothways import torch_compat
 from bothways.building.cuda_driver import driver
 from bothways.locks import Lock
+from bothways.replay.kernel_nodes import KernelNode, NotRead, Slot, kernel_nodes, slots_of
+from bothways.replay.numbers import Expressions
 from bothways.replay.recorders import Lane
+
+
+# Numbers to find out where numbers are: of the order of one, so that sums with them show it.
+OTHER, STEP = 1.3720703125, 0.3115234375
 
 
 class Stream(Lane):
@@ -85,7 +92,8 @@ class CudaGraphs:
         with aside(lane), _capture(graph, torch.cuda.graph_pool_handle() if lends else shared):
             outputs = run(list(values)) if takes_list else run(*values)
         graph.instantiate()
-        grown = max(torch.cuda.memory_reserved(lane.device) - before, 0)
+        own = sum(output.nbytes for output in outputs if isinstance(output, torch.Tensor))
+        grown = max(torch.cuda.memory_reserved(lane.device) - before, own)
         return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown)
 
 
@@ -93,8 +101,39 @@ class RecordedGraph:
     """A CUDA graph, with what it writes to."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, outputs: Sequence[Any], nodes: int, grown: int) -> None:
-        self._graph, self.outputs, self.nodes, self.bytes = graph, outputs, nodes, grown
+        self.graph, self.outputs, self.nodes, self.bytes = graph, outputs, nodes, grown
         self.replay = graph.replay
+        self._slots: list[Slot] = []
+        self._nodes: dict[int, KernelNode] = {}
+        self._expressions: Any = None
+
+    def learn(
+        self, run: Callable[..., Any], places: Sequence[int], numbers: Sequence[float],
+        again: Callable[[Sequence[float]], RecordedGraph],
+    ) -> str:  # fmt: skip
+        others = [OTHER + place * STEP for place in range(len(numbers))]
+        try:
+            expressions = Expressions(run, places)
+            nodes = kernel_nodes(self.graph.raw_cuda_graph())
+            alike = [kernel_nodes(again(given).graph.raw_cuda_graph()) for given in (numbers, others)]
+            found = slots_of(nodes, *alike, expressions(numbers), expressions(others))
+        except NotRead as error:
+            return f"where a number is in it is not known: {error}"
+        except Exception as error:  # an operation that takes no such number
+            return f"with another number it raised {type(error).__name__}: {error}"
+        if isinstance(found, str):
+            return found
+        self._slots, self._expressions = found, expressions
+        self._nodes = {slot.node: nodes[slot.node] for slot in found}
+        return ""
+
+    def set_numbers(self, numbers: Sequence[float]) -> None:
+        values = self._expressions(numbers)
+        for slot in self._slots:
+            argument = self._nodes[slot.node].arguments[slot.argument]
+            struct.pack_into(slot.spelling, argument, slot.offset, values[slot.number])
+        for node in self._nodes.values():
+            node.set(self.graph.raw_cuda_graph_exec())
 
     def done(self, lent: Sequence[torch.Tensor]) -> None:
         """Results are ordered behind the replay by their stream."""
@@ -117,18 +156,20 @@ def _capture(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     device = torch.cuda.current_device()
     generator = torch.cuda.default_generators[device]
     state = generator.get_state()
+    begun = ended = False
     try:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        begun = True
         try:
             yield
-        except BaseException:
-            with contextlib.suppress(RuntimeError):
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it is empty
                 graph.capture_end()
-            raise
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is empty
-            graph.capture_end()
+            ended = True
     except BaseException:
+        if begun and not ended:
+            torch_compat.leave_pool(device, pool)
         # A generator that took part in a graph that never ended refuses to go on; a copy of it does not.
         generator.graphsafe_set_state(generator.clone_state())
         generator.set_state(state)

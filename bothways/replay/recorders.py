@@ -35,6 +35,16 @@ class Recorded(Protocol):
     def replay(self) -> None:
         """Do it all again, on the current stream."""
 
+    def learn(
+        self, run: Callable[..., Any], places: Sequence[int], numbers: Sequence[float],
+        again: Callable[[Sequence[float]], Any],
+    ) -> str:  # fmt: skip
+        """Find out where the numbers at these places of the inputs are, by recording again with others; why that
+        cannot be told otherwise."""
+
+    def set_numbers(self, numbers: Sequence[float]) -> None:
+        """Have the next replay compute with these numbers; ``learn`` has found out how."""
+
     def done(self, lent: Sequence[torch.Tensor]) -> None:
         """What a replay has given was copied, but for what is lent."""
 

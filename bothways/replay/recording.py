@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from bothways.replay.addresses import ANYWHERE, lying_at
+from bothways.replay.numbers import is_ordinary
 from bothways.replay.outputs import Outputs, copy_all
 from bothways.replay.recorders import Lane, Recorded, Recorder
 
@@ -37,6 +39,10 @@ class Recording:
         for place in copied:
             addresses[place] = ANYWHERE
         self._lie_there = lying_at(addresses)
+        self._floats = [place for place, value in enumerate(values) if type(value) is float]
+        self.numbers = tuple([values[place] for place in self._floats])
+        self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
+        self.why_fixed: str | None = None  # why numbers cannot be set; unknown until they change
         self.recorded: Recorded = recorder.record(run, given, takes_list, lane, hidden is not None)
         self.outputs = Outputs(self.recorded.outputs, given, hidden)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
@@ -63,6 +69,30 @@ class Recording:
             if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
                 return False
         return self.outputs.are_free()
+
+    def takes(self, values: Sequence[Any]) -> bool:
+        """Whether the next replay computes with a call's numbers; they are set where that can be."""
+        numbers = tuple([values[place] for place in self._floats])
+        if numbers == self.numbers:
+            return True
+        if not all(map(is_ordinary, (*numbers, *self.numbers))):
+            return False
+        if self.why_fixed is None:
+            self.why_fixed = self.recorded.learn(self._run, self._floats, self.numbers, partial(self._again, values))
+        if self.why_fixed:
+            return False
+        self.recorded.set_numbers(numbers)
+        self.numbers = numbers
+        return True
+
+    def _again(self, values: Sequence[Any], numbers: Sequence[float]) -> Recorded:
+        """The same once more, with other numbers, in memory of its own."""
+        given = list(values)
+        for place, static in zip(self._copied, self._statics, strict=True):
+            given[place] = static
+        for place, number in zip(self._floats, numbers, strict=True):
+            given[place] = number
+        return self._recorder.record(self._run, given, self._takes_list, self._lane, True)
 
     def replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The results for a call that fits."""

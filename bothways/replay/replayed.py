@@ -48,13 +48,17 @@ class Kind:
     made: int = 0
     last: list[int] = field(default_factory=list)  # addresses in the last call that was not replayed
     moves: list[int] = field(default_factory=list)  # how often each input has been at another one
+    floats: tuple[float, ...] = ()  # numbers with fractions of the last such call
+    repeated: int = 0  # in how many such calls one after the other
     moving: set[int] = field(default_factory=set)  # those that were just now
     recordings: list[Recording] = field(default_factory=list)
     plain: str = ""  # why no more is recorded
 
-    def observe(self, addresses: list[int]) -> None:
+    def observe(self, addresses: list[int], floats: tuple[float, ...]) -> None:
         """Note where the inputs of a call are."""
         self.calls += 1
+        self.repeated = self.repeated + 1 if floats == self.floats else 1
+        self.floats = floats
         before = self.last or addresses
         self.moving = {place for place, address in enumerate(addresses) if address != before[place]}
         self.moves = self.moves or [0] * len(addresses)
@@ -74,7 +78,9 @@ class Replayed:
         self.function = "a function" if place is None else place.function
         self._mode = None if place is None else place.cuda_graphs
         self._hidden: int | None = None
-        self._numbers: list[int] | None = None
+        self._numbers: list[int] | None = None  # places of inputs, unknown until the first call
+        self._tensors: list[int] = []
+        self._floats: list[int] = []
         self._kinds: dict[Any, Kind] = {}
         self._never = ""
         self.replays = Replays(name)
@@ -99,7 +105,8 @@ class Replayed:
         if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
             return None
         if self._numbers is None:
-            self._numbers = [place for place, value in enumerate(values) if not isinstance(value, torch.Tensor)]
+            self._note(values)
+            assert self._numbers is not None
         lane = self._recorder.lane(self._device)
         key = (lane.key, torch_compat.launch_settings(), *[values[place] for place in self._numbers])
         with lane.lock:
@@ -108,11 +115,31 @@ class Replayed:
             kind = self._kinds.get(key)
             if kind is None:
                 kind = self._new_kind(key)
+            has_other_numbers = False
             for recording in kind.recordings:
                 if recording.fits(values):
-                    return self._replay(recording, values, lane)
-            found = self._recorded(kind, values, lane)
+                    if not self._floats or self._set(recording, values, lane):
+                        return self._replay(recording, values, lane)
+                    has_other_numbers = True
+            found = self._recorded(kind, values, lane, has_other_numbers)
             return None if found is None else self._replay(found, values, lane)
+
+    def _note(self, values: Sequence[Any]) -> None:
+        """Note which inputs are numbers: calls of a kind share those that are whole."""
+        self._tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        self._floats = [place for place, value in enumerate(values) if type(value) is float]
+        apart = {*self._tensors, *self._floats}
+        self._numbers = [place for place in range(len(values)) if place not in apart]
+
+    def _set(self, recording: Recording, values: Sequence[Any], lane: Lane) -> bool:
+        """Whether a recording computes with the numbers of a call, after they were set where that can be."""
+        lane.busy = True
+        try:
+            return recording.takes(values)
+        finally:
+            lane.busy = False
+            if recording.why_fixed:
+                self._say(recording.why_fixed)
 
     def timed(self, values: Any) -> Any:
         """A call as it always was, timed where that is news."""
@@ -142,15 +169,20 @@ class Replayed:
             self._forget(self._kinds.pop(next(iter(self._kinds)) if unused is None else unused).recordings)
         return self._kinds.setdefault(key, Kind())
 
-    def _recorded(self, kind: Kind, values: Sequence[Any], lane: Lane) -> Recording | None:
+    def _recorded(
+        self, kind: Kind, values: Sequence[Any], lane: Lane, has_other_numbers: bool
+    ) -> Recording | None:
         """A new recording that fits this call; None where it is not time for one."""
         if kind.plain:
             return None
-        assert self._numbers is not None
-        numbers = set(self._numbers)
-        kind.observe([0 if place in numbers else value.data_ptr() for place, value in enumerate(values)])
+        addresses = [0] * len(values)
+        for place in self._tensors:
+            addresses[place] = values[place].data_ptr()
+        kind.observe(addresses, tuple([values[place] for place in self._floats]))
         if kind.calls <= CALLS_BEFORE:
             return None
+        if has_other_numbers and kind.repeated <= CALLS_BEFORE:
+            return None  # numbers that cannot be set have to come again as well
         copied = self._to_copy(kind, values)
         if copied is None:
             return None

@@ -302,3 +302,32 @@ def test_the_log_says_what_is_recorded(recorder, caplog):
         for _ in range(4):
             compiled(random(4, 8), w)
     assert any("program, forward: recorded" in record.getMessage() for record in caplog.records)
+
+
+def test_a_number_that_changes_at_every_call_is_set(recorder):
+    def scaled(x, factor):
+        return torch.relu(x * factor).sin() + (1 - factor * 0.01)
+
+    compiled, x = bothways.compile(scaled, dynamic=True), random(4, 8)
+    for call in range(12):
+        factor = 1 / (call + 3.3)
+        close(compiled(x, factor), scaled(x, factor))
+    for factor in (0.0, 1.0, 0.123, 2.0, float("inf"), 0.321, 1e-30, 0.25):
+        torch.testing.assert_close(compiled(x, factor), scaled(x, factor), equal_nan=True)
+    assert replays(compiled)["forward"] >= 9
+
+
+def test_numbers_that_cannot_be_set_are_launched_until_they_repeat():
+    if DEVICE != "cpu":
+        pytest.skip("fake graphs fix numbers when they are told to")
+
+    def scaled(x, factor):
+        return (x * factor).sin()
+
+    with graphs(fixes_numbers=True), torch.no_grad():
+        compiled, x = bothways.compile(scaled, dynamic=True), random(4, 8)
+        for call in range(24):
+            factor = 0.3 + call // 6
+            close(compiled(x, factor), scaled(x, factor))
+        assert 8 <= replays(compiled)["forward"] <= 16
+        assert any("numbers are fixed" in why for why in why_not(compiled))

@@ -1,0 +1,181 @@
+"""The kernels of a CUDA graph, with the bytes of their arguments: read, compared, and set for the next launch."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bothways.building.cuda_driver import driver
+
+KERNEL, MEMSET = 0, 2  # types of nodes
+MOST_ARGUMENTS = 4096
+
+
+class Parameters(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p), ("blocks", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint), ("arguments", ctypes.POINTER(ctypes.c_void_p)), ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class NotRead(Exception):
+    """The driver does not tell what is in a graph."""
+
+
+@dataclass
+class KernelNode:
+    """A kernel, and its arguments one by one."""
+
+    handle: int
+    parameters: Parameters
+    arguments: list[bytearray]
+
+    @property
+    def kind(self) -> Any:
+        """What it launches, but for the arguments."""
+        known, sizes = self.parameters, tuple(map(len, self.arguments))
+        return known.function, known.kernel, tuple(known.blocks), tuple(known.threads), known.shared, sizes
+
+    def set(self, executable: int) -> None:
+        """Have a graph that is launched next take these arguments."""
+        buffers = [(ctypes.c_char * len(one)).from_buffer(one) for one in self.arguments]
+        places = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
+        self.parameters.arguments = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
+        _check(
+            driver().cuGraphExecKernelNodeSetParams_v2(
+                ctypes.c_void_p(executable), ctypes.c_void_p(self.handle), ctypes.byref(self.parameters)
+            )
+        )
+
+
+def kernel_nodes(graph: int) -> list[Any]:
+    """The nodes of a graph in order: kernels as such, of others what depends on numbers."""
+    count = ctypes.c_size_t()
+    _check(driver().cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count)))
+    handles = (ctypes.c_void_p * count.value)()
+    _check(driver().cuGraphGetNodes(ctypes.c_void_p(graph), handles, ctypes.byref(count)))
+    return [_node(handle) for handle in handles]
+
+
+def _node(handle: int) -> Any:
+    kind = ctypes.c_int()
+    _check(driver().cuGraphNodeGetType(ctypes.c_void_p(handle), ctypes.byref(kind)))
+    if kind.value == MEMSET:
+        words = (ctypes.c_size_t * 16)()  # where it writes, the pitch, the value and the size of an element, …
+        _check(driver().cuGraphMemsetNodeGetParams(ctypes.c_void_p(handle), ctypes.byref(words)))
+        return kind.value, tuple(words[1:5])
+    if kind.value != KERNEL:
+        return (kind.value,)
+    parameters = Parameters()
+    _check(driver().cuGraphKernelNodeGetParams_v2(ctypes.c_void_p(handle), ctypes.byref(parameters)))
+    if not parameters.arguments and _sizes(parameters):
+        raise NotRead("a kernel's arguments are not told one by one")
+    arguments = [
+        bytearray(ctypes.string_at(parameters.arguments[place], size)) for place, size in enumerate(_sizes(parameters))
+    ]
+    return KernelNode(handle, parameters, arguments)
+
+
+def _sizes(parameters: Parameters) -> list[int]:
+    """How many bytes each argument of a kernel has."""
+    of_function = bool(parameters.function)
+    ask = driver().cuFuncGetParamInfo if of_function else driver().cuKernelGetParamInfo
+    handle = ctypes.c_void_p(parameters.function if of_function else parameters.kernel)
+    sizes: list[int] = []
+    while len(sizes) < MOST_ARGUMENTS:
+        offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+        if ask(handle, ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)):
+            break
+        sizes.append(size.value)
+    return sizes
+
+
+def _check(code: int) -> None:
+    if code:
+        raise NotRead(f"the driver's code is {code}")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a number is: which node, which argument, how many bytes into it, as a double or not, and which number."""
+
+    node: int
+    argument: int
+    offset: int
+    spelling: str
+    number: int
+
+
+def slots_of(
+    kept: Sequence[Any], same: Sequence[Any], other: Sequence[Any], now: Sequence[float], then: Sequence[float]
+) -> list[Slot] | str:
+    """Where numbers are in a graph, from one more that was recorded with the same numbers, whose memory is elsewhere,
+    and one with others. A sentence where something else depends on them."""
+    if not len(kept) == len(same) == len(other):
+        return "what is launched depends on a number that changes"
+    slots: list[Slot] = []
+    for number, nodes in enumerate(zip(kept, same, other, strict=True)):
+        if not all(isinstance(node, KernelNode) for node in nodes):
+            if not nodes[0] == nodes[1] == nodes[2]:
+                return "what is launched depends on a number that changes"
+            continue
+        if not nodes[0].kind == nodes[1].kind == nodes[2].kind:
+            return "which kernel is launched depends on a number that changes"
+        for place, arguments in enumerate(zip(*(node.arguments for node in nodes), strict=True)):
+            if not _add_slots(slots, number, place, arguments, now, then):
+                return "a kernel gets what is computed in C++ from a number that changes"
+    return slots
+
+
+def _add_slots(
+    slots: list[Slot],
+    node: int,
+    place: int,
+    arguments: Sequence[bytearray],
+    now: Sequence[float],
+    then: Sequence[float],
+) -> bool:
+    kept, same, other = arguments
+    if same == other:
+        return True
+    covered = -1
+    for offset in range(0, len(kept) - 3, 4):
+        words = [bytes(one[offset : offset + 4]) for one in arguments]
+        if offset <= covered or words[1] == words[2] or words[0] != words[1]:
+            continue  # nothing of a number's: what differs between equal numbers is where memory is
+        found = _slot_at(kept, other, offset, now, then)
+        if found is None:
+            return False
+        begin, spelling, number = found
+        slots.append(Slot(node, place, begin, spelling, number))
+        covered = begin + struct.calcsize(spelling) - 4
+    tail = len(kept) % 4
+    return not tail or same[-tail:] == other[-tail:]
+
+
+def _slot_at(
+    kept: bytearray, other: bytearray, offset: int, now: Sequence[float], then: Sequence[float]
+) -> tuple[int, str, int] | None:
+    """The number at an offset, or a word before it."""
+    for begin, spelling in ((offset, "d"), (offset - 4, "d"), (offset, "f")):
+        size = struct.calcsize(spelling)
+        if begin < 0 or begin + size > len(kept):
+            continue
+        for number, (before, after) in enumerate(zip(now, then, strict=True)):
+            found = bytes(kept[begin : begin + size]), bytes(other[begin : begin + size])
+            if before != after and found == (_packed(spelling, before), _packed(spelling, after)):
+                return begin, spelling, number
+    return None
+
+
+def _packed(spelling: str, number: float) -> bytes:
+    try:
+        return struct.pack(spelling, number)
+    except OverflowError:  # no float is so large
+        return b""
