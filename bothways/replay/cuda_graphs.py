@@ -28,6 +28,9 @@ from bothways.replay.recorders import Lane
 OTHER, STEP = 1.3720703125, 0.3115234375
 
 
+_left: list[Any] = []  # graphs whose recording failed
+
+
 class Stream(Lane):
     """A stream of the caller's, and the one aside that recordings for it are made on: what libraries allocate for a
     stream is not shared by graphs that may run at the same time."""
@@ -38,6 +41,12 @@ class Stream(Lane):
         self.aside = torch.cuda.Stream(self.device)
         self._pool: Any = None
         self._anchor: Any = None
+
+    def leave_pool(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Begin another pool, after a recording failed: PyTorch takes the old one for one that is still recorded to,
+        and asks the graph whether an allocation belongs to it, so that both have to stay."""
+        _left.append((graph, self._anchor))
+        self._anchor = None
 
     def pool(self) -> Any:
         """The pool that recordings share which lend nothing. A graph of one launch keeps it when they are gone."""
@@ -89,8 +98,12 @@ class CudaGraphs:
         shared = lane.pool()
         before = torch.cuda.memory_reserved(lane.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with aside(lane), _capture(graph, torch.cuda.graph_pool_handle() if lends else shared):
-            outputs = run(list(values)) if takes_list else run(*values)
+        try:
+            with aside(lane), _capture(graph, torch.cuda.graph_pool_handle() if lends else shared):
+                outputs = run(list(values)) if takes_list else run(*values)
+        except BaseException:
+            lane.leave_pool(graph)
+            raise
         graph.instantiate()
         own = sum(output.nbytes for output in outputs if isinstance(output, torch.Tensor))
         grown = max(torch.cuda.memory_reserved(lane.device) - before, own)
@@ -156,20 +169,15 @@ def _capture(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     device = torch.cuda.current_device()
     generator = torch.cuda.default_generators[device]
     state = generator.get_state()
-    begun = ended = False
     try:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        begun = True
         try:
             yield
         finally:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that it is empty
                 graph.capture_end()
-            ended = True
     except BaseException:
-        if begun and not ended:
-            torch_compat.leave_pool(device, pool)
         # A generator that took part in a graph that never ended refuses to go on; a copy of it does not.
         generator.graphsafe_set_state(generator.clone_state())
         generator.set_state(state)

@@ -11,6 +11,7 @@ from typing import Any
 from bothways.building.cuda_driver import driver
 
 KERNEL, MEMSET = 0, 2  # types of nodes
+BUFFER, SIZE = 1, 2  # what is in ``extra``: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
 MOST_ARGUMENTS = 4096
 
 
@@ -30,11 +31,12 @@ class NotRead(Exception):
 
 @dataclass
 class KernelNode:
-    """A kernel, and its arguments one by one."""
+    """A kernel, and its arguments one by one, or all in one buffer, which is not set."""
 
     handle: int
     parameters: Parameters
     arguments: list[bytearray]
+    can_be_set: bool = True
 
     @property
     def kind(self) -> Any:
@@ -74,12 +76,28 @@ def _node(handle: int) -> Any:
         return (kind.value,)
     parameters = Parameters()
     _check(driver().cuGraphKernelNodeGetParams_v2(ctypes.c_void_p(handle), ctypes.byref(parameters)))
-    if not parameters.arguments and _sizes(parameters):
-        raise NotRead("a kernel's arguments are not told one by one")
+    if not parameters.arguments:
+        return KernelNode(handle, parameters, _in_buffer(parameters), False)
     arguments = [
         bytearray(ctypes.string_at(parameters.arguments[place], size)) for place, size in enumerate(_sizes(parameters))
     ]
     return KernelNode(handle, parameters, arguments)
+
+
+def _in_buffer(parameters: Parameters) -> list[bytearray]:
+    """Arguments that libraries give as one buffer."""
+    words = ctypes.cast(parameters.extra, ctypes.POINTER(ctypes.c_void_p))
+    found: dict[int, int] = {}
+    for place in range(0, 8, 2):
+        if not parameters.extra or not words[place]:
+            break
+        found[words[place] or 0] = words[place + 1] or 0
+    if BUFFER not in found or SIZE not in found:
+        if _sizes(parameters):
+            raise NotRead("a kernel's arguments are not told")
+        return []
+    size = ctypes.c_size_t.from_address(found[SIZE]).value
+    return [bytearray(ctypes.string_at(found[BUFFER], size))]
 
 
 def _sizes(parameters: Parameters) -> list[int]:
@@ -127,8 +145,11 @@ def slots_of(
             continue
         if not nodes[0].kind == nodes[1].kind == nodes[2].kind:
             return "which kernel is launched depends on a number that changes"
+        known = len(slots)
         for place, arguments in enumerate(zip(*(node.arguments for node in nodes), strict=True)):
-            if not _add_slots(slots, number, place, arguments, now, then):
+            if not _add_slots(slots, number, place, arguments, now, then) or not (
+                nodes[0].can_be_set or len(slots) == known
+            ):
                 return "a kernel gets what is computed in C++ from a number that changes"
     return slots
 

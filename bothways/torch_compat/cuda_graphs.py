@@ -52,9 +52,3 @@ def stream_is_capturing() -> bool:
 
 
 foreach_mul: Any = torch._foreach_mul
-
-
-def leave_pool(device: int, pool: Any) -> None:
-    """Put in order what a capture that failed has left: allocations would still ask it whether they belong to it."""
-    _C._cuda_endAllocateToPool(device, pool)
-    _C._cuda_releasePool(device, pool)
