@@ -27,7 +27,8 @@ def at_address(value):
 
 class FakeRecorded:
     def __init__(self, run, values, outputs, memory):
-        self._run, self._values, self.outputs, self._memory = run, [at_address(value) for value in values], outputs, memory
+        self._run, self.outputs, self._memory = run, outputs, memory
+        self._values = [at_address(value) for value in values]
         self._results = [output if any(output is one for one in memory) else None for output in outputs]
         self.nodes, self.bytes = 1, sum(tensor.nbytes for tensor in memory)
 
@@ -99,7 +100,8 @@ class FakeGraphs:
             else:
                 storage = result.untyped_storage()
                 inside = by_storage.get(storage._cdata)
-                home = storages.setdefault(storage._cdata, storage.clone()) if inside is None else inside.untyped_storage()
+                home = storages.setdefault(storage._cdata, storage.clone())
+                home = home if inside is None else inside.untyped_storage()
                 made[id(result)] = output = torch.empty(0, dtype=result.dtype)
                 output.set_(home, result.storage_offset(), result.shape, result.stride())
                 outputs.append(output)

@@ -111,7 +111,9 @@ class _MemoOfReplayed(Memo):
 
     def program(self, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
         run = super().program(key, takes, gives)
-        return None if run is None else replayed(run, "backward" if known_of(run).takes_list else "forward", self.device)
+        if run is None:
+            return None
+        return replayed(run, "backward" if known_of(run).takes_list else "forward", self.device)
 
 
 def _memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any]) -> Memo | None:

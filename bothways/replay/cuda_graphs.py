@@ -23,7 +23,6 @@ from bothways.replay.kernel_nodes import KernelNode, NotRead, Slot, kernel_nodes
 from bothways.replay.numbers import Expressions
 from bothways.replay.recorders import Lane
 
-
 # Numbers to find out where numbers are: of the order of one, so that sums with them show it.
 OTHER, STEP = 1.3720703125, 0.3115234375
 
@@ -128,8 +127,8 @@ class RecordedGraph:
         try:
             expressions = Expressions(run, places)
             nodes = kernel_nodes(self.graph.raw_cuda_graph())
-            alike = [kernel_nodes(again(given).graph.raw_cuda_graph()) for given in (numbers, others)]
-            found = slots_of(nodes, *alike, expressions(numbers), expressions(others))
+            same, other = (kernel_nodes(again(given).graph.raw_cuda_graph()) for given in (numbers, others))
+            found = slots_of(nodes, same, other, expressions(numbers), expressions(others))
         except NotRead as error:
             return f"where a number is in it is not known: {error}"
         except Exception as error:  # an operation that takes no such number

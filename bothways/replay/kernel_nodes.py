@@ -62,7 +62,7 @@ def kernel_nodes(graph: int) -> list[Any]:
     _check(driver().cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count)))
     handles = (ctypes.c_void_p * count.value)()
     _check(driver().cuGraphGetNodes(ctypes.c_void_p(graph), handles, ctypes.byref(count)))
-    return [_node(handle) for handle in handles]
+    return [_node(handle or 0) for handle in handles]
 
 
 def _node(handle: int) -> Any:

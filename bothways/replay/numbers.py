@@ -46,8 +46,8 @@ class Expressions:
         arguments = ast.arguments([], [ast.arg(name) for name in self._names], None, [], [], None, [])
         body = [*lines, result]
         made = ast.FunctionDef("numbers", arguments, body, [], lineno=1)
-        if "type_params" in ast.FunctionDef._fields:
-            made.type_params = []
+        if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
+            vars(made)["type_params"] = []
         scope: dict[str, Any] = {}
         exec(compile(ast.fix_missing_locations(ast.Module([made], [])), "<numbers>", "exec"), scope)
         self._function = scope["numbers"]

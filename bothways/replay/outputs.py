@@ -109,7 +109,10 @@ class Outputs:
     def are_free(self) -> bool:
         """Whether nobody holds what was lent."""
         uses = torch_compat.storage_uses
-        return all([uses(storage) == count for storage, count in self._storages])
+        for storage, count in self._storages:
+            if uses(storage) != count:
+                return False
+        return True
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""
@@ -142,7 +145,7 @@ def _set(results: list[Any], places: Sequence[Sequence[int]], tensors: Sequence[
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:
     if output.dtype is not value.dtype:
         raise NotPlanned("it gives an input as a tensor of another dtype")
-    offset = output.storage_offset() - value.storage_offset()
+    offset = int(output.storage_offset() - value.storage_offset())
     return Window(number, place, output.dtype, tuple(output.shape), output.stride(), offset)
 
 
@@ -150,7 +153,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of the storage that a tensor lies in, as bytes."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return whole.set_(storage, 0, (storage.nbytes(),), (1,))  # type: ignore[call-overload, no-any-return]
+    return whole.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -187,13 +187,15 @@ class Replayed:
         if copied is None:
             return None
         if kind.made >= MOST_MADE:
-            return self._leave(kind, "its tensors are at other addresses again and again")
+            self._leave(kind, "its tensors are at other addresses again and again")
+            return None
         if kind.recordings and not kind.recordings[0].outputs.are_free() and kind.made > 1:
             return None  # two sets of what is saved for backwards are enough
         why = "" if self._recorder.runs_python else why_never(self._run)
         why = why or ("" if self._is_wanted else pays_off(launches_of(self._run), values, copied))
         if why:
-            return self.leave_alone(why)
+            self.leave_alone(why)
+            return None
         return self._record(kind, values, copied, lane)
 
     @property
@@ -222,13 +224,17 @@ class Replayed:
                 self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden
             )
         except NotPlanned as error:
-            return self._leave(kind, str(error))
+            self._leave(kind, str(error))
+            return None
         except Exception as error:  # a call that cannot be recorded can still be made
-            return self._leave(kind, f"recording it raised {type(error).__name__}: {str(error).splitlines()[0]}")
+            said = (str(error).splitlines() or [""])[0]
+            self._leave(kind, f"recording it raised {type(error).__name__}: {said}")
+            return None
         finally:
             lane.busy = False
         if not self._is_wanted and (why := pays_off(launches_of(self._run), values, copied, made.copied_bytes)):
-            return self._leave(kind, why)
+            self._leave(kind, why)
+            return None
         kind.recordings.insert(0, made)
         for address in made.outputs.lent_addresses:
             _lent[address] = _lent.get(address, 0) + 1

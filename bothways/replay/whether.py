@@ -77,7 +77,7 @@ def _why_not(name: str, value: Any) -> str:
 
 
 def launches_of(run: Callable[..., Any]) -> int:
-    """How many calls that launch something a compiled graph makes, about: kernels that are launched together are one."""
+    """How many calls that launch something a compiled graph makes; kernels that are launched together are one."""
     code = getattr(run, "__code__", None)
     return 0 if code is None else len(_CALLS.findall("".join(linecache.getlines(code.co_filename))))
 

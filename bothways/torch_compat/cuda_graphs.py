@@ -10,7 +10,7 @@ import torch._C as _C
 
 def storage_uses(storage: torch.UntypedStorage) -> int:
     """How many hold a storage, in Python and in C++, this object included."""
-    count: int = _C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+    count: int = _C._storage_Use_Count(storage._cdata)
     return count
 
 
@@ -42,7 +42,7 @@ def launch_settings() -> tuple[Any, ...]:
 
 def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """Let a tensor lie in a storage as another one does in its own."""
-    return tensor.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload, no-any-return]
+    return tensor.set_(storage, like.storage_offset(), like.shape, like.stride())
 
 
 def stream_is_capturing() -> bool:

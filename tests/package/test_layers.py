@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
-    "api", "report", "driver", "pipeline", "capture", "backward", "backends", "replay", "grad", "lower", "calls", "building",
-    "cache", "record", "runtime",
+    "api", "report", "driver", "pipeline", "capture", "backward", "backends", "replay", "grad", "lower", "calls",
+    "building", "cache", "record", "runtime",
 ]  # fmt: skip
 
 # Inside of folders, from the bottom to the top: a room imports from itself and from those before it. What is only

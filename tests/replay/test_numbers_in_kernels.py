@@ -21,7 +21,8 @@ def graph(address, rate, more=b""):
 
 def test_numbers_are_found_by_their_bytes():
     found = slots_of(graph(16, 0.3), graph(32, 0.3), graph(48, 0.7), [0.3, 0.85], [0.7, 0.65])
-    assert [(slot.argument, slot.offset, slot.spelling, slot.number) for slot in found] == [(1, 4, "f", 0), (1, 8, "d", 1)]
+    places = [(slot.argument, slot.offset, slot.spelling, slot.number) for slot in found]
+    assert places == [(1, 4, "f", 0), (1, 8, "d", 1)]
 
 
 def test_what_else_depends_on_a_number_is_told():
@@ -55,6 +56,7 @@ def program(source):
     "head", ["def run(f0, n, x):\n", "def run(inputs):\n    [f0, n, x] = inputs\n    inputs.clear()\n"]
 )
 def test_a_programs_own_arithmetic_is_what_is_computed(head):
-    run = program(head + "    v0 = (1.0 - (f0 * 0.01))\n    y = at_add(x, alpha=(-f0))\n    run_1(y, v0, n)\n    return (y,)\n")
+    lines = "v0 = (1.0 - (f0 * 0.01))", "y = at_add(x, alpha=(-f0))", "run_1(y, v0, n)", "return (y,)"
+    run = program(head + "".join(f"    {line}\n" for line in lines))
     values = Expressions(run, [0])([0.3])
     assert {0.3, -0.3, 1.0 - 0.3 * 0.01, 0.3 * 0.01} <= set(values)
