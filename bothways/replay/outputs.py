@@ -109,10 +109,7 @@ class Outputs:
     def are_free(self) -> bool:
         """Whether nobody holds what was lent."""
         uses = torch_compat.storage_uses
-        for storage, count in self._storages:
-            if uses(storage) != count:
-                return False
-        return True
+        return all(uses(storage) == count for storage, count in self._storages)
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""

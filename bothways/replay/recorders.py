@@ -49,7 +49,7 @@ class Recorded(Protocol):
         """What a replay has given was copied, but for what is lent."""
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """What records on one type of device. ``runs_python``: a replay runs the function again, Python and all."""
 
     runs_python: bool
@@ -65,10 +65,10 @@ class Recorder(Protocol):
         raises. With ``lends`` no other recording writes to where its outputs are."""
 
 
-_recorders: dict[str, Recorder] = {}
+_recorders: dict[str, GraphRecorder] = {}
 
 
-def recorder_of(device: torch.device) -> Recorder | None:
+def recorder_of(device: torch.device) -> GraphRecorder | None:
     """Who records on a device, if somebody does."""
     found = _recorders.get(device.type)
     if found is None and device.type == "cuda" and torch.version.cuda is not None:
@@ -79,7 +79,7 @@ def recorder_of(device: torch.device) -> Recorder | None:
 
 
 @contextmanager
-def recording_with(kind: str, recorder: Recorder) -> Iterator[None]:
+def recording_with(kind: str, recorder: GraphRecorder) -> Iterator[None]:
     """Have functions that are compiled inside recorded by someone else, on one type of device."""
     before = _recorders.get(kind)
     _recorders[kind] = recorder

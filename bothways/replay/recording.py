@@ -11,7 +11,7 @@ import torch
 from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import is_ordinary
 from bothways.replay.outputs import Outputs, copy_all
-from bothways.replay.recorders import Lane, Recorded, Recorder
+from bothways.replay.recorders import Lane, Recorded, GraphRecorder
 
 
 class Recording:
@@ -22,7 +22,7 @@ class Recording:
         run: Callable[..., Any],
         values: Sequence[Any],
         copied: Sequence[int],
-        recorder: Recorder,
+        recorder: GraphRecorder,
         lane: Lane,
         takes_list: bool,
         hidden: int | None,
