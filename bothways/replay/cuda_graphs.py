@@ -128,7 +128,7 @@ class RecordedGraph:
             expressions = Expressions(run, places)
             nodes = kernel_nodes(self.graph.raw_cuda_graph())
             same, other = (kernel_nodes(again(given).graph.raw_cuda_graph()) for given in (numbers, others))
-            found = slots_of(nodes, same, other, expressions(numbers), expressions(others))
+            found = slots_of(nodes, same, other, expressions(numbers), expressions(others), expressions.are_ours)
         except NotRead as error:
             return f"where a number is in it is not known: {error}"
         except Exception as error:  # an operation that takes no such number

@@ -13,6 +13,7 @@ from bothways.building.cuda_driver import driver
 KERNEL, MEMSET = 0, 2  # types of nodes
 BUFFER, SIZE = 1, 2  # what is in ``extra``: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
 MOST_ARGUMENTS = 4096
+UNREAD = ("a kernel of a library, whose arguments the driver does not tell",)
 
 
 class Parameters(ctypes.Structure):
@@ -70,14 +71,16 @@ def _node(handle: int) -> Any:
     _check(driver().cuGraphNodeGetType(ctypes.c_void_p(handle), ctypes.byref(kind)))
     if kind.value == MEMSET:
         words = (ctypes.c_size_t * 16)()  # where it writes, the pitch, the value and the size of an element, …
-        _check(driver().cuGraphMemsetNodeGetParams(ctypes.c_void_p(handle), ctypes.byref(words)))
-        return kind.value, tuple(words[1:5])
+        code = driver().cuGraphMemsetNodeGetParams(ctypes.c_void_p(handle), ctypes.byref(words))
+        return UNREAD if code else (kind.value, tuple(words[1:5]))
     if kind.value != KERNEL:
         return (kind.value,)
     parameters = Parameters()
-    _check(driver().cuGraphKernelNodeGetParams_v2(ctypes.c_void_p(handle), ctypes.byref(parameters)))
+    if driver().cuGraphKernelNodeGetParams_v2(ctypes.c_void_p(handle), ctypes.byref(parameters)):
+        return UNREAD
     if not parameters.arguments:
-        return KernelNode(handle, parameters, _in_buffer(parameters), False)
+        found = _in_buffer(parameters)
+        return KernelNode(handle, parameters, found, False) if found or not _sizes(parameters) else UNREAD
     arguments = [
         bytearray(ctypes.string_at(parameters.arguments[place], size)) for place, size in enumerate(_sizes(parameters))
     ]
@@ -93,8 +96,6 @@ def _in_buffer(parameters: Parameters) -> list[bytearray]:
             break
         found[words[place] or 0] = words[place + 1] or 0
     if BUFFER not in found or SIZE not in found:
-        if _sizes(parameters):
-            raise NotRead("a kernel's arguments are not told")
         return []
     size = ctypes.c_size_t.from_address(found[SIZE]).value
     return [bytearray(ctypes.string_at(found[BUFFER], size))]
@@ -131,10 +132,18 @@ class Slot:
 
 
 def slots_of(
-    kept: Sequence[Any], same: Sequence[Any], other: Sequence[Any], now: Sequence[float], then: Sequence[float]
+    kept: Sequence[Any],
+    same: Sequence[Any],
+    other: Sequence[Any],
+    now: Sequence[float],
+    then: Sequence[float],
+    are_ours: bool = False,
 ) -> list[Slot] | str:
     """Where numbers are in a graph, from one more that was recorded with the same numbers, whose memory is elsewhere,
-    and one with others. A sentence where something else depends on them."""
+    and one with others. A sentence where something else depends on them. With ``are_ours`` no kernel of a library has
+    anything to do with them."""
+    if UNREAD in kept and not are_ours:
+        return "a number that changes may be in a kernel whose arguments the driver does not tell"
     if not len(kept) == len(same) == len(other):
         return "what is launched depends on a number that changes"
     slots: list[Slot] = []

@@ -42,6 +42,12 @@ class Expressions:
         for node in ast.walk(function):
             if isinstance(node, (ast.BinOp, ast.UnaryOp)) and _is_of(node, known):
                 found[ast.unparse(node)] = node
+        inside = {id(node) for call in ast.walk(function) if _launches(call) for node in ast.walk(call)}
+        inside |= {id(node) for line in lines for node in ast.walk(line)}
+        uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in known]
+        taken = {id(name) for name in ast.walk(function.body[0])} if _takes_list(function) else set()
+        # Whether no operation of ATen's has anything to do with them: they are arguments of our kernels alone.
+        self.are_ours = all(id(node) in inside or id(node) in taken for node in uses)
         result = ast.Return(ast.Tuple(list(found.values()), ast.Load()))
         arguments = ast.arguments([], [ast.arg(name) for name in self._names], None, [], [], None, [])
         body = [*lines, result]
@@ -55,6 +61,16 @@ class Expressions:
     def __call__(self, numbers: Sequence[float]) -> list[float]:
         """Their values, always in the same order."""
         return [float(value) for value in self._function(*numbers)]
+
+
+def _launches(node: ast.AST) -> bool:
+    """Whether something is a call of kernels of ours."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith("run_")
+
+
+def _takes_list(function: ast.FunctionDef) -> bool:
+    first = function.body[0]
+    return len(function.args.args) == 1 and isinstance(first, ast.Assign) and isinstance(first.targets[0], ast.List)
 
 
 def _inputs(function: ast.FunctionDef) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import is_ordinary
 from bothways.replay.outputs import Outputs, copy_all
-from bothways.replay.recorders import Lane, Recorded, GraphRecorder
+from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 
 
 class Recording:

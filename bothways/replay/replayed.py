@@ -22,7 +22,7 @@ from bothways.record import generated
 from bothways.record.compilation import Compilation
 from bothways.record.replays import Replays
 from bothways.replay.outputs import NotPlanned, is_apart
-from bothways.replay.recorders import Lane, GraphRecorder, recorder_of
+from bothways.replay.recorders import GraphRecorder, Lane, recorder_of
 from bothways.replay.recording import Recording
 from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph
 from bothways.runtime.compiled_graph import described, known_of
@@ -71,7 +71,12 @@ class Replayed:
     """The recordings of one compiled graph."""
 
     def __init__(
-        self, run: Callable[..., Any], name: str, device: torch.device, recorder: GraphRecorder, place: Compilation | None
+        self,
+        run: Callable[..., Any],
+        name: str,
+        device: torch.device,
+        recorder: GraphRecorder,
+        place: Compilation | None,
     ) -> None:
         self._run, self._device, self._recorder = run, device, recorder
         self._takes_list = known_of(run).takes_list

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from bothways.replay.kernel_nodes import KernelNode, Parameters, slots_of
+from bothways.replay.kernel_nodes import UNREAD, KernelNode, Parameters, slots_of
 from bothways.replay.numbers import Expressions, is_ordinary
 
 
@@ -37,6 +37,12 @@ def test_another_kernel_or_another_count_is_told():
     assert "what is launched" in slots_of([(2, 1)], [(2, 1)], [(2, 5)], [], [])
 
 
+def test_kernels_that_cannot_be_read_are_no_matter_where_numbers_are_in_our_own():
+    graphs = [*graph(16, 0.3), UNREAD], [*graph(32, 0.3), UNREAD], [*graph(48, 0.7), UNREAD]
+    assert "does not tell" in slots_of(*graphs, [0.3, 0.85], [0.7, 0.65])
+    assert len(slots_of(*graphs, [0.3, 0.85], [0.7, 0.65], are_ours=True)) == 2
+
+
 def test_numbers_that_operations_treat_specially_are_not_ordinary():
     assert all(map(is_ordinary, (0.3, 1e-3, -0.7, 1e-30)))
     assert not any(map(is_ordinary, (0.0, 1.0, -1.0, 2.0, 0.5, 1.5, 1e9, float("nan"), float("inf"))))
@@ -59,4 +65,5 @@ def test_a_programs_own_arithmetic_is_what_is_computed(head):
     lines = "v0 = (1.0 - (f0 * 0.01))", "y = at_add(x, alpha=(-f0))", "run_1(y, v0, n)", "return (y,)"
     run = program(head + "".join(f"    {line}\n" for line in lines))
     values = Expressions(run, [0])([0.3])
+    assert not Expressions(run, [0]).are_ours and Expressions(run, [1]).are_ours
     assert {0.3, -0.3, 1.0 - 0.3 * 0.01, 0.3 * 0.01} <= set(values)
