@@ -127,8 +127,9 @@ class RecordedGraph:
         try:
             expressions = Expressions(run, places)
             nodes = kernel_nodes(self.graph.raw_cuda_graph())
-            same, other = (kernel_nodes(again(given).graph.raw_cuda_graph()) for given in (numbers, others))
-            found = slots_of(nodes, same, other, expressions(numbers), expressions(others), expressions.are_ours)
+            same, other = again(numbers), again(others)  # which have to live while they are read
+            alike = kernel_nodes(same.graph.raw_cuda_graph()), kernel_nodes(other.graph.raw_cuda_graph())
+            found = slots_of(nodes, alike[0], alike[1], expressions(numbers), expressions(others), expressions.are_ours)
         except NotRead as error:
             return f"where a number is in it is not known: {error}"
         except Exception as error:  # an operation that takes no such number

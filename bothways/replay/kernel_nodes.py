@@ -13,6 +13,7 @@ from bothways.building.cuda_driver import driver
 KERNEL, MEMSET = 0, 2  # types of nodes
 BUFFER, SIZE = 1, 2  # what is in ``extra``: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
 MOST_ARGUMENTS = 4096
+HIGH = 1 << 16  # what the upper halves of addresses are below
 UNREAD = ("a kernel of a library, whose arguments the driver does not tell",)
 
 
@@ -179,6 +180,8 @@ def _add_slots(
         words = [bytes(one[offset : offset + 4]) for one in arguments]
         if offset <= covered or words[1] == words[2] or words[0] != words[1]:
             continue  # nothing of a number's: what differs between equal numbers is where memory is
+        if all(0 < int.from_bytes(word, "little") < HIGH for word in words):
+            continue  # the upper half of an address; of a double it is the lower one, whose upper one differs as well
         found = _slot_at(kept, other, offset, now, then)
         if found is None:
             return False

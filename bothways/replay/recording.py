@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -70,18 +71,23 @@ class Recording:
                 return False
         return self.outputs.are_free()
 
-    def takes(self, values: Sequence[Any]) -> bool:
-        """Whether the next replay computes with a call's numbers; they are set where that can be."""
+    def takes(self, values: Sequence[Any], may_set: bool) -> bool:
+        """Whether the next replay computes with a call's numbers; they are set where that can be, and may be done."""
         numbers = tuple([values[place] for place in self._floats])
         if numbers == self.numbers:
             return True
-        if not all(map(is_ordinary, (*numbers, *self.numbers))):
+        if not may_set or not all(map(is_ordinary, (*numbers, *self.numbers))):
             return False
         if self.why_fixed is None:
             self.why_fixed = self.recorded.learn(self._run, self._floats, self.numbers, partial(self._again, values))
         if self.why_fixed:
             return False
-        self.recorded.set_numbers(numbers)
+        before, self.numbers = self.numbers, (math.nan,) * len(numbers)  # if it fails, it computes with none
+        try:
+            self.recorded.set_numbers(numbers)
+        except Exception as error:
+            self.why_fixed = f"numbers {before} could not be replaced: {type(error).__name__}: {error}"
+            return False
         self.numbers = numbers
         return True
 

@@ -140,7 +140,7 @@ class Replayed:
         """Whether a recording computes with the numbers of a call, after they were set where that can be."""
         lane.busy = True
         try:
-            return recording.takes(values)
+            return recording.takes(values, self._is_wanted)
         finally:
             lane.busy = False
             if recording.why_fixed:
