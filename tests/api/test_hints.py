@@ -2,13 +2,12 @@
 
 import copy
 import logging
+import math
 import random
 import sys
 import weakref
 
 import numpy
-import math
-
 import pytest
 import torch
 
