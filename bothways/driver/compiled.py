@@ -279,9 +279,11 @@ class CompiledFunction:
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
+        tag, history = f"{self._pool.serial}_", self.history
         call = MissedCall(
-            self.original, arguments, self.options, f"{self._pool.serial}_", self._pool.sizes, self.history.disbelieved
-        )
+            self.original, arguments, self.options, tag, self._pool.sizes, history.disbelieved, history.turned,
+            waits=self._pool.breaks.may_wait,
+        )  # fmt: skip
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:
@@ -316,6 +318,7 @@ class CompiledFunction:
         if not self._pool.breaks.is_only_now(captured.broke):
             return Verdict.COMPILE
         record.conclusion = Conclusion.ONCE
+        self.history.turned.add((captured.broke.where, *captured.broke.stack)[-1])  # in a loop, or it had waited
         return Verdict.ONCE
 
     def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
@@ -355,6 +358,8 @@ class CompiledFunction:
         if self.options.of_hooks and unsupported.break_.code == "torch_mode":
             return
         self._pool.gave_up = short(unsupported.break_)
+        if self._pool.breaks.is_only_now(unsupported.break_):
+            return
         if self.options.fullgraph:
             try:
                 raise unsupported

@@ -1,4 +1,4 @@
-"""A captured step is compiled as one piece: settings that change in the middle, and values that leave it, cut nothing."""
+"""A captured step is compiled as one piece: neither settings that change in it nor values that leave it cut it."""
 
 import pytest
 import torch
