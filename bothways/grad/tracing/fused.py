@@ -137,8 +137,9 @@ def _unscaled(
     update: Callable[..., None], scale: torch.Tensor | None, lists: Sequence[Tensors], named: dict[str, Any]
 ) -> None:
     """The update by gradients of a scaled loss, which are those of the loss afterwards."""
-    for gradient in lists[1] if scale is not None else ():
-        gradient.div_(scale.reshape(()))
+    if scale is not None:
+        for gradient in lists[1]:
+            gradient.div_(scale.reshape(()))
     update(*lists, **named)
 
 
