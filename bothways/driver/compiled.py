@@ -279,11 +279,8 @@ class CompiledFunction:
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        tag, history = f"{self._pool.serial}_", self.history
-        call = MissedCall(
-            self.original, arguments, self.options, tag, self._pool.sizes, history.disbelieved, history.turned,
-            waits=self._pool.breaks.may_wait,
-        )  # fmt: skip
+        pool, learned = self._pool, (self.history.disbelieved, self.history.turned, self._pool.breaks.may_wait)
+        call = MissedCall(self.original, arguments, self.options, f"{pool.serial}_", pool.sizes, *learned)
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:

@@ -91,7 +91,7 @@ def training(loop, name="SGD"):
     return loop(step, log), {"model": model, "optimizer": optimizer, "log": log}
 
 
-def agree(loop, name, backend, counts=(20, 20, 23), **options):
+def both_train(loop, name, backend, counts=(20, 20, 23), **options):
     plain, expected = training(loop, name)
     compiled, found = training(loop, name)
     compiled = bothways.compile(compiled, backend=backend, **options)
@@ -111,20 +111,20 @@ def operations(compiled):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_many_turns_are_calls_of_one_program(loop, name, backend):
-    compiled = agree(loop, name, backend)
-    one = agree(over_batches, name, backend, counts=(1, 1))
+    compiled = both_train(loop, name, backend)
+    one = both_train(over_batches, name, backend, counts=(1, 1))
     assert 0 < operations(compiled) < 5 * operations(one), "no more than a few turns are one graph"
     assert len(bothways.explain(compiled).graphs) <= 12
     assert not bothways.explain(compiled).plain_from_now_on
 
 
 def test_a_few_turns_are_one_graph():
-    compiled = agree(over_batches, "SGD", "eager", counts=(3, 3))
+    compiled = both_train(over_batches, "SGD", "eager", counts=(3, 3))
     assert len(bothways.explain(compiled).graphs) == 1 and not bothways.explain(compiled).breaks
 
 
 def test_the_users_wish_for_one_graph_is_granted_up_to_a_limit():
-    compiled = agree(over_batches, "SGD", "eager", counts=(20,), fullgraph=True)
+    compiled = both_train(over_batches, "SGD", "eager", counts=(20,), fullgraph=True)
     assert len(bothways.explain(compiled).graphs) == 1
     run, _ = training(over_batches)
     with pytest.raises(Unsupported, match=r"\[training_loop\]"):
@@ -143,8 +143,8 @@ def test_gradients_that_are_added_up_in_a_loop():
 
         return run
 
-    assert len(bothways.explain(agree(adding, "SGD", "eager", counts=(8, 8))).graphs) == 1
-    compiled = agree(adding, "SGD", "eager", counts=(40, 40))
+    assert len(bothways.explain(both_train(adding, "SGD", "eager", counts=(8, 8))).graphs) == 1
+    compiled = both_train(adding, "SGD", "eager", counts=(40, 40))
     assert operations(compiled) < 30
 
 
@@ -157,7 +157,7 @@ def test_a_loop_in_a_function_that_is_called():
 
         return run
 
-    compiled, one = agree(calling, "AdamW", "eager"), agree(over_batches, "AdamW", "eager", counts=(1, 1))
+    compiled, one = both_train(calling, "AdamW", "eager"), both_train(over_batches, "AdamW", "eager", counts=(1, 1))
     assert 0 < operations(compiled) <= operations(one) + 5
 
 
@@ -175,7 +175,7 @@ def test_what_is_left_of_a_loop_that_ends_early():
 
         return run
 
-    agree(ending, "SGD", "eager", counts=(9, 20, 20))
+    both_train(ending, "SGD", "eager", counts=(9, 20, 20))
 
 
 def test_an_exception_in_a_turn_leaves_what_was_done_before():
@@ -191,4 +191,4 @@ def test_an_exception_in_a_turn_leaves_what_was_done_before():
 
         return run
 
-    agree(failing, "SGD", "eager", counts=(9, 20, 20))
+    both_train(failing, "SGD", "eager", counts=(9, 20, 20))

@@ -27,7 +27,7 @@ TRAINING_LOOP = "training_loop"
 
 
 @dataclass
-class Loop:
+class TrainingLoop:
     """What the turns of one loop have done; ``begins`` is the number of the frame's instruction where it begins."""
 
     where: Position
@@ -54,13 +54,13 @@ class Loops:
 
     def __init__(self, code: types.CodeType) -> None:
         self._is_generator = bool(code.co_flags & inspect.CO_GENERATOR)  # of which not all can be handed over
-        self._loops: dict[int, Loop] = {}
+        self._loops: dict[int, TrainingLoop] = {}
         self.stopped_at: int | None = None  # the instruction before which the frame has to stop
 
     def enter(self, tracer: Tracer, index: int, step: int) -> None:
         """A loop goes over something, once more or for the first time."""
         if index not in self._loops:
-            loop = self._loops[index] = Loop(tracer.where(), step)
+            loop = self._loops[index] = TrainingLoop(tracer.where(), step)
             if loop.where in tracer.options.turned and not self._is_generator:
                 self._stop(tracer, loop)
 
@@ -69,7 +69,7 @@ class Loops:
         running = tracer.running
         loop = self._loops.get(index)
         if loop is None:  # one that goes on while something is true
-            loop = self._loops[index] = Loop(tracer.where())
+            loop = self._loops[index] = TrainingLoop(tracer.where())
         if running.backwards == loop.backwards:
             return
         loop.turns += 1
@@ -82,7 +82,7 @@ class Loops:
         if loop.turns >= most:
             self._stop(tracer, loop)
 
-    def _stop(self, tracer: Tracer, loop: Loop) -> NoReturn:
+    def _stop(self, tracer: Tracer, loop: TrainingLoop) -> NoReturn:
         self.stopped_at = loop.begins
         reason = "each turn of a loop runs a backward, and there are many"
         raise Unsupported(Break(TRAINING_LOOP, reason, loop.where, tracer.stack()))

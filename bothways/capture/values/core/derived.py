@@ -7,6 +7,7 @@ that computing it raises nothing and gives a number of the same kind; where it d
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,8 @@ from bothways.symbols import expression_of, spelled
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-FUNCTIONS: frozenset[Any] = frozenset({
-    getattr(math, name)
-    for name in (
-        "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor "
-        "fmod gamma hypot ldexp lgamma log log10 log1p log2 pow radians remainder sin sinh sqrt tan tanh trunc"
-    ).split()
-})  # fmt: skip
+# Functions that follow from their arguments alone; of those that give no number, nothing is derived.
+FUNCTIONS: frozenset[Any] = frozenset(one for one in vars(math).values() if isinstance(one, types.BuiltinFunctionType))
 
 
 def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value]) -> Value | None:
