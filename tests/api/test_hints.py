@@ -300,6 +300,7 @@ WITHOUT_PROGRAM = {
     ],
     "dynamic_shape": ["f needs the data of its arguments: it has no kernel for tensors without data"],
     "too_deep": ["the capture ran out of stack"],
+    "value_changes": ["each turn of a loop asks a list for another element"],
 }
 
 
