@@ -323,6 +323,8 @@ class Builder:
         """A call of ATen that gives ``values`` (fakes); Buffers for its results."""
         is_tuple = isinstance(values, (tuple, list))
         fakes = list(values) if is_tuple else [values]
+        if any(isinstance(fake, (tuple, list)) for fake in fakes):
+            raise NotLowered(f"{target} gives several lists of tensors")
         call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name)
         call.is_tuple = is_tuple
         self.externs.append(call)
