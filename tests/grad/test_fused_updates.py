@@ -53,6 +53,8 @@ def run(name, compiler, lists, scaler):
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", UPDATES)
 def test_what_an_update_changes(name, dtype, scaler, backend):
+    if name == "SGD" and dtype is not torch.float32:
+        pytest.skip("ATen's momentum in half precision is whatever was in memory, on a CPU")
     scaler = [torch.tensor(number) for number in SCALERS[scaler]]
     with bothways.config.patch(kernels_for_small_graphs=True):
         found = run(name, lambda f: bothways.compile(f, backend=backend), lists_of(name, dtype), scaler)
