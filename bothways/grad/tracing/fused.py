@@ -142,7 +142,7 @@ def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
         return None
     in_half = any(tensor.dtype in HALVES for tensor in tensors)
     if in_half and change is _sgd and given[0].is_cpu:
-        return None  # there ATen reads memory that nothing was written to, and says so of itself alone
+        return None  # there ATen reads memory that nothing was written to
     lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
     if not scalers and not in_half:
         return lambda: change(*lists, **named)
