@@ -14,6 +14,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
+from bothways.backends.mixed import halves_of, run_halves
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
@@ -31,8 +32,14 @@ SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
-    """The graph as kernels where all its tensors are on one device that there are kernels for, as ATen calls elsewhere.
-    """
+    """The graph as kernels where all its tensors are on one device that there are kernels for, or on the CPU and one
+    GPU that have little to do with each other; as ATen calls elsewhere."""
+    halves = halves_of(graph)
+    if halves is not None:
+        def part(half: torch.fx.GraphModule, inputs: list[Any], where: str) -> Callable[..., Any]:
+            return compile_kernels(half, inputs, name=f"{name} {where}", takes_list=False)
+
+        return run_halves(halves, inputs, part, takes_list)
     tensors = list(_tensors_of(graph, inputs))
     dialect, reason = _dialect_of(tensors)
     reason = reason or next(filter(None, map(_why_not, tensors)), "")

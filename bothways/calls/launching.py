@@ -51,7 +51,8 @@ def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> C
         stream = torch_compat.current_raw_stream(loaded.device)
         with Inside(loaded.device):
             for one in launches:
-                words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()  # side by side: they may be one table
+                # Side by side: they may be one table, of which only the beginning is filled.
+                words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()
                 for place, argument in enumerate(one.arguments):
                     words[place] = _argument(given, *argument) % 2**64
                 function = loaded.functions[one.kernel]

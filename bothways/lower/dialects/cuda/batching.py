@@ -296,5 +296,4 @@ def arguments_of(batch: Batch, places: Mapping[object, Argument]) -> tuple[Argum
 
 
 def _behind(place: Argument, offset: int) -> Argument:
-    which, how, other = place
-    return (which, BEHIND, offset) if offset and how == AS_GIVEN else place
+    return (place[0], BEHIND, offset) if offset and place[1] == AS_GIVEN else place
