@@ -276,8 +276,8 @@ def run_halves(halves: Halves, inputs: Sequence[Any], compile: Compile, takes_li
         values.clear()
         return run(*kept)
 
-    known = known_of(on_gpu)
-    return described(run_list if takes_list else run, takes_list=takes_list, looks_at_grad_mode=known.looks_at_grad_mode)
+    looks = known_of(on_gpu).looks_at_grad_mode
+    return described(run_list if takes_list else run, takes_list=takes_list, looks_at_grad_mode=looks)
 
 
 def _compiled(half: Half | None, inputs: Sequence[Any], compile: Compile) -> Callable[[Sequence[Any]], Any] | None:
