@@ -47,17 +47,19 @@ def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
 
 
 def write_back(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
 ) -> None:
     """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
     targets = [inputs[index] for index in changed]
-    if uncounted or not all(map(operator.is_, targets, values)):
+    if not all(map(operator.is_, targets, values)):
         targets = _copied(inputs, changed, values, uncounted)
+    elif uncounted:
+        targets = [inputs[index] for index in changed if index not in uncounted]
     torch.autograd.graph.increment_version(targets)
 
 
 def _copied(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
 ) -> list[torch.Tensor]:
     """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
     written, targets, sources = [], [], []
