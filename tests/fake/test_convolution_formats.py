@@ -49,9 +49,18 @@ def test_what_is_not_sure_is_not_told():
         convolved(*operands(torch.float64))
     with pytest.raises(NotThin):
         convolved(*operands(groups=3), groups=3)
-    torch.backends.cudnn.enabled = False
-    try:
-        with pytest.raises(NotThin):
-            convolved(*operands())
-    finally:
-        torch.backends.cudnn.enabled = True
+    with torch.backends.cudnn.flags(enabled=False), pytest.raises(NotThin):
+        convolved(*operands())
+
+
+def test_windows_of_images_with_channels_last():
+    images, _ = operands()
+    for operation in (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default):
+        result = answer(operation, (images, [2]), {})
+        for one in result if isinstance(result, (tuple, list)) else [result]:
+            assert one.stride() == (48, 1, 12, 3)
+    pooled, indices = answer(aten.max_pool2d_with_indices.default, (images, [2]), {})
+    arguments = (pooled, images, [2], [2], [0], [1], False, indices)
+    assert answer(aten.max_pool2d_with_indices_backward.default, arguments, {}).stride() == images.stride()
+    with pytest.raises(NotThin):
+        answer(aten._adaptive_avg_pool2d.default, (images, [2, 2]), {})

@@ -467,7 +467,7 @@ def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Whether elements lie in the same places: steps along what has one element, as kernels of 1x1 have, tell nothing."""
+    """Whether elements lie in the same places: steps along what has one element, as 1x1 kernels have, tell nothing."""
     if tuple(new.size()) != tuple(old.size()) or new.storage_offset() != old.storage_offset():
         return False
     steps = zip(old.size(), new.stride(), old.stride(), strict=True)
