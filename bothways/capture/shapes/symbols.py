@@ -84,8 +84,8 @@ class Symbols:
         return step is not None and self._static[step]
 
     def _known_as(self, source: Source) -> str:
-        """The name of a place in the history. What an optimizer keeps of its parameters reads alike for all of them: that
-        one is of another size than the next is no change."""
+        """The name of a place in the history. What an optimizer keeps of its parameters reads alike for all of them,
+        and that one is of another size than the next is no change."""
         alike = self._alike.setdefault(source.name, {})
         if source not in alike:
             alike[source] = f"{source.name} ({len(alike) + 1})" if alike else source.name
