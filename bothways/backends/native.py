@@ -112,8 +112,10 @@ def _why_not(tensor: torch.Tensor) -> str:
 
 
 def _has_kernels(inputs: list[Any]) -> bool:
-    """Whether kernels can read all that a graph is given."""
-    return not any(_why_not(value) for value in inputs if isinstance(value, torch.Tensor))
+    """Whether kernels can read all that a graph is given, and there are some for the GPU that tensors are on."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    on_gpu = [tensor for tensor in tensors if tensor.device.type == "cuda"]
+    return not any(map(_why_not, tensors)) and not (on_gpu and _dialect_of(on_gpu)[1])
 
 
 # Captured graphs become kernels; what these cannot make faster stays as it is.
