@@ -16,9 +16,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bothways.building.cuda_build import AS_GIVEN, BEHIND, planned
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, planned
 from bothways.lower.dialects.c.half_helpers import HALVES
 from bothways.lower.dialects.cuda.arranging import arranged
+from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.dialects.cuda.prelude import HELPERS
 
@@ -33,6 +34,7 @@ HEAD = """\
 #define RESTRICT
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define UNROLL
+#define BY_VALUE const
 typedef struct { unsigned x; } Index;
 static Index blockIdx, gridDim, threadIdx;
 static ucontext_t scheduler, fibers[1024];
@@ -54,11 +56,11 @@ static void __assertfail(const char *what, const char *file, unsigned line, cons
 """
 
 RUN = """
-typedef void (*Function)(WORDS);
+typedef void (*Function)(const uint64_t *);
 static Function function;
 static uint64_t *words;
 static void fiber(void) {
-    function(VALUES);
+    function(words);
     done[threadIdx.x] = 1;
 }
 void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
@@ -85,7 +87,7 @@ void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
     }
 }
 """
-MOST = 64  # arguments of a kernel
+MOST = 512  # words that a kernel is given
 
 
 def _shuffled(kind: str) -> str:
@@ -100,12 +102,29 @@ static {kind} shuffled_{kind}({kind} value, int bit) {{
 """
 
 
+HALVES = {
+    **HALVES,
+    "as_double": "static double as_double(int64_t bits) { double x; memcpy(&x, &bits, 8); return x; }\n",
+}
 ON_HOST = {
     name: HALVES.get(name) or (_shuffled(name.removeprefix("shuffled_")) if name.startswith("shuffled_") else text)
     for name, text in HELPERS.items()
 }
 # A helper may use those above it, and the order is that of the texts for a CPU.
 ON_HOST = {**{name: text for name, text in HALVES.items()}, **{k: v for k, v in ON_HOST.items() if k not in HALVES}}
+
+
+def _entry(kernel):
+    """A kernel as a function of words, as the driver is given them."""
+    values = []
+    for place, parameter in enumerate(kernel.parameters.split(", ")):
+        if "Words_" in parameter:
+            values.append(f"*(const {parameter.split()[1]} *)words")
+        elif "*" in parameter:
+            values.append(f"(void *)words[{place}]")
+        else:
+            values.append(f"as_double(words[{place}])" if parameter.startswith("double ") else f"words[{place}]")
+    return f"void enter_{kernel.name}(const uint64_t *words) {{ {kernel.name}({', '.join(values)}); }}\n"
 
 
 @functools.cache
@@ -146,11 +165,8 @@ class SpelledOnHost:
     def functions(self, kinds):
         if not kinds:
             return {}
-        words = ", ".join(["uint64_t"] * MOST)
-        values = ", ".join(f"words[{at}]" for at in range(MOST))
-        # Numbers with a fraction are passed otherwise than words are; there are few, and tests of them have a GPU.
-        assert not any("f" in letters for letters in kinds.values()), "no fractions here"
-        library = _library(self.source.whole(str(self.source)) + RUN.replace("WORDS", words).replace("VALUES", values))
+        entries = "".join(map(_entry, self.source.kernels))
+        library = _library(self.source.whole(f"{self.source}\n{entries}") + RUN)
         routines = planned(self.source.plan)
 
         def function(name, letters):
@@ -159,9 +175,11 @@ class SpelledOnHost:
                 for one in routines[name]:
                     arguments = (ctypes.c_uint64 * MOST)()
                     for at, (which, how, other) in enumerate(one.arguments):
-                        more = 0 if how == AS_GIVEN else other if how == BEHIND else given[other]
-                        arguments[at] = (given[which] + more) & (2**64 - 1)
-                    library.run(ctypes.cast(library[one.kernel], ctypes.c_void_p), one.blocks, one.threads, arguments)
+                        more = 0 if how == AS_GIVEN else other if how in (BEHIND, LITERAL) else given[other]
+                        first = 0 if how == LITERAL else given[which]
+                        arguments[at] = (first + more) & (2**64 - 1)
+                    entry = ctypes.cast(library[f"enter_{one.kernel}"], ctypes.c_void_p)
+                    library.run(entry, one.blocks, one.threads, arguments)
                 failures = ctypes.c_int.in_dll(library, "failures")
                 if failures.value:
                     failures.value = 0
@@ -183,8 +201,8 @@ class CudaOnHost:
     def tools(self, cache):
         return None
 
-    def arranged(self, kernel):
-        return arranged(kernel)
+    def arranged(self, kernels):
+        return gathered([one for kernel in kernels for one in arranged(kernel)])
 
     def spell(self, routines, names):
         return SpelledOnHost(*spell(routines, names, HEAD, ON_HOST))

@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
+from bothways.backends.mixed import halves_of, run_halves
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
@@ -34,8 +35,15 @@ SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 def compile_kernels(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
 ) -> Callable[..., Any]:
-    """The graph as kernels where all its tensors are on one device that there are kernels for, as ATen calls elsewhere.
+    """The graph as kernels where all its tensors are on one device that there are kernels for, or on the CPU and one
+    GPU that have little to do with each other; as ATen calls elsewhere.
     On a GPU these are replayed where that can be."""
+    halves = halves_of(graph)
+    if halves is not None:
+        def part(half: torch.fx.GraphModule, inputs: list[Any], where: str) -> Callable[..., Any]:
+            return compile_kernels(half, inputs, name=f"{name} {where}", takes_list=False)
+
+        return run_halves(halves, inputs, part, takes_list)
     tensors = list(_tensors_of(graph, inputs))
     return replayed(_compiled(graph, inputs, tensors, name, takes_list), name, one_device(tensors), graph)
 
@@ -133,8 +141,10 @@ def _why_not(tensor: torch.Tensor) -> str:
 
 
 def _has_kernels(inputs: list[Any]) -> bool:
-    """Whether kernels can read all that a graph is given."""
-    return not any(_why_not(value) for value in inputs if isinstance(value, torch.Tensor))
+    """Whether kernels can read all that a graph is given, and there are some for the GPU that tensors are on."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    on_gpu = [tensor for tensor in tensors if tensor.device.type == "cuda"]
+    return not any(map(_why_not, tensors)) and not (on_gpu and _dialect_of(on_gpu)[1])
 
 
 # Captured graphs become kernels; what these cannot make faster stays as it is.

@@ -25,8 +25,9 @@ _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 # Where an argument of a kernel is found among what a routine is given.
-AS_GIVEN, BEHIND, BEHIND_NUMBER = 0, 1, 2  # as it is; so many bytes behind a pointer; as many as another number says
-Argument = tuple[int, int, int]  # which one, which of these three, the bytes or the other's place
+# As it is; so many bytes behind a pointer; as many as another number says; nowhere, but this number itself.
+AS_GIVEN, BEHIND, BEHIND_NUMBER, LITERAL = 0, 1, 2, 3
+Argument = tuple[int, int, int]  # which one, which of these four, the bytes, the other's place, or the number
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -111,10 +110,11 @@ class Module:
 
 
 def launch(
-    function: int, blocks: int, threads: int, shared: int, stream: int, values: Sequence[ctypes.c_uint64]
+    function: int, blocks: int, threads: int, shared: int, stream: int, values: ctypes.Array[ctypes.c_uint64]
 ) -> int:
     """Launch a kernel on a stream of the current context; the driver's code of what went wrong."""
-    places = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
+    first = ctypes.addressof(values)
+    places = (ctypes.c_void_p * len(values))(*(first + 8 * place for place in range(len(values))))
     code: int = driver().cuLaunchKernel(
         ctypes.c_void_p(function), blocks, 1, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), places, None
     )

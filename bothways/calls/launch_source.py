@@ -1,7 +1,8 @@
 """The C that launches kernels on a GPU: all those of one routine in one call of a builtin of Python's.
 
 What is launched is a table of numbers: for each kernel its handle, its blocks and threads, and where each of its
-arguments is among what the routine is given.
+arguments is among what the routine is given. Arguments lie side by side, so that a kernel may as well take them as one
+table by value.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ static int launch_all(const Plan *plan, const Given *given, void *stream) {
             values[index] = given[argument[0]];
             if (argument[1] == 1) values[index].number += argument[2];
             if (argument[1] == 2) values[index].number += given[argument[2]].number;
+            if (argument[1] == 3) values[index].number = argument[2];
             places[index] = values + index;
         }
         const int64_t most = 0x7fffffff, blocks = word[1] < most ? word[1] : most;

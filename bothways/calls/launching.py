@@ -14,7 +14,7 @@ from typing import Any
 
 from bothways import torch_compat
 from bothways.building.build import CSource, library_of
-from bothways.building.cuda_build import AS_GIVEN, BEHIND, Launch, Loaded
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, Launch, Loaded
 from bothways.building.cuda_driver import Inside, check, context, driver, launch, raise_error
 from bothways.calls.call_library import DECLARATIONS, KNOWN, PYTHON, TORCH, call_library
 from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
@@ -51,7 +51,10 @@ def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> C
         stream = torch_compat.current_raw_stream(loaded.device)
         with Inside(loaded.device):
             for one in launches:
-                words = [ctypes.c_uint64(_argument(given, *argument)) for argument in one.arguments]
+                # Side by side: they may be one table, of which only the beginning is filled.
+                words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()
+                for place, argument in enumerate(one.arguments):
+                    words[place] = _argument(given, *argument) % 2**64
                 function = loaded.functions[one.kernel]
                 check(launch(function, one.blocks, one.threads, one.shared, stream, words))
 
@@ -59,6 +62,8 @@ def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> C
 
 
 def _argument(given: Sequence[int], one: int, how: int, other: int) -> int:
+    if how == LITERAL:
+        return other
     if how == AS_GIVEN:
         return given[one]
     return given[one] + (other if how == BEHIND else given[other])

@@ -196,7 +196,7 @@ def _inference(
     """A graph without a backward."""
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    share = sharing(changed, len(inputs))
+    share, uncounted = sharing(changed, len(inputs)), frozenset(facts.uncounted)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
@@ -217,7 +217,7 @@ def _inference(
         if only_results:
             return results
         tensors = values[skipped:]
-        write_back(tensors, changed, results[count:], facts.uncounted)
+        write_back(tensors, changed, results[count:], uncounted)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
     return described(call, read_inputs=facts.read_inputs, writes_at_end=True)

@@ -78,7 +78,7 @@ class DifferentiatedGraph:
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
-        self.changed, self.uncounted = facts.changed, facts.uncounted
+        self.changed, self.uncounted = facts.changed, frozenset(facts.uncounted)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
         self.share = sharing((*facts.changed, *plan.renewed), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything

@@ -81,3 +81,44 @@ def test_a_step_launches_no_more_than_eager(name, dtype):
     (expected, _), (found, waits) = launches(plain), launches(compiled)
     assert found <= expected + more
     assert waits == 0
+
+
+class Images(nn.Module):
+    """What of a ResNet others do not have: kernels of 1x1, statistics of batches, windows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.small, self.around = nn.Conv2d(16, 32, 3, 2, 1, bias=False), nn.Conv2d(16, 32, 1, 2, bias=False)
+        self.out = nn.Linear(32, 10)
+
+    def forward(self, images, labels):
+        x = F.max_pool2d(F.relu(self.norm(self.first(images))), 3, 2, 1)
+        x = F.relu(self.small(x) + self.around(x))
+        return F.cross_entropy(self.out(x.mean((2, 3))), labels)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_whole_step_of_a_model_for_images_is_one_part(form):
+    torch.manual_seed(0)
+    plain = Images().to("cuda", memory_format=form)
+    data = torch.randn(8, 3, 32, 32, device="cuda").to(memory_format=form), torch.randint(0, 10, (8,), device="cuda")
+    other = copy.deepcopy(plain)
+    steps = []
+    for model in (plain, other):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+        def step(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = model(*data)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return loss
+
+        steps.append(step)
+    compiled = bothways.compile(steps[1], backend="native")
+    for _ in range(5):
+        torch.testing.assert_close(compiled(), steps[0](), rtol=1e-3, atol=1e-4)
+    [piece] = bothways.history(compiled)[-1].outcome.pieces
+    assert piece.kernels

@@ -179,3 +179,45 @@ def test_a_learning_rate_that_changes_is_an_input_of_the_second_program():
         sides.append(states(optimizer, with_less, steps=8))
     assert difference(*sides, tol=1e-6) is None
     assert len(bothways.history(compiled)) <= 3
+
+
+@pytest.mark.parametrize("way", HOW)
+def test_parameters_of_different_sizes_are_no_change_of_size(way):
+    """What an optimizer keeps of each parameter reads alike for all of them, and is not one tensor that changes."""
+
+    def weights():
+        torch.manual_seed(0)
+        return [nn.Parameter(torch.randn(4, 5 + index)) for index in range(4)]
+
+    eager, ours = optim.AdamW(weights(), **HOW[way]), optim.AdamW(weights(), **HOW[way])
+    compiled = bothways.compile(lambda: ours.step(), backend="native", fullgraph=True)
+    for number in range(4):
+        for left, right in zip(eager.param_groups[0]["params"], ours.param_groups[0]["params"], strict=True):
+            left.grad = torch.full_like(left, number + 1.0)
+            right.grad = left.grad.clone()
+        eager.step()
+        compiled()
+    pairs = zip(eager.param_groups[0]["params"], ours.param_groups[0]["params"], strict=True)
+    assert all(torch.allclose(left, right, atol=1e-6) for left, right in pairs)
+    assert len(bothways.history(compiled)) == 2
+    assert not re.search(r"\[[^\]]*s\d", str(bothways.history(compiled)[-1].graphs[0]))
+
+
+def test_kernels_of_1x1_lie_as_their_gradients_do():
+    """Along what has one element steps tell nothing: such a weight, whose gradient has channels last, is updated."""
+
+    def step(weight, grad):
+        with torch.no_grad():
+            weight.lerp_(grad, 0.1)
+
+    weight = torch.empty_strided((64, 32, 1, 1), (32, 1, 32, 32)).normal_()
+    grad = torch.randn(64, 32, 1, 1)
+    assert weight.stride() != grad.stride()
+    expected = torch.lerp(weight, grad, 0.1)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = bothways.compile(step, backend="native")
+        compiled(weight, grad)
+    torch.testing.assert_close(weight, expected)
+    assert weight.stride() == (32, 1, 32, 32)
+    [piece] = bothways.history(compiled)[-1].outcome.pieces
+    assert piece.kernels == 1

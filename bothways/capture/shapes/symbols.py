@@ -60,6 +60,7 @@ class Symbols:
         self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
         self._sizes: dict[Source, Any] = {}
         self._static: dict[Source, bool] = {}  # whether the class of the module there is marked, once one is
+        self._alike: dict[str, dict[Source, str]] = {}  # places that people read alike, by what the history knows each
         self._assumes = False
         self.only_looks = False
 
@@ -82,6 +83,14 @@ class Symbols:
             step = step.base
         return step is not None and self._static[step]
 
+    def _known_as(self, source: Source) -> str:
+        """The name of a place in the history. What an optimizer keeps of its parameters reads alike for all of them,
+        and that one is of another size than the next is no change."""
+        alike = self._alike.setdefault(source.name, {})
+        if source not in alike:
+            alike[source] = f"{source.name} ({len(alike) + 1})" if alike else source.name
+        return alike[source]
+
     # What becomes a symbol.
 
     def outline(self, tensor: torch.Tensor, source: Source) -> tuple[Sizes, Sizes] | None:
@@ -89,7 +98,7 @@ class Symbols:
         # Parameters change their sizes with the module they belong to, which is another program anyway.
         if type(tensor) is torch.nn.Parameter and config.static_parameters:
             return None
-        dims = self._history.dims(source.name, tensor, is_static=self._is_static(source))
+        dims = self._history.dims(self._known_as(source), tensor, is_static=self._is_static(source))
         if not dims:
             return None
         shape_source = Attr(source, "shape")
@@ -114,7 +123,7 @@ class Symbols:
         """A number from outside as a symbol, guarded; None where it is a constant."""
         is_schedule = type(value) is float and is_learning_rate(source)
         if self._is_static(source) or not self._history.moves(
-            source.name, value, is_argument=is_argument(source), is_schedule=is_schedule
+            self._known_as(source), value, is_argument=is_argument(source), is_schedule=is_schedule
         ):
             return None
         self._tracer.guard("type({s0}) is {c0}", source, type(value))

@@ -44,7 +44,8 @@ def _convolution(
             raise NotThin("a kernel that is larger than the input")
         spatial.append(out)
     shape = (tensor.shape[0], channels, *spatial)
-    return Spec(shape, _strides(shape, tensor, weight, sure=_is_sure(tensor, weight, transposed)), tensor.dtype)
+    sure = _is_cudnns(tensor, weight, transposed, groups) or _is_sure(tensor, weight, transposed)
+    return Spec(shape, _strides(shape, tensor, weight, sure=sure), tensor.dtype)
 
 
 def _per_dim(values: Sequence[int], rank: int) -> list[int]:
@@ -89,6 +90,20 @@ def _is_sure(tensor: ThinTensor, weight: ThinTensor, transposed: bool) -> bool:
     return not transposed and not _is_point(tensor) and not _disagree(tensor, weight)
 
 
+def _is_cudnns(tensor: ThinTensor, weight: ThinTensor, transposed: bool, groups: int) -> bool:
+    """Whether cuDNN takes it, which has channels last in all results where one of the operands has; as the weights of
+    1x1 kernels have beside images that do. Other groups may be for kernels of PyTorch's own."""
+    return (
+        not tensor.is_cpu
+        and not transposed
+        and groups == 1
+        and 1 not in tensor.shape[1:]
+        and tensor.dtype is not torch.float64
+        and torch.backends.cudnn.is_available()
+        and torch.backends.cudnn.enabled
+    )
+
+
 def _is_ambiguous(weight: ThinTensor) -> bool:
     """Contiguous weights whose channels are also last, as those of 1x1 kernels are."""
     return weight.is_contiguous() and is_channels_last(tuple(weight.shape), weight.stride())
@@ -118,6 +133,7 @@ def _convolution_backward(
         raise NotThin("a gradient of another dtype")
     channels = (grad.shape[1],)
     sure = _is_sure(tensor, weight, transposed) and not _is_ambiguous(weight)
+    sure = sure or _is_cudnns(tensor, weight, transposed, groups)
     results = (
         Spec(tuple(tensor.shape), _strides(tuple(tensor.shape), tensor, weight, sure=sure), tensor.dtype),
         Spec(tuple(weight.shape), _strides(tuple(weight.shape), tensor, weight, sure=sure), weight.dtype),

@@ -47,7 +47,7 @@ def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
 
 
 def write_back(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
 ) -> None:
     """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
     targets = [inputs[index] for index in changed]
@@ -62,7 +62,7 @@ def write_back(
 
 
 def _copied(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: Sequence[int]
+    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
 ) -> list[torch.Tensor]:
     """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
     written, targets, sources = [], [], []

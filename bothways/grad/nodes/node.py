@@ -50,7 +50,7 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
-    uncounted: tuple[int, ...]
+    uncounted: frozenset[int]
     live: tuple[int, ...]
     new_values: tuple[tuple[int, int], ...]
     copied: frozenset[int]

@@ -1,7 +1,8 @@
 """Optimizers' updates that are one operation of ATen's, as what they do: kernels are made of that.
 
-Only on the CPU; elsewhere the operation stays one. Numbers that depend on a counter are tensors of doubles, as precise
-as those ATen computes.
+Numbers that depend on a counter are tensors of doubles, as precise as those ATen computes; where memory has half
+precision, what is computed has single, and is rounded at the end. Counters, rates and scales stay tensors where they
+are some, on whichever device they are.
 """
 
 from __future__ import annotations
@@ -111,48 +112,68 @@ def _double(number: Number) -> Number:
     return number.double().reshape(()) if isinstance(number, torch.Tensor) else number
 
 
-# With fewer bits ATen computes in more, and rounds at the end.
 DTYPES = (torch.float32, torch.float64)
+HALVES = (torch.bfloat16, torch.float16)
 
-UPDATES: dict[Any, Callable[..., None]] = dict(
-    zip(torch_compat.FUSED_UPDATES, (_adam(False), _adam(True), _sgd, _adagrad), strict=True)
+# What an operation does, and which of its lists it changes; the second one is the gradients.
+Update = tuple[Callable[..., None], tuple[int, ...]]
+_ROWS: tuple[Update, ...] = (
+    (_adam(False), (0, 2, 3, 4)),
+    (_adam(True), (0, 2, 3, 4)),
+    (_sgd, (0, 2)),
+    (_adagrad, (0, 2)),
 )
+UPDATES: dict[Any, Update] = dict(zip(torch_compat.FUSED_UPDATES, _ROWS, strict=True))
 
 
 def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[[], None] | None:
     """What an operation does, if it is such an update; with it, nothing else is left to be done."""
     update = UPDATES.get(target) if callable(target) else None
-    if update is None or not all(isinstance(items, (list, tuple)) for items in args):
+    if update is None or not all(isinstance(items, (list, tuple)) for items in args) or len(args) < 3:
         return None
+    change, changes = update
     named = dict(kwargs)
-    tensors = [item for item in chain(*args, named.values()) if isinstance(item, torch.Tensor)]
-    if not all(tensor.is_cpu and tensor.dtype in DTYPES for tensor in tensors):
+    scale, found_inf = (named.pop(name, None) for name in ("grad_scale", "found_inf"))
+    scalers = [value for value in (scale, found_inf) if value is not None]
+    given = list(chain(*args, scalers))
+    tensors = [item for item in (*given, *named.values()) if isinstance(item, torch.Tensor)]
+    one = len({tensor.device for tensor in given}) == 1 and given[0].device.type in ("cpu", "cuda")
+    if not one or not all(tensor.dtype in (*DTYPES, *HALVES) for tensor in tensors):
         return None
-    scale, found = named.pop("grad_scale", None), named.pop("found_inf", None)
+    in_half = any(tensor.dtype in HALVES for tensor in tensors)
+    if in_half and change is _sgd and given[0].is_cpu:
+        return None  # there ATen reads memory that nothing was written to
     lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
-    return lambda: _unless_found(found, lists, lambda: _unscaled(update, scale, lists, named))
+    if not scalers and not in_half:
+        return lambda: change(*lists, **named)
+    return lambda: _update_copies(change, changes, lists, named, scale, found_inf)
 
 
-def _unscaled(
-    update: Callable[..., None], scale: torch.Tensor | None, lists: Sequence[Tensors], named: dict[str, Any]
+def _update_copies(
+    change: Callable[..., None],
+    changes: Sequence[int],
+    lists: Sequence[Tensors],
+    named: dict[str, Any],
+    scale: torch.Tensor | None,
+    found_inf: torch.Tensor | None,
 ) -> None:
-    """The update by gradients of a scaled loss, which are those of the loss afterwards."""
+    """An update in the precision that ATen computes in, of gradients without the scale of a loss; nothing changes where
+    one of them was found to be infinite."""
+    copies = [[_precise(item) for item in items] for items in lists]
     if scale is not None:
-        for gradient in lists[1]:
-            gradient.div_(scale.reshape(()))
-    update(*lists, **named)
+        copies[1] = [grad / scale.to(grad.dtype).reshape(()) for grad in copies[1]]
+        changes = (1, *changes)
+    for place in changes:
+        copies[place] = [item.clone() for item in copies[place]]
+    change(*copies, **named)
+    for item, new in ((item, new) for place in changes for item, new in zip(lists[place], copies[place], strict=True)):
+        if found_inf is not None:
+            new = torch.where(found_inf.reshape(()) == 1, _precise(item), new)
+        item.copy_(new)
 
 
-def _unless_found(found: torch.Tensor | None, lists: Sequence[Tensors], update: Callable[[], None]) -> None:
-    """The update, but for what it changes where a gradient was infinite."""
-    if found is None:
-        return update()
-    written = list(chain(*lists))
-    before = [tensor.clone() for tensor in written]
-    update()
-    skipped = found.reshape(()) == 1
-    for tensor, old in zip(written, before, strict=True):
-        tensor.copy_(torch.where(skipped, old, tensor))
+def _precise(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 def _are_counted() -> bool:

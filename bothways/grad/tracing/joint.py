@@ -417,7 +417,7 @@ def _updates(
         if new is not fake:
             if value.grad_fn is not None or (value.requires_grad and moves):
                 raise ChangesGradient("an input that needs a gradient is mutated")
-            if _geometry(new) != _geometry(fake):
+            if _geometry(new) != _geometry(fake) and not _lie_alike(new, fake):
                 raise NotDifferentiable("the shape of an input is changed")
             updates[index] = recorder.node_of(new)
     return updates
@@ -464,6 +464,14 @@ def _add_backward(
 
 def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+
+
+def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
+    """Whether elements lie in the same places: steps along what has one element, as 1x1 kernels have, tell nothing."""
+    if tuple(new.size()) != tuple(old.size()) or new.storage_offset() != old.storage_offset():
+        return False
+    steps = zip(old.size(), new.stride(), old.stride(), strict=True)
+    return all(one == other for size, one, other in steps if type(size) is not int or size > 1)
 
 
 def _unwrapped(value: torch.Tensor) -> torch.Tensor:

@@ -55,8 +55,8 @@ class Dialect(Protocol):
         """All that decides what becomes of a text; None when programs are not to be kept."""
         ...
 
-    def arranged(self, kernel: Kernel) -> list[Kernel]:
-        """The kernels that do what one does, where one is several here."""
+    def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """The kernels that do what some do that follow each other, where one is several here, or several are one."""
         ...
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> Spelled:

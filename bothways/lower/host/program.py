@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from bothways.lower.ir.prims import Extern
 from bothways.lower.ir.sizes import has_fraction
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, Step, lower
+from bothways.lower.schedule.tree import Kernel
 from bothways.runtime.compiled_graph import described
 
 
@@ -88,7 +90,7 @@ class KernelProgram:
         place: Place | None = None,
     ) -> None:
         self._dialect = dialect
-        lowered.steps = [one for step in lowered.steps for one in _arranged(step, dialect)]
+        lowered.steps = _arranged(lowered.steps, dialect)
         scheduled = schedule(lowered)
         self.routines = tuple(scheduled.routines.values())
         self.kernels = dialect.spell(self.routines, lowered.sizes)
@@ -123,8 +125,13 @@ class KernelProgram:
         store(place.cache, place.key, self._text, names, self.kernels.key(place.cache), self._dialect)
 
 
-def _arranged(step: Step, dialect: Dialect) -> Sequence[Step]:
-    return [step] if isinstance(step, Extern) else dialect.arranged(step)
+def _arranged(steps: Sequence[Step], dialect: Dialect) -> list[Step]:
+    """The steps, with kernels that follow each other as the dialect has them."""
+    arranged: list[Step] = []
+    for _, together in itertools.groupby(steps, key=lambda step: isinstance(step, Extern)):
+        kernels = list(together)
+        arranged += dialect.arranged([one for one in kernels if isinstance(one, Kernel)]) or kernels
+    return arranged
 
 
 def _entry(routine: Routine, kernels: Spelled) -> Entry:

@@ -57,6 +57,7 @@ class Builder:
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.known_padded: dict[Node, Buffer] = {}  # matrices with zeros behind their ends
+        self.numbers: set[Memory] = set()  # inputs that hold what eager takes as numbers, which it does not round
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
         self.names = GraphNames()
@@ -83,6 +84,8 @@ class Builder:
             return node
         if isinstance(node, Scalar):
             return Scalar((), dtype, node.value)
+        if dtype in HALVES and isinstance(node, Buffer) and node.memory in self.numbers:
+            return Map(node.shape, dtype, "copy", (self.cast(node, torch.float32),), **self.labels)
         return Map(node.shape, dtype, "cast", (node,), **self.labels)
 
     def result(self, tree: Any) -> Any:
@@ -323,6 +326,8 @@ class Builder:
         """A call of ATen that gives ``values`` (fakes); Buffers for its results."""
         is_tuple = isinstance(values, (tuple, list))
         fakes = list(values) if is_tuple else [values]
+        if any(isinstance(fake, (tuple, list)) for fake in fakes):
+            raise NotLowered(f"{target} gives several lists of tensors")
         call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name)
         call.is_tuple = is_tuple
         self.externs.append(call)

@@ -37,6 +37,8 @@ SIZE_ARITHMETIC = frozenset({
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
     operator.neg, float, max, min,
 })  # fmt: skip
+# The input of a graph that holds tensors of one element from the CPU, which operations on a GPU take as numbers.
+NUMBERS = "numbers_from_cpu"
 # Arguments that are looked up by what they are.
 KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
 
@@ -65,6 +67,8 @@ class Decomposition:
                     memory = self._given(node.name, self._outline(node, next(values)))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
+                    if node.name == NUMBERS:
+                        self.builder.numbers.add(memory)
                     if all(map(_updates_input, node.users)):
                         self.builder.own_inputs.add(memory)
                 case "get_attr":

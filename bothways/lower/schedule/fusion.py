@@ -123,6 +123,8 @@ class Fusion:
         producers = {self.group_of[leaf] for leaf in leaves if leaf in self.group_of}
         beside: dict[Group, None] = {}
         for leaf in leaves:
+            if self._spreads and leaf.numel == 1:
+                continue  # all parameters are updated by one rate: there each is better off by itself
             if isinstance(leaf, Buffer):
                 beside.update(dict.fromkeys(self._readers_of_memory.get(leaf.memory, ())))
             elif self._spreads:

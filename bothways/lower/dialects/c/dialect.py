@@ -48,8 +48,8 @@ class C:
     def tools(self, cache: Cache) -> str:
         return working_tools(cache).fingerprint
 
-    def arranged(self, kernel: Kernel) -> list[Kernel]:
-        return [kernel]
+    def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        return list(kernels)
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInC:
         return SpelledInC(*spell(routines, names), any(routine.is_parallel for routine in routines))

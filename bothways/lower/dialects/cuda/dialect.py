@@ -13,6 +13,7 @@ from bothways.building.nvrtc import NoNVRTC, nvrtc
 from bothways.cache.disk import Cache
 from bothways.calls.launching import launchers
 from bothways.lower.dialects.cuda.arranging import arranged
+from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
 from bothways.lower.ir.sizes import SizeNames
@@ -68,8 +69,8 @@ class Cuda:
     def tools(self, cache: Cache) -> str:
         return f"{tools_of(self.index)} cuda:{self.index}"
 
-    def arranged(self, kernel: Kernel) -> list[Kernel]:
-        return arranged(kernel)
+    def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        return gathered([one for kernel in kernels for one in arranged(kernel)])
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInCuda:
         return SpelledInCuda(*spell(routines, names), self.index)

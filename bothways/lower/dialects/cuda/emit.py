@@ -285,6 +285,11 @@ class ThreadWriter:
             self.pointers[memory] = self.fresh(f"{plain(memory.name)}_p")
         return self.pointers[memory]
 
+    def declared(self, memory: Memory) -> str:
+        """The kind of elements that a pointer leads to, and its name."""
+        kind = IN_MEMORY[memory.dtype]
+        return f"{kind if memory in self.kernel.written else f'const {kind}'} {self.pointer(memory)}"
+
     def alignments(self, width: int) -> list[str]:
         """The lines that find out which memories can be read as vectors."""
         lines = []

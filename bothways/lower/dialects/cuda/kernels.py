@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
 from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
+from bothways.lower.dialects.cuda.batching import Batch, arguments_of, batch_lines, table_words
 from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
 from bothways.lower.dialects.cuda.emit_columns import write_columns
 from bothways.lower.dialects.cuda.emit_pointwise import write_pointwise
@@ -35,6 +36,10 @@ class LaunchedText:
 
 def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     """Write a kernel; ``names`` are those of sizes that are known only when it runs."""
+    if isinstance(kernel, Batch):
+        lines, blocks, threads = batch_lines(kernel)
+        parameters = f"BY_VALUE Words_{table_words(kernel)} table"
+        return LaunchedText(parameters, "\n".join(lines), kernel.numbers, blocks, threads, 1)
     writer, block = ThreadWriter(kernel, index_type(kernel)), Lines()
     if names is not None:
         names.written.clear()
@@ -50,15 +55,15 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     # A reduction waits for its slowest thread, so others have to be there that go on.
     together = 1 if is_pointwise else max(1, RESIDENT // threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()
-    parameters = [
+    taken = [
         f"{IN_MEMORY[memory.dtype]} *{writer.pointer(memory)}"
         if memory in kernel.written
         else f"const {IN_MEMORY[memory.dtype]} *RESTRICT {writer.pointer(memory)}"
         for memory in kernel.memories
     ]
-    parameters += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
+    taken += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
     lines = [*writer.alignments(width), *block.lines]
-    return LaunchedText(", ".join(parameters), "\n".join(lines), sizes, max(blocks, 1), threads, together)
+    return LaunchedText(", ".join(taken), "\n".join(lines), sizes, max(blocks, 1), threads, together)
 
 
 def spell(
@@ -85,11 +90,17 @@ def spell(
                 text.blocks,
                 text.threads,
                 0,
-                tuple(places[key] for key in (*kernel.memories, *text.sizes)),
+                _arguments(kernel, text, places),
             )
             for kernel, text in zip(routine.kernels, own, strict=True)
         )
     return CudaSource(tuple(kernels), launches, helpers, head), sizes
+
+
+def _arguments(kernel: Kernel, text: LaunchedText, places: dict[object, Argument]) -> tuple[Argument, ...]:
+    if isinstance(kernel, Batch):
+        return arguments_of(kernel, places)
+    return tuple(places[key] for key in (*kernel.memories, *text.sizes))
 
 
 def _places(

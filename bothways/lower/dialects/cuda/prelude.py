@@ -25,6 +25,7 @@ typedef unsigned char uint8_t;
 #define RESTRICT __restrict__
 #define ALIGNED(bytes) __align__(bytes)
 #define UNROLL _Pragma("unroll")
+#define BY_VALUE const __grid_constant__
 """
 
 _BITS = "static inline uint32_t bits_of(float value) { return __float_as_uint(value); }\n"
@@ -166,6 +167,7 @@ def _extremes(kind: str, lowest: str, highest: str) -> dict[str, str]:
 
 SIZES = {"uint8_t": 1, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4, "float": 4, "int64_t": 8, "double": 8}
 WIDTHS = (2, 4, 8)
+WORDS = (64, 128, 256, 500)  # of eight bytes, in a table that is given by value: no more fit a kernel's parameters
 
 # So many elements at once, where they lie as memory wants it; else one by one, as many as there are.
 _VECTOR = """\
@@ -264,6 +266,8 @@ HELPERS: dict[str, str] = {
     **NUMERIC,
     "random_float": RANDOM,
     "within": WITHIN,
+    "as_double": "static inline double as_double(int64_t bits) { return __longlong_as_double(bits); }\n",
+    **{f"Words_{count}": f"typedef struct {{ int64_t word[{count}]; }} Words_{count};\n" for count in WORDS},
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
     **_vectors(),
     **{

@@ -50,8 +50,8 @@ class Reference:
     def tools(self, cache: Cache) -> str | None:
         return None
 
-    def arranged(self, kernel: Kernel) -> list[Kernel]:
-        return [kernel]
+    def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        return list(kernels)
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInPython:
         return SpelledInPython(*spell(routines, names))

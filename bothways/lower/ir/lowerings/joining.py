@@ -15,10 +15,12 @@ from bothways.lower.ir.shapes import normal_dim, normal_dims
 
 # Each part may become a kernel. With more of them, a call of ATen is cheaper to build and as fast.
 MAX_PARTS = 8
+MAX_NUMBERS = 4096  # parts of one element each, of which a kernel for a CPU writes many
 
 
 def concatenated(b: Builder, out: torch.Tensor, parts: Sequence[Node], dim: int) -> Node:
-    if len(parts) > MAX_PARTS:
+    are_numbers = not b.on_gpu and all(part.numel == 1 for part in parts)
+    if len(parts) > (MAX_NUMBERS if are_numbers else MAX_PARTS):
         raise NotLowered
     placed, start = [], 0
     for part in parts:
