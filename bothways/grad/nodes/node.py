@@ -15,7 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
-from bothways.grad.nodes.changed import write_back
+from bothways.grad.nodes.changed import Changes
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.usual import Usual
 
@@ -49,7 +49,7 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
-    uncounted: tuple[int, ...]
+    changes: Changes
     live: tuple[int, ...]
     new_values: tuple[tuple[int, int], ...]
     copied: frozenset[int]
@@ -270,7 +270,7 @@ def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], result
     saved as the memory that it is."""
     values = list(ctx.to_save)
     if graph.new_values:
-        write_back(inputs, graph.changed, results[graph.result_count : graph.visible_count], graph.uncounted)
+        graph.changes.write_back(inputs, results[graph.result_count : graph.visible_count])
         for position, place in graph.new_values:
             values[position] = inputs[place]
     live = [values[position] for position in graph.live]
