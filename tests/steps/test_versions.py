@@ -139,5 +139,24 @@ def test_outputs_that_are_others_without_a_history_share_memory_and_versions_as_
 
     compiled = bothways.compile(step, backend=backend, fullgraph=True)
     assert shared(compiled) == shared(compiled) == shared(step)
-    (outcome,) = [compilation.outcome for compilation in bothways.history(compiled)]
-    assert backend == "eager" or "as captured" not in str(outcome)
+
+
+def test_a_loss_that_is_returned_logged_and_averaged_leaves_the_step_whole(backend):
+    net, log = network(), []
+    average = copy.deepcopy(net).requires_grad_(False)
+
+    def step(x, y):
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        log.append(loss.item())
+        with torch.no_grad():
+            for mean, parameter in zip(average.parameters(), net.parameters(), strict=True):
+                mean.lerp_(parameter.data, 0.1)
+        return loss, loss.detach()
+
+    compiled = bothways.compile(step, backend=backend, fullgraph=True)
+    for batch in batches(2):
+        compiled(*batch)
+    outcome = bothways.history(compiled)[-1].outcome
+    assert [piece.name for piece in outcome.pieces] == ["graph" if backend == "eager" else "forward"]
