@@ -215,7 +215,8 @@ def _inference(
             results = run(*values)
         if refused != ():
             results, refused = released(results, count, refused)
-        versions.set(results)
+        if versions.others != []:
+            versions.set(results)
         if only_results:
             return results
         tensors = values[skipped:]

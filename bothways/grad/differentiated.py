@@ -22,7 +22,7 @@ from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
-from bothways.grad.nodes.changed import Changes, sharing
+from bothways.grad.nodes.changed import Changes, Versions, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
@@ -79,6 +79,7 @@ class DifferentiatedGraph:
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
         self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
+        self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
         self.share = sharing((*facts.changed, *plan.renewed), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything

@@ -86,15 +86,15 @@ class Versions:
 
     def __init__(self, expected: Sequence[int]) -> None:
         self._expected = expected
-        self._others: list[int] | None = None
+        self.others: list[int] | None = None  # those that differ; None before the first call
         self._versions: list[int] = []
 
     def set(self, results: Sequence[torch.Tensor]) -> None:
-        others = self._others
+        others = self.others
         if others is None:
             found = map(torch_compat.version_of, results[: len(self._expected)])
             pairs = enumerate(zip(found, self._expected, strict=True))
             others = [place for place, (own, eager) in pairs if own is not None and own != eager]
-            self._others, self._versions = others, [self._expected[place] for place in others]
+            self.others, self._versions = others, [self._expected[place] for place in others]
         if others:
             torch_compat.set_versions([results[place] for place in others], self._versions)

@@ -15,7 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
-from bothways.grad.nodes.changed import Changes
+from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.usual import Usual
 
@@ -50,6 +50,7 @@ class Graph(Protocol):
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
     changes: Changes
+    versions: Versions
     live: tuple[int, ...]
     new_values: tuple[tuple[int, int], ...]
     copied: frozenset[int]
@@ -123,6 +124,8 @@ class CompiledNode(torch.autograd.Function):
             results = _run_below_autograd(graph, inputs)
         else:
             results = _run_with_grad_mode(graph, inputs)
+        if graph.versions.others != []:
+            graph.versions.set(results)
         count = graph.visible_count
         kept: Sequence[torch.Tensor] = inputs
         if graph.copied or graph.shared:
