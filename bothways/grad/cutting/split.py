@@ -234,7 +234,7 @@ def _goes_around_autograd(place: NodePlace, apart: bool, inside: bool) -> bool:
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
         or facts_of_node(node).as_captured
-        or (makes_leaf(node) and not inside)
+        or (makes_leaf(node) and not (inside and node.target is not torch.nn.Parameter))  # which leaves as one
         or is_view_in_secret(node)
     )
 
