@@ -144,8 +144,8 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
     part = partial(_part, lowering)
-    chain = split(graph, part, grad=_is_differentiated(graph, inputs))
-    if chain is not None and _ends_inside(graph.graph) and split(graph, part, grad=False, inside=True) is None:
+    chain = split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
+    if chain is not None and _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None:
         chain = None
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
@@ -181,7 +181,7 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         return as_captured(graph, str(error))
     except refusals as error:
         apart = not _marked(graph.graph, error)
-        chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
+        chain = split(graph, inputs, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
         if chain is not None:
             return chain.forward
         return as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
@@ -199,7 +199,7 @@ def _around_unsized(
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not mark_unsized(graph, sizes, grad):
         return None
-    chain = split(graph, partial(_part, lowering), grad=grad)
+    chain = split(graph, inputs, partial(_part, lowering), grad=grad)
     return None if chain is None else chain.forward
 
 
