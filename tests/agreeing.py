@@ -7,23 +7,30 @@ backend and both values.
 
 import contextlib
 
+from staying import stays_compiled
+
 import bothways
 from bothways.testing import difference
 
 BACKENDS = ("eager", "aot_eager", "native")
 
 
-def agree(program, observe, *calls, backend="eager", reset=None, programs=None, within=(), **options):
+def agree(program, observe, *calls, backend="eager", reset=None, programs=None, within=(), may_fail=False, **options):
     """Observe every call of the program plain, then compiled, and compare; the compiled function is returned.
 
     ``calls`` are handed to ``observe`` one by one; a call that is there twice has to hit the second time, which
     ``programs``, the number of compilations after all of them, makes sure of. ``reset`` is called before each side.
-    ``within`` are the settings under which both run, ``tol`` how close numbers are; other options are ``compile``'s.
+    Unless it ``may_fail``, no graph of a ``fullgraph`` function does where plain Python then comes through. ``within``
+    are the settings under which both run, ``tol`` how close numbers are; other options are ``compile``'s.
     """
     tolerance = {name: options.pop(name) for name in ("tol", "exact_dtype") if name in options}
-    compiled = bothways.compile(program, backend=backend, **options)
     sides = []
-    with bothways.config.patch(**dict(within)) if within else contextlib.nullcontext():
+    with contextlib.ExitStack() as around:
+        if options.get("fullgraph") and not may_fail:
+            around.enter_context(stays_compiled())
+        compiled = bothways.compile(program, backend=backend, **options)
+        if within:
+            around.enter_context(bothways.config.patch(**dict(within)))
         for function in (program, compiled):
             if reset is not None:
                 reset()

@@ -1,9 +1,11 @@
 """What the tests of whole training steps share: the same training plain and compiled, compared after every step."""
 
+import contextlib
 import copy
 
 import torch
 from agreeing import assert_same
+from staying import stays_compiled
 from torch.utils._pytree import tree_leaves
 
 import bothways
@@ -61,7 +63,8 @@ def agree(make, batches, backend, *, programs=None, fullgraph=True, tol=1e-5):
         compiled.append(bothways.compile(step, backend=backend, fullgraph=fullgraph))
         return compiled[0]
 
-    found = train(make, batches, compile_step)
+    with stays_compiled(compiled) if fullgraph else contextlib.nullcontext():
+        found = train(make, batches, compile_step)
     for number, (expected, own) in enumerate(zip(plain, found, strict=True)):
         assert_same(expected, own, f"step {number}, backend {backend}", tol=tol)
     if programs is not None:

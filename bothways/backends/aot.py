@@ -40,6 +40,7 @@ from bothways.lower.host.aten_calls import function_of
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
 from bothways.runtime.function_spelling import folded
+from bothways.runtime.gradients import gradients
 from bothways.runtime.nodes import ApplyFunction
 from bothways.symbols import Undecided, hint
 from bothways.torch_compat.said import said
@@ -142,7 +143,10 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
         return as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
-    chain = split(graph, inputs, partial(_part, lowering), grad=_is_differentiated(graph, inputs))
+    part = partial(_part, lowering)
+    chain = split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
+    if chain is not None and _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None:
+        chain = None
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
 
@@ -230,6 +234,15 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
     return torch.is_grad_enabled() and (
         any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
     )
+
+
+def _ends_inside(graph: torch.fx.Graph) -> bool:
+    """Whether what autograd does begins and ends inside, as in a whole training step: nobody can look at it."""
+    nodes = list(graph.nodes)
+    if not any(node.target is gradients for node in nodes) or any(facts_of_node(node).watched for node in nodes):
+        return False
+    outputs = next(node for node in reversed(graph.nodes) if node.op == "output").all_input_nodes
+    return not any(getattr(node.meta.get("example_value"), "requires_grad", True) for node in outputs)
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:

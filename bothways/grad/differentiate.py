@@ -20,7 +20,7 @@ from bothways.grad.halves.facts import FactMemo, Facts, facts_of
 from bothways.grad.halves.partition import extract, saved_values
 from bothways.grad.halves.plan import Compiler, GradPlan
 from bothways.grad.halves.recalled import Changing, Forward, Groups, recall_function
-from bothways.grad.nodes.changed import sharing, write_back
+from bothways.grad.nodes.changed import Changes, Versions, sharing
 from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
 from bothways.grad.nodes.running import as_traced, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
@@ -196,7 +196,8 @@ def _inference(
     """A graph without a backward."""
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    share, uncounted = sharing(changed, len(inputs)), frozenset(facts.uncounted)
+    share = sharing(changed, len(inputs))
+    changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
@@ -214,10 +215,12 @@ def _inference(
             results = run(*values)
         if refused != ():
             results, refused = released(results, count, refused)
+        if versions.others != []:
+            versions.set(results)
         if only_results:
             return results
         tensors = values[skipped:]
-        write_back(tensors, changed, results[count:], uncounted)
+        changes.write_back(tensors, results[count:])
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
     return described(call, read_inputs=facts.read_inputs, writes_at_end=True)

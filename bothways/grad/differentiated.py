@@ -22,7 +22,7 @@ from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
-from bothways.grad.nodes.changed import sharing, write_back
+from bothways.grad.nodes.changed import Changes, Versions, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
@@ -78,7 +78,8 @@ class DifferentiatedGraph:
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
         self.result_count = len(facts.differentiable)
-        self.changed, self.uncounted = facts.changed, frozenset(facts.uncounted)
+        self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
+        self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
         self.share = sharing((*facts.changed, *plan.renewed), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
@@ -175,7 +176,7 @@ class DifferentiatedGraph:
         if self._places is not None:
             return tuple([None if place is None else results[place] for place in self._places])
         if self.changed and not self.new_values:  # the node itself has written what it keeps
-            write_back(inputs, self.changed, results[self.result_count :], self.uncounted)
+            self.changes.write_back(inputs, results[self.result_count :])
         size = self.sizes.reader(self.numbers) if self._takes_windows and self.numbers else None
         return take_outputs(self.seen_outputs, inputs, results, size)
 

@@ -447,6 +447,11 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Say how often tensors were changed in place."""
+    _C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
 def assert_async(condition: torch.Tensor, message: str) -> None:
     """An operation that fails where the one element of a tensor is false."""
     torch._assert_async(condition, message)

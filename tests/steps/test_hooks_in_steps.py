@@ -231,3 +231,71 @@ def test_hooks_are_called_for_what_autograd_grad_asks_for(backend):
         return step
 
     agree(training(step_of), batches(3), backend, programs=1)
+
+
+def two_losses(net, optimizer, log):
+    def halved(gradient):
+        log.append("hidden")
+        return gradient / 2
+
+    def step(x, y):
+        optimizer.zero_grad()
+        hidden = net[0](x)
+        hidden.register_hook(halved)
+        out = net[2](net[1](hidden))
+        out.register_hook(lambda gradient: log.append("out"))
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        (out.square().mean() + hidden.mean()).backward(retain_graph=True)
+        hidden.sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def retained_twice(net, optimizer, log):
+    def step(x, y):
+        optimizer.zero_grad()
+        hidden = net[0](x)
+        hidden.retain_grad()
+        out = net[2](net[1](hidden))
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        first = hidden.grad.clone()
+        out.square().mean().backward()
+        optimizer.step()
+        return first, hidden.grad
+
+    return step
+
+
+def hooked_in_between(net, optimizer, log):
+    def step(x, y):
+        optimizer.zero_grad()
+        hidden = net[0](x)
+        loss = F.cross_entropy(net[2](net[1](hidden)), y)
+        loss.backward(retain_graph=True)
+        hidden.register_hook(lambda gradient: log.append("late"))
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def unhooked_in_between(net, optimizer, log):
+    def step(x, y):
+        optimizer.zero_grad()
+        hidden = net[0](x)
+        handle = hidden.register_hook(lambda gradient: log.append("early"))
+        loss = F.cross_entropy(net[2](net[1](hidden)), y)
+        loss.backward(retain_graph=True)
+        handle.remove()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize("step_of", [two_losses, retained_twice, hooked_in_between, unhooked_in_between])
+def test_hooks_of_what_is_gone_through_twice(step_of, backend):
+    """Those that change in between break."""
+    whole = step_of in (two_losses, retained_twice)
+    agree(training(step_of), batches(4), backend, fullgraph=whole, programs=1 if whole else None)

@@ -303,28 +303,6 @@ def test_parameters_are_frozen_in_the_middle_of_training():
     assert len([one for one in bothways.history(step) if one.graphs]) == 2
 
 
-def test_gradients_are_wanted_and_unwanted_inside():
-    """The parameters were read before that, so the step is in pieces."""
-
-    def make():
-        model = perceptron()
-        optimizer = optim.AdamW(model.parameters(), lr=0.1)
-
-        def step(x, y):
-            optimizer.zero_grad()
-            model[0].requires_grad_(False)
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            model[0].requires_grad_(True)
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-        return step, {"model": model, "optimizer": optimizer}
-
-    agree(make, batches(), "eager", fullgraph=False)
-
-
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

@@ -232,7 +232,107 @@ def averaged():
     return make, labelled(8, 12)
 
 
-TRAININGS = [perceptron, language_model, images, adversaries, mixed_precision, accumulation, averaged]
+def penalized_adversaries():
+    """The judge's slope between real and made is to be one."""
+
+    def make():
+        maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6))
+        judge = nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 1))
+        makers = optim.Adam(maker.parameters(), lr=1e-2, betas=(0.5, 0.9), eps=1e-3)
+        judges = optim.Adam(judge.parameters(), lr=1e-2, betas=(0.5, 0.9), eps=1e-3)
+
+        def step(real):
+            made = maker(torch.randn(real.shape[0], 4))
+            share = torch.rand(real.shape[0], 1)
+            mixed = (share * real + (1 - share) * made.detach()).requires_grad_()
+            judged = judge(mixed)
+            (slope,) = torch.autograd.grad(judged, mixed, torch.ones_like(judged), create_graph=True)
+            penalty = 10 * (slope.norm(2, dim=1) - 1).square().mean()
+            judges.zero_grad()
+            loss = judge(made.detach()).mean() - judge(real).mean() + penalty
+            loss.backward()
+            judges.step()
+            makers.zero_grad()
+            other = -judge(made).mean()
+            other.backward()
+            makers.step()
+            return loss.detach(), other.detach(), penalty.detach()
+
+        return step, {"maker": maker, "judge": judge, "makers": makers, "judges": judges}
+
+    return make, lambda generator: (torch.randn(8, 6, generator=generator),)
+
+
+def learning_to_learn():
+    def make():
+        model = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4))
+        optimizer = optim.Adam(model.parameters(), lr=1e-2, eps=1e-3)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            total = 0.0
+            for task in range(2):
+                fast = dict(model.named_parameters())
+                for _ in range(2):
+                    inner = F.cross_entropy(torch.func.functional_call(model, fast, (x + task,)), y)
+                    gradients = torch.autograd.grad(inner, tuple(fast.values()), create_graph=True)
+                    pairs = zip(fast.items(), gradients, strict=True)
+                    fast = {name: weight - 0.1 * gradient for (name, weight), gradient in pairs}
+                total = total + F.cross_entropy(torch.func.functional_call(model, fast, (x - task,)), y)
+            total.backward()
+            optimizer.step()
+            return total.item()
+
+        return step, {"model": model, "optimizer": optimizer}
+
+    return make, labelled(8, 12)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient.clamp(-1, 1)
+
+
+def hooked():
+    """Hooks of parameters, of a module and of what is computed inside count how often they are called."""
+
+    def make():
+        model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
+        optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        calls = []
+        model[0].weight.register_hook(lambda gradient: calls.append("weight"))
+        model[0].bias.register_post_accumulate_grad_hook(lambda parameter: calls.append("bias"))
+        model[2].register_full_backward_hook(lambda module, given, gradients: calls.append("module"))
+
+        def halved(gradient):
+            calls.append("hidden")
+            return gradient / 2
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hidden = Square.apply(model[1](model[0](x)))
+            hidden.register_hook(halved)
+            loss = F.cross_entropy(model[2](hidden), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, {"model": model, "optimizer": optimizer, "calls": calls}
+
+    return make, labelled(8, 12)
+
+
+TRAININGS = [
+    perceptron, language_model, images, adversaries, penalized_adversaries, learning_to_learn, hooked, mixed_precision,
+    accumulation, averaged,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("length", LENGTHS)

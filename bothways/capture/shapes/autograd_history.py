@@ -186,7 +186,9 @@ class AutogradHistory:
         """The leaves that a backward comes to, as the nodes that give them."""
         roots = list(roots)
         variables = [getattr(step, "variable", None) for step in self.behind(roots)]
-        found = {self._leaves[id(variable)] for variable in variables if id(variable) in self._leaves}
+        # One that does not ask for its gradient any more gets none.
+        asking = [variable for variable in variables if variable is not None and variable.requires_grad]
+        found = {self._leaves[id(variable)] for variable in asking if id(variable) in self._leaves}
         found.update(self._leaves[id(self._values[node])] for node in roots if id(self._values[node]) in self._leaves)
         return [node for node in self._graph.nodes if node in found]
 

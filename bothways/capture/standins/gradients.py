@@ -49,9 +49,9 @@ def through_hooks(gradient: torch.Tensor, hooks: list[Hook]) -> torch.Tensor:
     return gradient
 
 
-def retained(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient that a computed tensor keeps."""
-    return gradient.clone(memory_format=torch.contiguous_format)
+def retained(gradient: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+    """The gradient that a computed tensor keeps, with what it has from backwards before."""
+    return gradient.clone(memory_format=torch.contiguous_format) if before is None else before + gradient
 
 
 def accumulate(leaf: Any, gradient: torch.Tensor, copies: str | None) -> None:

@@ -51,14 +51,16 @@ def split(
     *,
     grad: bool,
     apart: bool = False,
+    inside: bool = False,
 ) -> torch.fx.GraphModule | None:
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
-    Without ``grad`` autograd does not look, and only what runs the user's Python is taken apart. ``apart`` is for what
+    Without ``grad`` autograd does not look, and only what runs the user's Python is taken apart; what autograd does
+    ``inside`` nobody looks at, the leaves that are made there included. ``apart`` is for what
     was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
     read as captured.
     """
-    sections = sections_of(graph.graph, inputs, grad, apart)
+    sections = sections_of(graph.graph, inputs, grad, apart, inside)
     if len(sections) == 1 and not sections[0].as_captured:
         return None
     if apart and all(section.as_captured for section in sections):
@@ -66,12 +68,14 @@ def split(
     return _chained(graph, sections, compile_part)
 
 
-def sections_of(graph: torch.fx.Graph, inputs: Sequence[Any], grad: bool, apart: bool = False) -> list[Section]:
+def sections_of(
+    graph: torch.fx.Graph, inputs: Sequence[Any], grad: bool, apart: bool = False, inside: bool = False
+) -> list[Section]:
     """The nodes in sections; a backward that leaves its section is PyTorch's, through the autograd nodes of others."""
     alone: set[torch.fx.Node] = set()
     seen = _seen(graph, inputs) if grad else set()
     while True:
-        sections = _sections(graph, grad, apart, alone, seen)
+        sections = _sections(graph, grad, apart, alone, seen, inside)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
         if not leaving:
             return sections
@@ -104,7 +108,12 @@ def _computed_from(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def _sections(
-    graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[torch.fx.Node], seen: Container[torch.fx.Node]
+    graph: torch.fx.Graph,
+    grad: bool,
+    apart: bool,
+    alone: Container[torch.fx.Node],
+    seen: Container[torch.fx.Node],
+    inside: bool,
 ) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
@@ -112,7 +121,7 @@ def _sections(
     places = _places(nodes, grad, apart)
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [
-        _goes_around_autograd(place, apart) or place.node in hooked or place.node in alone for place in places
+        _goes_around_autograd(place, apart, inside) or place.node in hooked or place.node in alone for place in places
     ]
     first = _beginnings(places, captured, seen, grad, apart)
     sections: list[Section] = []
@@ -230,7 +239,7 @@ def _whole_contexts(sections: list[Section], plain_after: list[bool]) -> list[Se
     return joined
 
 
-def _goes_around_autograd(place: NodePlace, apart: bool) -> bool:
+def _goes_around_autograd(place: NodePlace, apart: bool, inside: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
     node = place.node
     if _is_data(node):
@@ -242,7 +251,7 @@ def _goes_around_autograd(place: NodePlace, apart: bool) -> bool:
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
         or facts_of_node(node).as_captured
-        or makes_leaf(node)
+        or (makes_leaf(node) and not (inside and node.target is not torch.nn.Parameter))  # which leaves as one
         or is_view_in_secret(node)
     )
 

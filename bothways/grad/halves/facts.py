@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch.fx
 
 from bothways.grad.halves.partition import live_values, needed_inputs, new_values, owners_of, reachable
 from bothways.grad.tracing.keeping import NOTHING_KEPT
-from bothways.grad.tracing.traced import Joint, Output, Result, ResultView
+from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView
 
 
 class FactMemo(Protocol):
@@ -28,8 +29,9 @@ class Facts:
     """How outputs come from results, and what the backward, if there is one, needs.
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
-    forward, operation by operation. Of the inputs that are ``changed``, the ``uncounted`` keep their versions: that is
-    done to their ``.data``. ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
+    forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results.
+    ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
     comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
     ``statistics_inputs`` are changed by operations that do not say so; on what is in the ``unread_inputs`` no gradient
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
@@ -42,7 +44,8 @@ class Facts:
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
     changed: tuple[int, ...]
-    uncounted: tuple[int, ...]
+    counts: tuple[int, ...]
+    versions: tuple[int, ...]
     is_random: bool
     needed_inputs: tuple[int, ...]
     saved_positions: tuple[int, ...]
@@ -65,8 +68,8 @@ class Facts:
                     outputs.append(None)
                 case Result(index):
                     outputs.append(("result", index))
-                case ResultView(of_input=True, base=base, window=None):
-                    outputs.append(("input", base))
+                case ResultView(of_input=of_input, base=base, window=None, by=by):
+                    outputs.append((f"{by} of input" if of_input else f"{by} of result", base))
                 case _:
                     return None
         return {**vars(self), "outputs": outputs}
@@ -82,7 +85,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     needed = needed_inputs(joint) if has_backward else ()
     live, new = _kept_outside(joint, [*(joint.primals[index] for index in needed), *saved])
     return Facts(
-        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.uncounted,
+        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
+        joint.versions,
         bool(joint.random_nodes),
         needed, tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(tensors) if node.users),
@@ -127,4 +131,8 @@ def facts_from(data: dict[str, Any]) -> Facts:
     return Facts(**{**data, **lists, "outputs": outputs})
 
 
-_OUTPUTS: dict[str, Callable[[int], Output]] = {"result": Result, "input": lambda base: ResultView(True, base)}
+_OUTPUTS: dict[str, Callable[[int], Output]] = {
+    "result": Result,
+    **{f"{by} of input": partial(ResultView, True, by=by) for by in ("", DETACH, DATA)},
+    **{f"{by} of result": partial(ResultView, False, by=by) for by in (DETACH, DATA)},
+}

@@ -90,6 +90,10 @@ def _checked_places(places: Any, inputs: int) -> tuple[int, ...]:
 ITEMS: dict[str, tuple[type, ...]] = {"differentiable": (bool,), "parts": (int, type(None))}
 
 
+# More changes of one input in a graph than there can be.
+MOST_CHANGES = 1 << 20
+
+
 def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Facts:
     facts = facts_from(data)
     results = len(facts.differentiable)
@@ -99,8 +103,10 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
             _expect(type(value) is bool)
         elif field.name != "outputs":
             _expect(type(value) is tuple and all(type(item) in ITEMS.get(field.name, (int,)) for item in value))
-    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed", "uncounted"]:
+    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed"]:
         _expect(_are_places(getattr(facts, name), inputs))
+    _expect(len(facts.counts) == len(facts.changed) and len(facts.versions) == results)
+    _expect(all(0 <= count < MOST_CHANGES for count in (*facts.counts, *facts.versions)))
     _expect(outputs is None or len(facts.outputs) == outputs)
     _expect(len(facts.new_positions) == len(facts.new_inputs) and set(facts.new_inputs) <= set(facts.changed))
     kept = len(facts.needed_inputs) + len(facts.saved_positions)
@@ -109,7 +115,7 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
     for output in data["outputs"]:
         if output is not None:
             kind, place = output
-            _expect(type(place) is int and 0 <= place < (results if kind == "result" else inputs))
+            _expect(type(place) is int and 0 <= place < (results if kind.endswith("result") else inputs))
     return facts
 
 

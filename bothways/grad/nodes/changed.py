@@ -46,35 +46,55 @@ def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
     yield group
 
 
-def write_back(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
-) -> None:
-    """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
-    targets = [inputs[index] for index in changed]
-    if not all(map(operator.is_, targets, values)):
-        targets = _copied(inputs, changed, values, uncounted)
-    elif len(uncounted) == len(changed):  # as an optimizer's updates in one are
-        return
-    elif uncounted:
-        silent = frozenset(uncounted)
-        targets = [target for index, target in zip(changed, targets, strict=True) if index not in silent]
-    torch.autograd.graph.increment_version(targets)
+class Changes:
+    """The inputs that a graph changes, by their places, and by how much the version of each grows."""
+
+    def __init__(self, places: Sequence[int], counts: Sequence[int]) -> None:
+        self._places, self._counts = places, counts
+        self._counted = [place for place, count in zip(places, counts, strict=True) for _ in range(count)]
+
+    def write_back(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        """Give the inputs their new values, where kernels have not, and the versions that eager gives them."""
+        targets = [inputs[place] for place in self._places]
+        if all(map(operator.is_, targets, values)):
+            torch.autograd.graph.increment_version([inputs[place] for place in self._counted])
+        else:
+            torch.autograd.graph.increment_version(self._copied(targets, values))
+
+    def _copied(self, targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy what is not there yet; the inputs come back as often as they are still to be counted."""
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        rest: list[torch.Tensor] = []
+        for target, value, count in zip(targets, values, self._counts, strict=True):
+            is_copied = value is not target
+            if is_copied:
+                pairs.append((target if count else target.data, value))
+            rest += [target] * (count - (is_copied and count > 0))
+        with torch.no_grad():
+            for kind in dict.fromkeys(target.dtype for target, _ in pairs):  # one launch on a GPU, which wants one kind
+                alike = [pair for pair in pairs if pair[0].dtype is kind]
+                torch_compat.foreach_copy_(*map(list, zip(*alike, strict=True)))
+        return rest
 
 
-def _copied(
-    inputs: Sequence[torch.Tensor], changed: Sequence[int], values: Sequence[torch.Tensor], uncounted: frozenset[int]
-) -> list[torch.Tensor]:
-    """Copy what is not there yet; the inputs that were written to already, and are counted, come back."""
-    written, targets, sources = [], [], []
-    for index, value in zip(changed, values, strict=True):
-        target = inputs[index]
-        if value is not target:
-            targets.append(target.data if index in uncounted else target)
-            sources.append(value)
-        elif index not in uncounted:
-            written.append(target)
-    with torch.no_grad():
-        for kind in dict.fromkeys(target.dtype for target in targets):  # one launch each on a GPU, which wants one kind
-            pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].dtype is kind]
-            torch_compat.foreach_copy_(*map(list, zip(*pairs, strict=True)))
-    return written
+class Versions:
+    """The versions of a graph's results, which are to be what eager's are.
+
+    ATen and kernels make a value in as many changes as they like. That is so in every call, and looked at in the first
+    one, so that others set the few that differ.
+    """
+
+    def __init__(self, expected: Sequence[int]) -> None:
+        self._expected = expected
+        self.others: list[int] | None = None  # those that differ; None before the first call
+        self._versions: list[int] = []
+
+    def set(self, results: Sequence[torch.Tensor]) -> None:
+        others = self.others
+        if others is None:
+            found = map(torch_compat.version_of, results[: len(self._expected)])
+            pairs = enumerate(zip(found, self._expected, strict=True))
+            others = [place for place, (own, eager) in pairs if own is not None and own != eager]
+            self.others, self._versions = others, [self._expected[place] for place in others]
+        if others:
+            torch_compat.set_versions([results[place] for place in others], self._versions)

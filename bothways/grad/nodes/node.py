@@ -15,7 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
-from bothways.grad.nodes.changed import write_back
+from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
 from bothways.grad.nodes.usual import Usual
@@ -50,7 +50,8 @@ class Graph(Protocol):
     saves_something: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
-    uncounted: frozenset[int]
+    changes: Changes
+    versions: Versions
     live: tuple[int, ...]
     new_values: tuple[tuple[int, int], ...]
     copied: frozenset[int]
@@ -124,6 +125,8 @@ class CompiledNode(torch.autograd.Function):
             results = _run_below_autograd(graph, inputs)
         else:
             results = _run_with_grad_mode(graph, inputs)
+        if graph.versions.others != []:
+            graph.versions.set(results)
         count = graph.visible_count
         kept: Sequence[torch.Tensor] = inputs
         if graph.copied or graph.shared:
@@ -271,7 +274,7 @@ def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], result
     saved as the memory that it is."""
     values = list(ctx.to_save)
     if graph.new_values:
-        write_back(inputs, graph.changed, results[graph.result_count : graph.visible_count], graph.uncounted)
+        graph.changes.write_back(inputs, results[graph.result_count : graph.visible_count])
         for position, place in graph.new_values:
             values[position] = inputs[place]
     live = [values[position] for position in graph.live]

@@ -7,7 +7,6 @@ raises ``NotDifferentiable``, and the caller runs the captured graph as it is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -21,6 +20,7 @@ from bothways.fake import NotThin, ThinMode, answer
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
+from bothways.grad.tracing.results import TracedResults, geometry, unwrapped
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
@@ -169,7 +169,7 @@ def _trace_joint(
         outputs = _run_keeping_state(function, wrapped)
         if recorder.layouts is not None:
             outputs = recorder.layouts.restored(outputs)
-        results = _Results(recorder, fakes, wrapped, outputs)
+        results = TracedResults(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
         variables = {} if hidden is None else saved_variables(recorder, results.values)
         results.add(hidden or (), variables)
@@ -179,7 +179,8 @@ def _trace_joint(
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
             recorder, primals, results.nodes, described, updates,
-            tuple(index for index in updates if torch_compat.version_of(wrapped[index]) == versions[index]),
+            tuple(_changes(wrapped[index], versions[index]) for index in updates),
+            tuple(_changes(value, 0) for value in results.values),
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept,
@@ -199,7 +200,7 @@ def _keeping(
     recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], behind: Sequence[set[Any]]
 ) -> Keeping:
     pairs = enumerate(zip(wrapped, fakes, strict=True))
-    changed = [index for index, (value, fake) in pairs if _unwrapped(value) is not fake]
+    changed = [index for index, (value, fake) in pairs if unwrapped(value) is not fake]
     try:
         return keeping(recorder, set().union(*behind), wrapped, changed)
     except RuntimeError as error:  # what a function has saved was changed since
@@ -319,7 +320,7 @@ def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Vari
         except RuntimeError as error:  # it was changed since
             raise NotDifferentiable(said(error)) from error
         for variable in saved:
-            made_by = recorder.known(_unwrapped(variable))
+            made_by = recorder.known(unwrapped(variable))
             if made_by is not None and not _same_history(variables.setdefault(made_by, variable), variable):
                 raise NotDifferentiable("one value is two tensors to autograd")
     return variables
@@ -330,77 +331,10 @@ def _same_history(one: torch.Tensor, other: torch.Tensor) -> bool:
     return history == (other.requires_grad, other.grad_fn, other.output_nr)
 
 
-class _Results:
-    """The values the forward graph has to return, and how each output is made from them."""
-
-    def __init__(
-        self, recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], outputs: Sequence[Any]
-    ) -> None:
-        self.recorder = recorder
-        self.values: list[torch.Tensor] = []
-        self.nodes: list[torch.fx.Node] = []
-        self._inputs = {id(value): index for index, value in enumerate(wrapped)}
-        self._input_memory = {_memory(_unwrapped(value)) for value in wrapped} | {_memory(fake) for fake in fakes}
-        self._owners: dict[int, int] = {}
-        tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
-        self._sharing = Counter(_memory(_unwrapped(output)) for output in tensors.values())
-
-    def add(self, places: Sequence[int], variables: Variables) -> None:
-        """Have the values at these places of the forward as results, too."""
-        order = list(self.recorder.graph.nodes) if places else []
-        for place in places:
-            if order[place] not in variables:
-                raise NotDifferentiable("what autograd saves is not what it saved before")
-            self.values.append(variables[order[place]])
-            self.nodes.append(order[place])
-
-    def describe(self, output: Any) -> Output:
-        if not isinstance(output, torch.Tensor):
-            if output is not None:
-                raise NotDifferentiable(f"a {type(output).__name__} is returned")
-            return None
-        base = output._base if output._is_view() else output
-        assert base is not None
-        inner = _unwrapped(output)
-        if not _has_known_history(output):
-            raise NotDifferentiable("autograd does not let an output be used any more")
-        if id(base) in self._inputs:
-            index = self._inputs[id(base)]
-            if base is output:
-                return ResultView(True, index)
-            return ResultView(True, index, output, _taken_without_grad(output))
-        if _memory(inner) in self._input_memory:
-            raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
-        if self._sharing[_memory(inner)] == 1 and not _is_guarded(output):
-            base = output  # nothing else sees the memory, so what it is a part of does not matter
-        owner = self._owners.get(_memory(inner))
-        if owner is None:
-            owner = self._owners[_memory(inner)] = len(self.values)
-            self.values.append(base)
-            self.nodes.append(self.recorder.node_of(_unwrapped(base)))
-        if base is not output:
-            return ResultView(False, owner, output, _taken_without_grad(output))
-        if output is not self.values[owner]:
-            raise NotDifferentiable("outputs share memory in a way that leaves no trace")
-        return Result(owner)
-
-
-def _has_known_history(output: torch.Tensor) -> bool:
-    """Whether autograd says how an output was computed: it does not of one view of several whose base was changed."""
-    try:
-        output.grad_fn  # noqa: B018
-    except RuntimeError:
-        return False
-    return True
-
-
-def _is_guarded(output: torch.Tensor) -> bool:
-    """Whether eager refuses to change a result in place. It never does where no gradients are asked for."""
-    return torch.is_grad_enabled() and output._is_view() and torch_compat.refuses_changes(output)
-
-
-def _taken_without_grad(view: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and torch_compat.was_taken_without_grad(view)
+def _changes(value: torch.Tensor, before: int | None) -> int:
+    """How often a tensor was changed in place since; inference tensors do not count."""
+    now = torch_compat.version_of(value)
+    return 0 if now is None or before is None else now - before
 
 
 def _updates(
@@ -413,11 +347,11 @@ def _updates(
     """
     updates = {}
     for index, (value, fake) in enumerate(zip(wrapped, fakes, strict=True)):
-        new = _unwrapped(value)
+        new = unwrapped(value)
         if new is not fake:
             if value.grad_fn is not None or (value.requires_grad and moves):
                 raise ChangesGradient("an input that needs a gradient is mutated")
-            if _geometry(new) != _geometry(fake) and not _lie_alike(new, fake):
+            if geometry(new) != geometry(fake) and not _lie_alike(new, fake):
                 raise NotDifferentiable("the shape of an input is changed")
             updates[index] = recorder.node_of(new)
     return updates
@@ -431,14 +365,14 @@ def _add_backward(
     moment: Moment,
 ) -> None:
     joint.tangent_strides = moment.strides or tuple(
-        _unwrapped(result).stride() if moves else None
+        unwrapped(result).stride() if moves else None
         for result, moves in zip(results, joint.differentiable, strict=True)
     )
-    before = [_unwrapped(value) for value in wrapped]
+    before = [unwrapped(value) for value in wrapped]
     roots, tangents, inners = [], [], []
     for index, (result, stride) in enumerate(zip(results, joint.tangent_strides, strict=True)):
         if stride is not None:
-            inner = torch_compat.fake_with_strides(_unwrapped(result), stride)
+            inner = torch_compat.fake_with_strides(unwrapped(result), stride)
             joint.tangents.append(joint.recorder.input_later(f"tangents_{index}", inner))
             roots.append(result)
             tangents.append(torch_compat.to_functional(inner).requires_grad_(moment.again))
@@ -453,17 +387,13 @@ def _add_backward(
         raise NotDifferentiable(said(error)) from error
     gradients = iter(all_of_them or [None] * len(sources))
     changed = zip([*wrapped, *tangents], [*before, *inners], strict=True)
-    if any(_unwrapped(value) is not inner for value, inner in changed):
+    if any(unwrapped(value) is not inner for value, inner in changed):
         raise NotDifferentiable("a custom function changes an input or a gradient in its backward")
     for original in inputs:
         gradient = next(gradients) if original.requires_grad else None
         if gradient is not None and joint.recorder.layouts is not None:
             gradient = joint.recorder.layouts.restored_gradient(gradient, original)
-        joint.gradients.append(None if gradient is None else joint.recorder.node_of(_unwrapped(gradient)))
-
-
-def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+        joint.gradients.append(None if gradient is None else joint.recorder.node_of(unwrapped(gradient)))
 
 
 def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
@@ -472,13 +402,3 @@ def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
         return False
     steps = zip(old.size(), new.stride(), old.stride(), strict=True)
     return all(one == other for size, one, other in steps if type(size) is not int or size > 1)
-
-
-def _unwrapped(value: torch.Tensor) -> torch.Tensor:
-    return torch_compat.from_functional(value)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    if not torch_compat.is_strided(tensor):
-        raise NotDifferentiable("a tensor of a special layout is returned")
-    return torch_compat.storage_identity(tensor)

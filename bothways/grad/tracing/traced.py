@@ -51,23 +51,27 @@ class IndependentResults(NotDifferentiable):
 SizeNow = Callable[[Any], int]
 
 
+DETACH, DATA = "detach", "data"  # the same tensor without its history, with its versions and without
+
+
 @dataclass(frozen=True, eq=False)
 class ResultView:
     """An output that is a window on other memory: on an input, or on one of the graph's own results.
 
     ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
-    stands for an input itself.
+    stands for the whole: an input itself, or what is the same ``by`` ``detach`` or ``data``.
     """
 
     of_input: bool
     base: int
     window: torch.Tensor | None = None
     no_grad: bool = False
+    by: str = ""
 
     def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None) -> torch.Tensor:
         base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
         if self.window is None:
-            return base
+            return base.detach() if self.by == DETACH else base.data if self.by == DATA else base
         if self.no_grad:
             with torch.no_grad():
                 return torch_compat.view_again(self.window, base, size)
@@ -108,8 +112,9 @@ class Joint:
 
     A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
     of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
-    finds behind each result: in eager a backward through the others does not come near them. ``uncounted`` are inputs
-    that were changed as their ``.data``, which leaves their versions as they are. The last results, as many as
+    finds behind each result: in eager a backward through the others does not come near them. ``counts``
+    says how often each of the inputs that are updated was changed: by so much its version grows, and not at all where
+    that was done to its ``.data``. The last results, as many as
     ``hidden`` says, are no outputs: a backward that is differentiated again reads them. ``stand_ins`` are values laid
     out in another way, with those that eager has, and saves, in their place. ``keeping`` is what custom functions keep.
     """
@@ -119,7 +124,8 @@ class Joint:
     results: list[torch.fx.Node]
     outputs: list[Output]
     updates: dict[int, torch.fx.Node]
-    uncounted: tuple[int, ...]
+    counts: tuple[int, ...]
+    versions: tuple[int, ...]  # of the results
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
     reached: tuple[frozenset[int], ...]

@@ -155,8 +155,10 @@ class BackwardRun:
         inside = self._hooked.keys() - set(map(id, self.leaves))
         parts = [step for step in steps if isinstance(step, TensorValue) and id(step) in inside]
         crossing = [tensor for step in crossings for tensor in step.moving if id(tensor) not in inside]
-        if (parts or crossings) and (call.create_graph or call.retain_graph):
-            self.tracer.stop("hook", "a backward that keeps its graph comes to a hook")
+        if crossings and call.retain_graph:
+            self.tracer.stop("hook", "a backward that keeps its graph comes to a hook of a module")
+        if parts and call.create_graph:
+            self.tracer.stop("hook", "a backward that is differentiated again comes to a hook")
         unseen = self._unseen(inputs, [*parts, *crossing])
         for tensor in (*parts, *crossing):
             self._begin_part(tensor)
@@ -181,10 +183,18 @@ class BackwardRun:
 
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""
+        if tensor.node not in self.autograd.parts and self._was_gone_through(tensor):
+            self.tracer.stop("hook", "a tensor is hooked after a backward that went through it")
         part = self.autograd.begin_part(tensor)
         note_of_node(self.autograd.parts[part], watched=None)
         for event in self._hooks.get(id(tensor), ()):
             event.done = event.place.path == TENSOR_HOOK
+
+    def _was_gone_through(self, tensor: TensorValue) -> bool:
+        """Whether a backward that was captured before went through a tensor as through any other."""
+        grad_fn = self.history.of(tensor.node).grad_fn
+        before = (node for node in self.tracer.graph.graph.nodes if node.target is gradients)
+        return any(grad_fn in self.history.behind(node.args[0]) for node in before)
 
     def _unseen(self, inputs: list[TensorValue], parts: list[TensorValue]) -> set[int]:
         """Tensors whose gradient is given as it was before the hooks: autograd notes what it goes on from."""
@@ -231,7 +241,8 @@ class BackwardRun:
         self._given[key] = gradient
         if is_part:
             if any(event.place.path == RETAIN for event in self._hooks[key]):
-                tensor.store(self.tracer, "grad", self.captured(standins.retained, gradient))
+                kept: Value = tensor.attrs.get("grad") or NONE
+                tensor.store(self.tracer, "grad", self.captured(standins.retained, gradient, kept))
             if stays:
                 self._arrived[key] = [gradient]
                 return

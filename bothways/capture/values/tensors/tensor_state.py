@@ -52,11 +52,12 @@ def _require_grad(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwarg
         tracer.stop("mutation_unknown", "requires_grad_ is given something that is no bool")
     if tensor.fake.requires_grad == wanted:
         return tensor
-    if "grad" in tensor.attrs or (tensor.source is not None and not tracer.graph.is_untouched(tensor)):
-        tracer.stop("mutation_unknown", "requires_grad_ is called on a tensor from outside that was used before")
-    return tracer.graph.op(
+    result = tracer.graph.op(
         "call_method", "requires_grad_", torch.Tensor.requires_grad_, [tensor, ConstantValue(wanted)], {}
     )
+    if tensor.source is not None:  # a graph that is traced does it to a stand-in
+        tensor.store(tracer, "requires_grad", ConstantValue(wanted))
+    return result
 
 
 def _set_requires_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:

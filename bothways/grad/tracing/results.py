@@ -1,0 +1,141 @@
+"""The results of a trace: the values that the forward graph has to return, and how each output is made from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.tracing.trace import Recorder
+from bothways.grad.tracing.traced import DATA, DETACH, NotDifferentiable, Output, Result, ResultView, Variables
+
+
+class TracedResults:
+    """The values the forward graph has to return, and how each output is made from them."""
+
+    def __init__(
+        self, recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], outputs: Sequence[Any]
+    ) -> None:
+        self.recorder = recorder
+        self.values: list[torch.Tensor] = []
+        self.nodes: list[torch.fx.Node] = []
+        self._inputs = {id(value): index for index, value in enumerate(wrapped)}
+        self._wrapped = wrapped
+        pairs = enumerate(zip(wrapped, fakes, strict=True))
+        self._input_memory = {
+            memory_of(one): place for place, (value, fake) in pairs for one in (unwrapped(value), fake)
+        }
+        self._owners: dict[int, int] = {}
+        tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
+        self._sharing = Counter(memory_of(unwrapped(output)) for output in tensors.values())
+        # Of those that share memory, one with a history stands for all, or the first: others are it without one.
+        ordered = sorted(tensors.values(), key=_has_history, reverse=True)
+        self._first: dict[int, torch.Tensor] = {}
+        for one in ordered:
+            self._first.setdefault(memory_of(unwrapped(one)), one)
+
+    def add(self, places: Sequence[int], variables: Variables) -> None:
+        """Have the values at these places of the forward as results, too."""
+        order = list(self.recorder.graph.nodes) if places else []
+        for place in places:
+            if order[place] not in variables:
+                raise NotDifferentiable("what autograd saves is not what it saved before")
+            self.values.append(variables[order[place]])
+            self.nodes.append(order[place])
+
+    def _is_same(self, output: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether a tensor is another one without its history, as ``detach`` and ``data`` give it."""
+        if output.requires_grad or output.is_inference() or geometry(output) != geometry(other):
+            return False
+        inner = unwrapped(output)
+        made_by = self.recorder.known(inner)
+        is_detached = made_by is not None and made_by.target is torch.ops.aten.detach.default
+        return is_detached or inner is unwrapped(other)
+
+    def describe(self, output: Any) -> Output:
+        if not isinstance(output, torch.Tensor):
+            if output is not None:
+                raise NotDifferentiable(f"a {type(output).__name__} is returned")
+            return None
+        base = output._base if output._is_view() else output
+        assert base is not None
+        inner = unwrapped(output)
+        if not _has_known_history(output):
+            raise NotDifferentiable("autograd does not let an output be used any more")
+        if id(base) in self._inputs:
+            index = self._inputs[id(base)]
+            if base is output:
+                return ResultView(True, index)
+            return ResultView(True, index, output, _taken_without_grad(output))
+        if memory_of(inner) in self._input_memory:
+            place = self._input_memory[memory_of(inner)]
+            if base is not output or not self._is_same(output, self._wrapped[place]):
+                raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
+            return ResultView(True, place, by=_without_history(output, self._wrapped[place]))
+        if self._sharing[memory_of(inner)] == 1 and not _is_guarded(output):
+            base = output  # nothing else sees the memory, so what it is a part of does not matter
+        first = self._first[memory_of(inner)]
+        if first is not output and base is output and not first._is_view() and self._is_same(output, first):
+            known = self.describe(first)
+            assert isinstance(known, Result)
+            return ResultView(False, known.index, by=_without_history(output, first))
+        owner = self._owners.get(memory_of(inner))
+        if owner is None:
+            owner = self._owners[memory_of(inner)] = len(self.values)
+            self.values.append(base)
+            self.nodes.append(self.recorder.node_of(unwrapped(base)))
+        if base is not output:
+            return ResultView(False, owner, output, _taken_without_grad(output))
+        if output is not self.values[owner]:
+            raise NotDifferentiable("outputs share memory in a way that leaves no trace")
+        return Result(owner)
+
+
+def _has_history(output: torch.Tensor) -> bool:
+    return output.requires_grad and not output._is_view()
+
+
+def _without_history(output: torch.Tensor, other: torch.Tensor) -> str:
+    """How an output is the same tensor: as ``detach`` gives it, which shares its versions, or as ``data``."""
+    own, before = torch_compat.version_of(output), torch_compat.version_of(other)
+    assert own is not None
+    torch.autograd.graph.increment_version(output)
+    shares = torch_compat.version_of(other) != before
+    torch_compat.set_versions([output], [own])
+    return DETACH if shares else DATA
+
+
+def _has_known_history(output: torch.Tensor) -> bool:
+    """Whether autograd says how an output was computed: it does not of one view of several whose base was changed."""
+    try:
+        output.grad_fn  # noqa: B018
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_guarded(output: torch.Tensor) -> bool:
+    """Whether eager refuses to change a result in place. It never does where no gradients are asked for."""
+    return torch.is_grad_enabled() and output._is_view() and torch_compat.refuses_changes(output)
+
+
+def _taken_without_grad(view: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and torch_compat.was_taken_without_grad(view)
+
+
+def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+
+
+def unwrapped(value: torch.Tensor) -> torch.Tensor:
+    return torch_compat.from_functional(value)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    if not torch_compat.is_strided(tensor):
+        raise NotDifferentiable("a tensor of a special layout is returned")
+    return torch_compat.storage_identity(tensor)
