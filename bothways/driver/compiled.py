@@ -36,6 +36,7 @@ from bothways.record.standing import (
     begins_at,
     limit_reason,
     limit_text,
+    lines_of,
     rest_of,
     short,
     standing_of,
@@ -267,7 +268,7 @@ class CompiledFunction:
         record = Compilation(
             original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
-        record.settings = settings_now()
+        record.settings, record.code = settings_now(), lines_of(original)
         pool.history.add(record)
         pool.history.captures += 1
         pool.serial += 1

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+import torch
+
 from bothways.errors import UNKNOWN_POSITION, Position
+from bothways.source_text import printable
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.interpreter import Frame
     from bothways.capture.values.generators.generators import GeneratorValue
     from bothways.capture.values.objects.exceptions import ExceptionValue
+
+OF_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class Running:
@@ -45,6 +51,18 @@ class Running:
         """The positions of the callers, the innermost first."""
         return tuple(frame.position() for frame in reversed(self.frames[:-1]))
 
+    def origin(self) -> str:
+        """Where the program is, in the form PyTorch writes it: as a stack trace, the innermost last.
+
+        A line of PyTorch's own layers says little; before it comes the line that calls the layer.
+        """
+        where = self.where()
+        if not where.filename.startswith(OF_TORCH):
+            return _frame_text(where)
+        callers = (frame.position() for frame in reversed(self.frames[:-1]))
+        caller = next((at for at in callers if not at.filename.startswith(OF_TORCH)), None)
+        return _frame_text(where) if caller is None else f"{_frame_text(caller)}\n{_frame_text(where)}"
+
     # Exceptions and generators.
 
     @property
@@ -66,3 +84,9 @@ class Running:
 
     def add_generator(self, generator: GeneratorValue) -> None:
         self.generators.append(generator)
+
+
+def _frame_text(where: Position) -> str:
+    """A line of a stack trace. It ends up in comments and in keys of the cache."""
+    file, function, text = map(printable, (where.filename, where.function, where.text))
+    return f'File "{file}", line {where.line}, in {function}\n    {text}'

@@ -26,6 +26,11 @@ class Spelled(Protocol):
     def sizes(self) -> dict[str, tuple[str, ...]]: ...
 
     @property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        """For people: the names of the kernels that each routine runs, in order."""
+        ...
+
+    @property
     def uses_threads(self) -> bool:
         """Whether routines run in PyTorch's threads."""
         ...

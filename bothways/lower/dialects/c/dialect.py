@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
+_CALL = re.compile(r"^    (kernel_\w+)\(", re.MULTILINE)  # of a kernel, in the text of a routine
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class SpelledInC:
     @property
     def text(self) -> str:
         return str(self.source)
+
+    @property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(_CALL.findall(entry)) for name, entry in zip(self.sizes, self.source.entries, strict=True)}
 
     def functions(self, kinds: Mapping[str, str]) -> Functions:
         return _entered(build(self.source), kinds) if kinds else {}

@@ -35,6 +35,10 @@ class SpelledInCuda:
     def text(self) -> str:
         return str(self.source)
 
+    @property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(one.kernel for one in launches) for name, launches in self.source.routines.items()}
+
     def functions(self, kinds: Mapping[str, str]) -> Functions:
         return launchers(build_cuda(self.source, self.index), kinds) if kinds else {}
 

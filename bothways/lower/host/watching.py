@@ -1,0 +1,94 @@
+"""The programs that are there now, so that a profile can look at them while they run. When nothing looks, nothing of
+this is in their way: a look puts other functions under the names that programs call, and takes them away again.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bothways.locks import Lock
+from bothways.record import generated
+from bothways.record.outcomes import KernelFacts
+
+
+@dataclass(eq=False)
+class WatchedProgram:
+    """A program: ``function`` is what of the user's it was compiled for, ``graph`` which half of it.
+
+    ``routines`` are the names it calls kernels by, ``calls`` those of ATen's operations; ``origins`` are the lines of
+    the user's by lines of the program's own text, where the text does not say them.
+    """
+
+    function: str
+    graph: str
+    label: str
+    source: str
+    routines: tuple[str, ...]
+    calls: tuple[str, ...]
+    kernels: tuple[KernelFacts, ...] = ()
+    kernel_text: str = ""
+    dialect: Any = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    originals: dict[str, Any] = field(default_factory=dict)  # what the names stand for when nothing looks
+
+
+# What replaces the functions that a program calls, and what goes around the whole of it, if anything.
+Look = Callable[[WatchedProgram, str, Callable[..., Any]], Callable[..., Any]]
+
+_programs: weakref.WeakKeyDictionary[types.FunctionType, WatchedProgram] = weakref.WeakKeyDictionary()
+_looks: list[Look] = []
+_lock = Lock()
+
+
+def watch(run: types.FunctionType, program: WatchedProgram) -> None:
+    """There is one more program."""
+    place = generated.current()
+    program.function = program.function or ("" if place is None else place.function)
+    namespace = run.__globals__
+    program.originals = {name: namespace[name] for name in (*program.routines, *program.calls) if name in namespace}
+    with _lock:
+        _programs[run] = program
+        if _looks:
+            _arrange(run, program)
+
+
+@contextmanager
+def looking(look: Look) -> Iterator[None]:
+    """Have programs call what ``look`` makes of the functions they call, those of programs to come as well."""
+    _change(_looks.append, look)
+    try:
+        yield
+    finally:
+        _change(_looks.remove, look)
+
+
+def begin_looking(look: Look) -> None:
+    """The same, until ``end_looking``."""
+    _change(_looks.append, look)
+
+
+def end_looking(look: Look) -> None:
+    if look in _looks:
+        _change(_looks.remove, look)
+
+
+def _change(how: Callable[[Look], object], look: Look) -> None:
+    with _lock:
+        how(look)
+        for run, program in list(_programs.items()):
+            _arrange(run, program)
+
+
+def _arrange(run: types.FunctionType, program: WatchedProgram) -> None:
+    """Put under each name what all who look make of it."""
+    for name, original in program.originals.items():
+        function = original
+        for look in _looks:
+            function = look(program, name, function)
+        run.__globals__[name] = function
