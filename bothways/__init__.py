@@ -16,6 +16,8 @@ from bothways.api.decorators import (
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.api.history import history
+from bothways.api.profile import profile
+from bothways.api.report import report
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
 from bothways.grad import trace_wrapped
@@ -39,7 +41,9 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "profile",
     "register_backend",
+    "report",
     "reset",
     "set_stance",
     "testing",

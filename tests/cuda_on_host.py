@@ -171,10 +171,6 @@ class SpelledOnHost:
 
         return {name: function(name, letters) for name, letters in kinds.items()}
 
-    @property
-    def called(self):
-        return {}
-
     def key(self, cache):
         return ""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bothways.commands.cache import look_after_cache
+from bothways.commands.report import write_report
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "cache": Command(look_after_cache, "info | clear", "shows or empties the folder of built kernels"),
+    "report": Command(write_report, "[-o FILE] [--time] script.py", "runs a program, and writes its report as a page"),
 }
 
 

@@ -20,6 +20,7 @@ from bothways.capture.program.render import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances
 from bothways.driver.breaks import BREAKS_AROUND, note_break
+from bothways.driver.everyone import everyone, register
 from bothways.driver.failing import describe_check, failing_check
 from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
@@ -51,9 +52,6 @@ from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
 # So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
 STACK_OF_A_CAPTURE = 250
-
-# Every compiled function. A set of references, as its methods are one step each: no other thread comes in between.
-_all: set[weakref.ref[CompiledFunction]] = set()
 
 
 def compiled_function(
@@ -94,7 +92,7 @@ class CompiledFunction:
         self._succeeded: Callable[..., Any] | None = None
         self._redefinitions = 0
         with stances.unchanged():
-            _all.add(weakref.ref(self, _all.discard))
+            register(self)
             self.stand(stances.current())
 
     def take(self) -> types.FunctionType:
@@ -102,6 +100,11 @@ class CompiledFunction:
         function = self.dispatcher.take()
         function.__bothways__ = self  # type: ignore[attr-defined]
         return function
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what the user has compiled, no part of that and no hooks."""
+        return not self._is_alone
 
     # What is shared with other functions of the same code.
 
@@ -479,12 +482,8 @@ class CompiledFunction:
 _COMPILED_HOOK = functools.partial(compiled_hook, compiled_hooks)
 
 
-def _everyone() -> list[CompiledFunction]:
-    return [compiled for reference in list(_all) if (compiled := reference()) is not None]
-
-
 def _stand(stance: stances.Stance) -> None:
-    for compiled in _everyone():
+    for compiled in everyone():
         compiled.stand(stance)
 
 
@@ -494,6 +493,6 @@ stances.on_change(_stand)
 def reset_all() -> None:
     """Forget every program of every compiled function."""
     forget_pools()
-    for compiled in _everyone():
+    for compiled in everyone():
         compiled.start_again()
     counters.clear()

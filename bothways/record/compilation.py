@@ -49,7 +49,7 @@ class CodeRange(NamedTuple):
     last: int
 
 
-class Span(NamedTuple):
+class StageSpan(NamedTuple):
     """One stage as it ran: when it began, in seconds of ``time.perf_counter``, and how long it took with all in it."""
 
     stage: str
@@ -77,7 +77,7 @@ class Compilation:
     reason: str = ""  # why it is plain Python, or which error there was
     is_recompilation: bool = False  # beside a program that was made before
     seconds: dict[str, float] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list, repr=False)
+    spans: list[StageSpan] = field(default_factory=list, repr=False)
     began: float = field(default_factory=time.time, repr=False)
     code: CodeRange | None = None
     graph: Any = field(default=None, repr=False)
@@ -199,6 +199,8 @@ def timing(compilations: Iterable[Compilation]) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
     return f"{1000 * seconds:.{0 if seconds > 0.01 else 2}f} ms"
 
 

@@ -18,7 +18,7 @@ import torch.fx
 
 from bothways.node_facts import facts_of_node
 from bothways.record import logs
-from bothways.record.compilation import Compilation, Span
+from bothways.record.compilation import Compilation, StageSpan
 from bothways.record.graphs import NOTHING, traced_graph, value_text
 from bothways.record.outcomes import Generated, Piece, SavedValue, Way
 from bothways.symbols import SYMBOLIC, hint
@@ -68,7 +68,7 @@ def stage(name: str) -> Iterator[None]:
         taken = time.perf_counter() - begin
         place.seconds[name] = place.seconds.get(name, 0.0) + taken - inside[0]
         if len(place.spans) < MOST_SPANS:
-            place.spans.append(Span(name, begin, taken))
+            place.spans.append(StageSpan(name, begin, taken))
         if outer is not None:
             outer[0] += taken
 

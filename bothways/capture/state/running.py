@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bothways.errors import UNKNOWN_POSITION, Position
+from bothways.errors import OWN_CODE, UNKNOWN_POSITION, Position
 from bothways.source_text import printable
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from bothways.capture.values.generators.generators import GeneratorValue
     from bothways.capture.values.objects.exceptions import ExceptionValue
 
-OF_TORCH = os.path.dirname(torch.__file__) + os.sep
+# Whose lines tell people little: those of PyTorch, and what stands in bothways for code in C.
+OF_OTHERS = (os.path.dirname(torch.__file__) + os.sep, *OWN_CODE)
 
 
 class Running:
@@ -57,10 +58,10 @@ class Running:
         A line of PyTorch's own layers says little; before it comes the line that calls the layer.
         """
         where = self.where()
-        if not where.filename.startswith(OF_TORCH):
+        if not where.filename.startswith(OF_OTHERS):
             return _frame_text(where)
         callers = (frame.position() for frame in reversed(self.frames[:-1]))
-        caller = next((at for at in callers if not at.filename.startswith(OF_TORCH)), None)
+        caller = next((at for at in callers if not at.filename.startswith(OF_OTHERS)), None)
         return _frame_text(where) if caller is None else f"{_frame_text(caller)}\n{_frame_text(where)}"
 
     # Exceptions and generators.

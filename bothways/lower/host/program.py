@@ -135,7 +135,8 @@ def _entry(routine: Routine, kernels: Spelled) -> Entry:
 
 def _facts(routine: Routine, kernels: Spelled) -> Iterator[list[Any]]:
     """Of each kernel, for people: what it is called, where it runs, bytes read and written, what it computes."""
-    names = kernels.called.get(routine.name) or [f"kernel_{kernel.hint}" for kernel in routine.kernels]
+    called: dict[str, Sequence[str]] = getattr(kernels, "called", {})
+    names = called.get(routine.name) or [f"kernel_{kernel.hint}" for kernel in routine.kernels]
     for name, kernel in zip(names, routine.kernels, strict=True):
         read = sum(_bytes(memory) for memory in kernel.memories if memory not in kernel.written)
         yield [name, routine.name, read, sum(map(_bytes, kernel.written)), list(kernel.origins)]

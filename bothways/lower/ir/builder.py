@@ -323,7 +323,8 @@ class Builder:
         """A call of ATen that gives ``values`` (fakes); Buffers for its results."""
         is_tuple = isinstance(values, (tuple, list))
         fakes = list(values) if is_tuple else [values]
-        call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name)
+        origin = self.labels.get("origin", "")
+        call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name, origin=origin)
         call.is_tuple = is_tuple
         self.externs.append(call)
         buffers: list[Buffer | None] = []

@@ -15,6 +15,8 @@ from bothways.cache.disk import Cache
 from bothways.calls.call_library import entry
 from bothways.lower.dialects.c.kernels import spell
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c.timed import timed_routines
+from bothways.lower.host.dialect import Timed
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
@@ -63,6 +65,9 @@ class C:
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         library = load(key, cache)
         return None if library is None else _entered(library, kinds)
+
+    def timed(self, text: str, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
+        return timed_routines(text, kinds) if kinds else {}
 
     def whole(self, text: str) -> str:
         return f"{prelude(text, toolchain().vectorized, HELPERS)}\n{text}"

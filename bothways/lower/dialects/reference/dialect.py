@@ -33,10 +33,6 @@ class SpelledInPython:
     sizes: dict[str, tuple[str, ...]]
     uses_threads = False
 
-    @property
-    def called(self) -> dict[str, tuple[str, ...]]:
-        return {}
-
     def functions(self, kinds: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
         namespace = dict(NAMES)
         exec(compile(self.text, "<bothways reference kernels>", "exec"), namespace)
