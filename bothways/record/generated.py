@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +21,7 @@ from bothways.record import logs
 from bothways.record.compilation import Compilation, StageSpan
 from bothways.record.graphs import NOTHING, traced_graph, value_text
 from bothways.record.outcomes import Generated, Piece, SavedValue, Way
+from bothways.record.progress import compiling, current_line
 from bothways.symbols import SYMBOLIC, hint
 
 # So many spans of one record are kept: a function whose backwards keep being compiled has seconds all the same.
@@ -41,7 +42,8 @@ def recording(place: Compilation | None) -> Iterator[None]:
     """Have the stages inside write to ``place``."""
     token = _current.set(place)
     try:
-        yield
+        with nullcontext() if place is None else compiling(place.function):
+            yield
     finally:
         _current.reset(token)
 
@@ -61,9 +63,14 @@ def stage(name: str) -> Iterator[None]:
         yield
         return
     token, begin = _inside.set(inside := [0.0]), time.perf_counter()
+    line = current_line()
+    if line is not None:
+        line.begin(name)
     try:
         yield
     finally:
+        if line is not None:
+            line.end()
         _inside.reset(token)
         taken = time.perf_counter() - begin
         place.seconds[name] = place.seconds.get(name, 0.0) + taken - inside[0]

@@ -41,7 +41,8 @@ function boxesOf(graph, grouped) {
   const boxes = [], boxOf = new Array(graph.nodes.length);
   graph.nodes.forEach((node, index) => {
     const last = boxes[boxes.length - 1];
-    const call = node[1].startsWith("call"), given = node[1] === "placeholder" || node[1] === "get_attr";
+    // What is given, and sizes and numbers that are computed from it, say little.
+    const call = node[1].startsWith("call"), given = node[1] === "placeholder" || node[1] === "get_attr" || (call && node[6] === null && (!node[3] || node[3].startsWith("Sym")));
     if (grouped && given) return; // put into boxes below, when it is known who reads them
     if (grouped && last && call && last.call && last.place === node[6]) last.nodes.push(index);
     else boxes.push({ nodes: [index], place: node[6], call, op: node[1] });
@@ -49,7 +50,10 @@ function boxesOf(graph, grouped) {
   });
   if (grouped) { // inputs stand together that the same box reads first
     const reader = new Map();
-    graph.nodes.forEach((node, index) => node[5].forEach((source) => { if (boxOf[source] === undefined && !reader.has(source)) reader.set(source, boxOf[index]); }));
+    for (let index = graph.nodes.length - 1; index >= 0; index--) {
+      const first = boxOf[index] ?? reader.get(index);
+      if (first !== undefined) for (const source of graph.nodes[index][5]) if (boxOf[source] === undefined) reader.set(source, Math.min(reader.get(source) ?? Infinity, first));
+    }
     const together = new Map();
     graph.nodes.forEach((node, index) => {
       if (boxOf[index] !== undefined) return;
@@ -68,8 +72,13 @@ function laidOut(boxes) {
   const WIDTH = 176, GAP = 22, ROW = 82;
   const given = (box) => box.op === "placeholder" || box.op === "get_attr";
   boxes.forEach((box) => { box.layer = given(box) ? -1 : box.from.reduce((most, other) => Math.max(most, boxes[other].layer + 1 || 0), 0); });
-  // Inputs stand right above what reads them first, not all in one row.
-  boxes.forEach((box) => { if (box.layer < 0) box.layer = box.to.length ? Math.min(...box.to.map((other) => boxes[other].layer)) - 1 : 0; });
+  // What reads inputs alone, and inputs, stand right above what reads them first, not all in one row.
+  const first = (box) => box.to.reduce((least, other) => (given(boxes[other]) ? least : Math.min(least, boxes[other].layer)), Infinity);
+  for (let index = boxes.length - 1; index >= 0; index--) {
+    const box = boxes[index];
+    if (!given(box) && box.from.every((other) => given(boxes[other])) && Number.isFinite(first(box))) box.layer = Math.max(0, first(box) - 1);
+  }
+  boxes.forEach((box) => { if (given(box)) box.layer = Number.isFinite(first(box)) ? first(box) - 1 : 0; });
   const least = Math.min(0, ...boxes.map((box) => box.layer));
   const layers = [];
   boxes.forEach((box, index) => { box.layer -= least; (layers[box.layer] = layers[box.layer] || []).push(index); });
