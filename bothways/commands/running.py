@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 
 import bothways
+from bothways.runtime.tracebacks import show_users_frames
 
 # Files whose frames stand between the interpreter and the program, and say nothing to its author.
 OWN_FILES = (runpy.__file__, "<frozen runpy>")
@@ -86,6 +87,7 @@ def set_first_path(entry: str) -> None:
 
 def hide_own_frames() -> None:
     """Have tracebacks of uncaught exceptions begin where the program does."""
+    show_users_frames()
     show = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -48,11 +48,12 @@ from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
 from bothways.runtime.resume import Continuation, resumed, resumption_of
 from bothways.runtime.stamps import Body
+from bothways.runtime.tracebacks import cut
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
+__tracebackhide__ = True  # pytest shows none of its frames
 # So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
 STACK_OF_A_CAPTURE = 250
-
 
 def compiled_function(
     function: types.FunctionType, options: Options, history: History | None = None, *, kind: Any = None
@@ -188,6 +189,8 @@ class CompiledFunction:
             if found is not None:
                 self._came_through(program, found, end - begin, limits.clock() - end)
             return result
+        except BaseException as error:
+            raise cut(error)  # noqa: B904  # it is the same
         finally:
             del values  # an exception keeps the frames it has passed
 
@@ -422,7 +425,6 @@ class CompiledFunction:
     def _go_plain(self, reason: str) -> None:
         self._stop(reason)
         limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
-
     # For reports and for reset().
 
     @property

@@ -102,7 +102,9 @@ def saved_of(saved: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) ->
 def _saved(node: torch.fx.Node, is_input: bool) -> SavedValue:
     value = node.meta.get("val")
     size = hint(value.numel()) * value.element_size() if isinstance(value, torch.Tensor) else 0
-    return SavedValue(node.name, value_text(value), int(size), node.meta.get("stack_trace") or "", is_input)
+    # One of several results comes from the line of the operation that gave them.
+    traces = (one.meta.get("stack_trace") for one in (node, *node.all_input_nodes[:1]))
+    return SavedValue(node.name, value_text(value), int(size), next(filter(None, traces), ""), is_input)
 
 
 def keep_saved(saved: Sequence[SavedValue]) -> None:

@@ -81,7 +81,7 @@ class Profile:
         """What a program calls in the place of ``function``."""
         if name in program.routines:
             return self._routine(program, name, function)
-        return self._aten(program, name, function)
+        return self._aten(program, name, function) if name in program.calls else function
 
     def _routine(self, program: WatchedProgram, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         kernels = [kernel for kernel in program.kernels if kernel.routine == name]

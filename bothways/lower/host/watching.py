@@ -36,10 +36,15 @@ class WatchedProgram:
     kinds: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     originals: dict[str, Any] = field(default_factory=dict)  # what the names stand for when nothing looks
+    code: types.CodeType | None = None  # that of the program itself, while something looks at it as a whole
+    run_name = "run"  # what a look knows the whole program by
 
 
 # What replaces the functions that a program calls, and what goes around the whole of it, if anything.
 Look = Callable[[WatchedProgram, str, Callable[..., Any]], Callable[..., Any]]
+
+# Names of no value in a program.
+AROUND, INNER = "at_around", "at_inner"
 
 _programs: weakref.WeakKeyDictionary[types.FunctionType, WatchedProgram] = weakref.WeakKeyDictionary()
 _looks: list[Look] = []
@@ -92,3 +97,25 @@ def _arrange(run: types.FunctionType, program: WatchedProgram) -> None:
         for look in _looks:
             function = look(program, name, function)
         run.__globals__[name] = function
+    _arrange_whole(run, program)
+
+
+def _arrange_whole(run: types.FunctionType, program: WatchedProgram) -> None:
+    """Have the program itself run in what those who look make of it, which its function does without being another."""
+    if program.code is not None:  # unless it was given other code since: after its first call, it may be
+        run.__code__ = program.code if run.__code__.co_name == AROUND else run.__code__
+        program.code = None
+        run.__globals__.pop(INNER, None)
+    inner: Callable[..., Any] = types.FunctionType(run.__code__, run.__globals__, run.__name__)
+    function = inner
+    for look in _looks:
+        function = look(program, program.run_name, function)
+    if function is inner:
+        return
+    names = run.__code__.co_varnames[: run.__code__.co_argcount]
+    text = f"def {AROUND}({', '.join(names)}): return {INNER}({', '.join(names)})"
+    defined: dict[str, Any] = {}
+    exec(compile(text, "<bothways around>", "exec"), {}, defined)
+    program.code = run.__code__
+    run.__globals__[INNER] = function
+    run.__code__ = defined[AROUND].__code__
