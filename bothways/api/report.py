@@ -31,7 +31,8 @@ def report(
 
     >>> double = bothways.compile(lambda x: x * 2, backend="eager")
     >>> _ = double(torch.ones(3))
-    >>> bothways.report(double, tmp_path / "report.html").name
+    >>> import tempfile
+    >>> bothways.report(double, f"{tempfile.mkdtemp()}/report.html").name
     'report.html'
     """
     if fn is None:
