@@ -117,10 +117,10 @@ function kernelsSection(target) {
     ["computes", (row) => row.members.length, (row) => [...new Set(row.members.map(([operation]) => operation.replace(/^aten\./, "").replace(/\.\w+$/, "")))].slice(0, 6).join(", ")],
     ["used", (row) => row.uses, (row) => `${row.uses}×`, true], ["reads", (row) => row.read, (row) => bytes(row.read), true], ["writes", (row) => row.written, (row) => bytes(row.written), true],
     ["moves in a call", (row) => (row.read + row.written) * row.uses, (row) => [bytes((row.read + row.written) * row.uses), el("div", { class: "bar", style: `--c: var(--kernel); width: ${Math.max(2, (100 * (row.read + row.written) * row.uses) / most)}%` })], true]];
-  if (D.measured) columns.push(["runs", (row) => (row.times ? row.times[0] : 0), (row) => (row.times ? row.times[0].toLocaleString("en") : ""), true],
+  if (D.measured) columns.splice(1, 0, ["runs", (row) => (row.times ? row.times[0] : 0), (row) => (row.times ? row.times[0].toLocaleString("en") : ""), true],
     ["time", (row) => (row.times ? row.times[1] : 0), (row) => (row.times ? [nanos(row.times[1]), el("div", { class: "bar", style: `width: ${Math.max(2, (100 * row.times[1]) / longest)}%` })] : ""), true],
     ["rate", (row) => rate(row), (row) => (row.times && row.times[1] ? `${rate(row).toFixed(1)} GB/s` : ""), true]);
-  main.append(table(columns, rows, (row) => kernelDetail(row.id), [D.measured ? 8 : 6, true]));
+  main.append(table(columns, rows, (row) => kernelDetail(row.id), [D.measured ? 2 : 6, true]));
   if (target !== undefined && D.kernels[target]) { kernelDetail(Number(target)); main.querySelector(`tr[data-id="${target}"]`)?.scrollIntoView({ block: "nearest" }); main.scrollLeft = 0; }
 }
 

@@ -1,6 +1,4 @@
 // The user's source, every line with what became of it.
-const hiddenStates = new Set();
-
 function sourceSection(target) {
   const main = $("main");
   const [path, line] = target ? [target.slice(0, target.lastIndexOf(":")), Number(target.slice(target.lastIndexOf(":") + 1))] : [];
@@ -25,7 +23,7 @@ function sourceSection(target) {
 function functionCard(file, block, open) {
   const facts = Object.values(block.facts);
   const found = (state) => facts.filter((one) => one.s === state).length;
-  const tags = [["break", "break"], ["kernel", "kernel"], ["aten", "ATen"], ["captured", "captured"], ["python", "Python"]].filter(([state]) => found(state));
+  const tags = [["break", "with a break"], ["kernel", "in kernels"], ["aten", "by ATen"], ["captured", "as captured"], ["python", "as Python"]].filter(([state]) => found(state));
   const card = el("details", { class: "fn" },
     el("summary", {}, el("span", { class: "name" }, block.name), el("span", { class: "path", title: file.path }, `${file.name}:${block.first}`),
       el("span", { class: "sum" }, tags.map(([state, name]) => tag(`${plural(found(state), "line")} ${name}`, state)))));
