@@ -29,7 +29,7 @@ def test_a_break_says_where_why_and_what_to_do():
     explanation = bothways.explain(breaks)(X)
     lines = lines_of(explanation)
     place = f"test_ten_lines.py:{breaks.__code__.co_firstlineno + 2}"
-    assert f"not captured whole: {place} float() reads the tensor's data" in lines[""]
+    assert f"not captured whole: {place}" in lines[""]
     assert lines["next"].startswith("Keep the value a tensor")
 
 
