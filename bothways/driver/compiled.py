@@ -86,7 +86,7 @@ class CompiledFunction:
         self.dispatcher = Dispatcher(function, self._miss, inner_names, {COMPILED_HOOK: _COMPILED_HOOK})
         if history is not None:
             history.parts.append(weakref.ref(self))
-        self._take_part(self._own_pool(history) if self._is_alone else self._common_pool())
+        self._take_part(self._own_pool(history) if self.is_alone else self._common_pool())
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
         # Where calls go since the original was given other code or defaults.
         self._successor: types.FunctionType | None = None
@@ -102,15 +102,10 @@ class CompiledFunction:
         function.__bothways__ = self  # type: ignore[attr-defined]
         return function
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is what the user has compiled, no part of that and no hooks."""
-        return not self._is_alone
-
     # What is shared with other functions of the same code.
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether it shares nothing: parts belong to a function, and hooks to the place where they are registered."""
         return self._is_part or self.options.of_hooks
 
@@ -468,7 +463,7 @@ class CompiledFunction:
 
     def start_again(self) -> None:
         """The same for all functions, one by one: those that shared programs share them again."""
-        if self._is_alone:
+        if self.is_alone:
             self.reset()
         else:
             self._begin_in(self._common_pool())

@@ -25,7 +25,7 @@ def explained_state(state: CompiledFunction, **call: Any) -> Explanation:
 
 def explained_states(states: Iterable[CompiledFunction]) -> list[Explanation]:
     """The explanations of functions, of which those that share their programs are one, in the order they came."""
-    whole = {id(state.history): state for state in states if state.is_whole}
+    whole = {id(state.history): state for state in states if not state.is_alone}
     explained = [explained_state(state) for state in whole.values() if state.history.compilations]
     return sorted(explained, key=lambda one: one.compilations[0].number)
 
