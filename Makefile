@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs bench gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs bench ui-test gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
 	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
+	@echo "make ui-test   reports in a real browser (Debian: apt install chromium chromium-driver); screens in build/ui"
 	@echo "make gpu-test  what is about GPUs: PyTorch's samples, streams, memory, training (on a machine with one)"
 	@echo "make gpu-bench models, whole steps and bandwidth on a GPU, next to eager and torch.compile (half an hour)"
 	@echo "make format    let ruff fix what it can"
@@ -103,6 +104,12 @@ bench: $(READY)
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/regional.py
+
+# Without Chromium and its driver everything is skipped, and says why.
+ui-test: $(READY)
+	@$(BIN)/python -c 'import selenium' 2>/dev/null || ! command -v chromedriver >/dev/null || \
+		$(PIP) install --quiet --constraint $(CONSTRAINTS) selenium
+	$(BIN)/python -m pytest -q -n 0 -m ui tests/ui $(ARGS)
 
 # Without a GPU these say so. On a machine whose own Python has the torch to be measured: make gpu-test BIN=/usr/bin
 # READY=, or any folder with a python in it.

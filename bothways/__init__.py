@@ -17,6 +17,8 @@ from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.api.history import history
 from bothways.api.memory import memory
+from bothways.api.profile import profile
+from bothways.api.report import report
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
 from bothways.grad import trace_wrapped
@@ -41,7 +43,9 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "memory",
+    "profile",
     "register_backend",
+    "report",
     "reset",
     "set_stance",
     "testing",

@@ -20,8 +20,10 @@ from bothways.backward.capturing import reset as reset_backwards
 from bothways.driver.compiled import compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.pipeline import Options
+from bothways.report.ranges import tell_profilers
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
+from bothways.runtime.tracebacks import show_users_frames
 
 T = TypeVar("T")
 
@@ -188,6 +190,8 @@ def compile_function(function: types.FunctionType, settings: Options, kind: Any 
     Functions of one code share their programs where they are of one ``kind``: methods of objects of one class.
     """
     original = function.__wrapped__ if is_compiled(function) else function  # type: ignore[attr-defined]
+    show_users_frames()
+    tell_profilers()
     return compiled_function(original, settings, kind=kind)
 
 

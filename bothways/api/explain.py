@@ -9,15 +9,17 @@ from typing import Any
 from bothways.api.compile import check_target, compile
 from bothways.api.history import compiled_state
 from bothways.driver.compiled import CompiledFunction
-from bothways.record.backwards import backwards
 from bothways.report import Explanation
+from bothways.report.explaining import explained_state
 
 
 def explain(fn: Callable[..., Any]) -> Explanation:
     """Print ``explain(fn)`` to read what has happened to a compiled function so far, which runs nothing.
 
     ``explain(fn)(*args)`` calls the function once, with all that it does (of a training step, that is one more step),
-    and explains with that call. A plain function is compiled for the occasion. What comes back is an ``Explanation``.
+    and explains with that call. A plain function is compiled for the occasion. What comes back is an ``Explanation``:
+    ten lines when it is printed, all of it as ``.details``, a part as ``.breaks``, ``.guards``, ``.graph``, ``.code``,
+    ``.kernels`` or ``.memory``, and a page to look at as ``.html("report.html")``.
 
     - ``fn``: a function, method or module, compiled or not.
 
@@ -44,12 +46,4 @@ def _explained(fn: Callable[..., Any], target: Any, state: CompiledFunction | No
     if state is None:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         return Explanation(name, is_compiled=False, run=run, **call)
-    state = state.acting
-    return Explanation(
-        state.original.__qualname__,
-        list(state.history.compilations),
-        state.standings,
-        backwards.in_code(state.original.__code__),
-        run=run,
-        **call,
-    )
+    return explained_state(state, run=run, **call)

@@ -22,6 +22,7 @@ from bothways.cache.trust import safe_folder
 from bothways.config import config
 from bothways.errors import BuildFailed, NoCompiler, warn_once
 from bothways.record.generated import stage
+from bothways.record.progress import current_line
 
 FORMAT = "2"  # changes when what an entry of the cache holds changes
 SOURCE, LIBRARY, OPTIONS = "kernels.c", "kernels.so", "options"
@@ -292,6 +293,9 @@ def _run_compiler(source: CSource, tools: Toolchain, folder: Path, seconds: floa
     for number, unit in enumerate(units):
         text = source.whole(unit, tools)
         (folder / f"{number}.c").write_text(text, encoding="utf-8", errors="backslashreplace")
+    line = current_line()
+    if line is not None:
+        line.build(len(source.kernels), lambda: len(list(folder.glob("*.o"))) / len(units))
     run([tools.compile_command(f"{number}.c", f"{number}.o") for number in range(len(units))], folder, seconds)
     run([tools.link_command([f"{number}.o" for number in range(len(units))], LIBRARY)], folder, seconds)
 

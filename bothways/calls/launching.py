@@ -45,11 +45,20 @@ def launchers(loaded: Loaded, kinds: Mapping[str, str]) -> dict[str, Callable[..
     return {name: launcher(loaded, name, letters) for name, letters in kinds.items()}
 
 
-def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> Callable[..., None]:
+def one_by_one(loaded: Loaded, name: str, kinds: str, after: Callable[[], None]) -> Callable[..., None]:
+    """The same, which calls ``after`` when it has launched a kernel, and once before."""
+    return _through_ctypes(loaded, loaded.routines[name], kinds, after)
+
+
+def _through_ctypes(
+    loaded: Loaded, launches: Sequence[Launch], kinds: str, after: Callable[[], None] | None = None
+) -> Callable[..., None]:
     def run(*values: Any) -> None:
         given = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
         stream = torch_compat.current_raw_stream(loaded.device)
         with Inside(loaded.device):
+            if after is not None:
+                after()
             for one in launches:
                 # Side by side: they may be one table, of which only the beginning is filled.
                 words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()
@@ -57,6 +66,8 @@ def _through_ctypes(loaded: Loaded, launches: Sequence[Launch], kinds: str) -> C
                     words[place] = _argument(given, *argument) % 2**64
                 function = loaded.functions[one.kernel]
                 check(launch(function, one.blocks, one.threads, one.shared, stream, words))
+                if after is not None:
+                    after()
 
     return run
 

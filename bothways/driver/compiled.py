@@ -20,6 +20,7 @@ from bothways.capture.program.render import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances
 from bothways.driver.breaks import BREAKS_AROUND, note_break
+from bothways.driver.everyone import everyone, register
 from bothways.driver.failing import describe_check, failing_check
 from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
@@ -36,6 +37,7 @@ from bothways.record.standing import (
     begins_at,
     limit_reason,
     limit_text,
+    lines_of,
     rest_of,
     short,
     standing_of,
@@ -46,14 +48,12 @@ from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
 from bothways.runtime.resume import Continuation, resumed, resumption_of
 from bothways.runtime.stamps import Body
+from bothways.runtime.tracebacks import cut
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
 
+__tracebackhide__ = True  # pytest shows none of its frames
 # So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
 STACK_OF_A_CAPTURE = 250
-
-# Every compiled function. A set of references, as its methods are one step each: no other thread comes in between.
-_all: set[weakref.ref[CompiledFunction]] = set()
-
 
 def compiled_function(
     function: types.FunctionType, options: Options, history: History | None = None, *, kind: Any = None
@@ -86,14 +86,14 @@ class CompiledFunction:
         self.dispatcher = Dispatcher(function, self._miss, inner_names, {COMPILED_HOOK: _COMPILED_HOOK})
         if history is not None:
             history.parts.append(weakref.ref(self))
-        self._take_part(self._own_pool(history) if self._is_alone else self._common_pool())
+        self._take_part(self._own_pool(history) if self.is_alone else self._common_pool())
         self._forced: dict[Any, types.FunctionType] = {}  # the same function with another backend, by backend
         # Where calls go since the original was given other code or defaults.
         self._successor: types.FunctionType | None = None
         self._succeeded: Callable[..., Any] | None = None
         self._redefinitions = 0
         with stances.unchanged():
-            _all.add(weakref.ref(self, _all.discard))
+            register(self)
             self.stand(stances.current())
 
     def take(self) -> types.FunctionType:
@@ -105,7 +105,7 @@ class CompiledFunction:
     # What is shared with other functions of the same code.
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether it shares nothing: parts belong to a function, and hooks to the place where they are registered."""
         return self._is_part or self.options.of_hooks
 
@@ -184,6 +184,8 @@ class CompiledFunction:
             if found is not None:
                 self._came_through(program, found, end - begin, limits.clock() - end)
             return result
+        except BaseException as error:
+            raise cut(error)  # noqa: B904  # it is the same
         finally:
             del values  # an exception keeps the frames it has passed
 
@@ -267,7 +269,7 @@ class CompiledFunction:
         record = Compilation(
             original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
-        record.settings, record.cuda_graphs = settings_now(), self.options.cuda_graphs
+        record.settings, record.code, record.cuda_graphs = settings_now(), lines_of(original), self.options.cuda_graphs
         pool.history.add(record)
         pool.history.captures += 1
         pool.serial += 1
@@ -420,7 +422,6 @@ class CompiledFunction:
     def _go_plain(self, reason: str) -> None:
         self._stop(reason)
         limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
-
     # For reports and for reset().
 
     @property
@@ -462,7 +463,7 @@ class CompiledFunction:
 
     def start_again(self) -> None:
         """The same for all functions, one by one: those that shared programs share them again."""
-        if self._is_alone:
+        if self.is_alone:
             self.reset()
         else:
             self._begin_in(self._common_pool())
@@ -480,12 +481,8 @@ class CompiledFunction:
 _COMPILED_HOOK = functools.partial(compiled_hook, compiled_hooks)
 
 
-def _everyone() -> list[CompiledFunction]:
-    return [compiled for reference in list(_all) if (compiled := reference()) is not None]
-
-
 def _stand(stance: stances.Stance) -> None:
-    for compiled in _everyone():
+    for compiled in everyone():
         compiled.stand(stance)
 
 
@@ -495,6 +492,6 @@ stances.on_change(_stand)
 def reset_all() -> None:
     """Forget every program of every compiled function."""
     forget_pools()
-    for compiled in _everyone():
+    for compiled in everyone():
         compiled.start_again()
     counters.clear()

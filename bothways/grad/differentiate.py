@@ -38,6 +38,7 @@ from bothways.grad.tracing.traced import (
     takes_windows,
 )
 from bothways.node_facts import note_writes
+from bothways.record import generated
 from bothways.runtime.compiled_graph import described
 from bothways.runtime.nodes import Reads
 
@@ -85,7 +86,8 @@ def _differentiated(
             return _side_by_side(function, inputs, groups, plan, expected)
         case Changing(places):
             return _renewing(function, inputs, places, plan, expected)
-        case Forward(facts, run):
+        case Forward(facts, run, kept):
+            generated.keep_saved(kept)
             return _joined(function, facts, inputs, run, plan)
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     try:
@@ -122,7 +124,9 @@ def _differentiated(
     compiled = plan.fw_compiler(graph, [*numbers, *inputs])
     if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
         return function  # what is changed in place, and by no kernel, is changed fastest as captured
-    note(memo, facts.to_data(), compiled)
+    kept = generated.saved_of(saved, [joint.primals[index] for index in facts.needed_inputs] if has_backward else ())
+    generated.keep_saved(kept)
+    note(memo, facts.to_data(), compiled, kept)
     return _joined(function, facts, inputs, compiled, plan, joint)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -409,8 +410,10 @@ def for_all_sizes(graph: DifferentiatedGraph) -> Callable[..., Any]:
     return described(call, **vars(known_of(graph)))
 
 
-def note(memo: FactMemo | None, facts: Any, compiled: Callable[..., Any]) -> None:
-    """Remember a compiled graph, where both it and the facts can be written down."""
+def note(
+    memo: FactMemo | None, facts: Any, compiled: Callable[..., Any], saved: Sequence[generated.SavedValue] = ()
+) -> None:
+    """Remember a compiled graph, where both it and the facts can be written down, and what it saves, for people."""
     key = known_of(compiled).key
     if memo is not None and key is not None and facts is not None:
-        memo.note({"facts": facts, "program": key})
+        memo.note({"facts": facts, "program": key, "saved": [astuple(value) for value in saved]})

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import enum
 import itertools
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bothways.errors import Break
 from bothways.record.graphs import GraphText
-from bothways.record.outcomes import Generated, Outcome, Piece
+from bothways.record.outcomes import Generated, Outcome, Piece, SavedValue
 from bothways.record.replays import Replays
 from bothways.runtime.dispatcher import Dispatcher
 from bothways.runtime.program import Check, Program
@@ -41,6 +42,22 @@ class Conclusion(enum.Enum):
     FAILED = "an error"
 
 
+class CodeRange(NamedTuple):
+    """The lines of a function."""
+
+    filename: str
+    first: int
+    last: int
+
+
+class StageSpan(NamedTuple):
+    """One stage as it ran: when it began, in seconds of ``time.perf_counter``, and how long it took with all in it."""
+
+    stage: str
+    begin: float
+    seconds: float
+
+
 @dataclass(eq=False)
 class Compilation:
     """One capture from start to end. Print it to read it in a few lines.
@@ -61,10 +78,14 @@ class Compilation:
     reason: str = ""  # why it is plain Python, or which error there was
     is_recompilation: bool = False  # beside a program that was made before
     seconds: dict[str, float] = field(default_factory=dict)
+    spans: list[StageSpan] = field(default_factory=list, repr=False)
+    began: float = field(default_factory=time.time, repr=False)
+    code: CodeRange | None = None
     graph: Any = field(default=None, repr=False)
     graphs: list[GraphText] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     generated: list[Generated] = field(default_factory=list, repr=False)
+    saved: list[SavedValue] = field(default_factory=list, repr=False)  # for the backward
     outcome: Outcome | None = None  # how the graph runs, where there is one
     settings: dict[str, Any] = field(default_factory=dict, repr=False)  # of the configuration, where they matter
     replays: list[Replays] = field(default_factory=list)  # of graphs on a GPU: what is replayed as CUDA graphs
@@ -119,6 +140,7 @@ class Compilation:
         self.graph = None
         self.graphs.clear()
         self.generated.clear()
+        self.saved.clear()
 
     @property
     def was_captured(self) -> bool:
@@ -181,6 +203,8 @@ def timing(compilations: Iterable[Compilation]) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
     return f"{1000 * seconds:.{0 if seconds > 0.01 else 2}f} ms"
 
 

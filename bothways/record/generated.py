@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,10 +18,14 @@ import torch.fx
 
 from bothways.node_facts import facts_of_node
 from bothways.record import logs
-from bothways.record.compilation import Compilation
-from bothways.record.graphs import NOTHING, traced_graph
-from bothways.record.outcomes import Generated, Piece, Way
-from bothways.symbols import SYMBOLIC
+from bothways.record.compilation import Compilation, StageSpan
+from bothways.record.graphs import NOTHING, traced_graph, value_text
+from bothways.record.outcomes import Generated, Piece, SavedValue, Way
+from bothways.record.progress import compiling, current_line
+from bothways.symbols import SYMBOLIC, hint
+
+# So many spans of one record are kept: a function whose backwards keep being compiled has seconds all the same.
+MOST_SPANS = 2000
 
 _current: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
 # The seconds of the stages inside the one that runs now.
@@ -38,7 +42,8 @@ def recording(place: Compilation | None) -> Iterator[None]:
     """Have the stages inside write to ``place``."""
     token = _current.set(place)
     try:
-        yield
+        with nullcontext() if place is None else compiling(place.function):
+            yield
     finally:
         _current.reset(token)
 
@@ -58,12 +63,19 @@ def stage(name: str) -> Iterator[None]:
         yield
         return
     token, begin = _inside.set(inside := [0.0]), time.perf_counter()
+    line = current_line()
+    if line is not None:
+        line.begin(name)
     try:
         yield
     finally:
+        if line is not None:
+            line.end()
         _inside.reset(token)
         taken = time.perf_counter() - begin
         place.seconds[name] = place.seconds.get(name, 0.0) + taken - inside[0]
+        if len(place.spans) < MOST_SPANS:
+            place.spans.append(StageSpan(name, begin, taken))
         if outer is not None:
             outer[0] += taken
 
@@ -80,6 +92,26 @@ def keep_graph(name: str, graph: torch.fx.Graph, returned: Mapping[str, Sequence
     place = _current.get()
     if place is not None:
         place.graphs.append(traced_graph(name, graph, returned))
+
+
+def saved_of(saved: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) -> list[SavedValue]:
+    """What a forward keeps, for people: values that it computes, and inputs."""
+    return [*(_saved(node, False) for node in saved), *(_saved(node, True) for node in inputs)]
+
+
+def _saved(node: torch.fx.Node, is_input: bool) -> SavedValue:
+    value = node.meta.get("val")
+    size = hint(value.numel()) * value.element_size() if isinstance(value, torch.Tensor) else 0
+    # One of several results comes from the line of the operation that gave them.
+    traces = (one.meta.get("stack_trace") for one in (node, *node.all_input_nodes[:1]))
+    return SavedValue(node.name, value_text(value), int(size), next(filter(None, traces), ""), is_input)
+
+
+def keep_saved(saved: Sequence[SavedValue]) -> None:
+    """Write down what a forward keeps for its backward."""
+    place = _current.get()
+    if place is not None:
+        place.saved += saved
 
 
 def note(piece: Piece) -> None:

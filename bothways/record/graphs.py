@@ -26,6 +26,7 @@ class GraphText:
 
     name: str
     write: Callable[[], str] = field(repr=False)
+    read: Callable[[], Sequence[Line]] = field(repr=False)  # node by node
 
     def __str__(self) -> str:
         return self.write()
@@ -54,44 +55,47 @@ class Name(str):
 
 def captured_graph(graph: torch.fx.GraphModule) -> GraphText:
     """A captured graph, in PyTorch's own words."""
-    return GraphText("captured", lambda: str(graph.print_readable(print_output=False)).strip())
+    write = lambda: str(graph.print_readable(print_output=False)).strip()  # noqa: E731
+    return GraphText("captured", write, lambda: [_line(node) for node in graph.graph.nodes])
 
 
 def traced_graph(name: str, graph: torch.fx.Graph, returned: Mapping[str, Sequence[Any]] = NOTHING) -> GraphText:
     """A graph of ATen operations. ``returned`` are what a graph that has no output node gives, under their titles."""
     lines = [_line(node) for node in graph.nodes]
     last = {title: [node and node.name for node in nodes] for title, nodes in returned.items() if nodes}
-    return GraphText(name, lambda: "\n".join([*_written(lines), *(_returned(*each) for each in last.items())]))
+    write = lambda: "\n".join([*_written(lines), *(_returned(*each) for each in last.items())])  # noqa: E731
+    return GraphText(name, write, lambda: lines)
 
 
 def _line(node: torch.fx.Node) -> Line:
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: Name(arg.name))
-    value = _value(node.meta.get("val"))
+    value = value_text(node.meta.get("val", node.meta.get("example_value")))
     return Line(node.name, node.op, node.target, args, kwargs, value, node.meta.get("stack_trace") or "")
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """What a node gives: ``float32[3, 4]``."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype)[6:]}{list(value.shape)}"
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_value, value))})"
+        return f"({', '.join(map(value_text, value))})"
     return "" if value is None else type(value).__name__
 
 
 def _written(lines: Sequence[Line]) -> Iterable[str]:
     before = ""
     for line in lines:
-        where = _FRAME.search(line.where) if line.where else None
-        if where is not None and line.where != before:
-            yield f"# {where[1].rpartition('/')[2]}:{where[2]} in {where[3]}: {where[4]}"
-        before = line.where
-        yield f"{line.name}{f': {line.value}' if line.value else ''} = {_call(line)}" if line.op != "output" else (
+        found = _FRAME.search(line.where) if line.where else None
+        where = f"# {found[1].rpartition('/')[2]}:{found[2]} in {found[3]}: {found[4]}" if found is not None else ""
+        if where and where != before:
+            yield where
+        before = where
+        yield f"{line.name}{f': {line.value}' if line.value else ''} = {call_text(line)}" if line.op != "output" else (
             f"return {_plain(line.args[0])}"
         )
 
 
-def _call(line: Line) -> str:
+def call_text(line: Line) -> str:
     if line.op in ("placeholder", "get_attr"):
         return "an input" if line.op == "placeholder" else f"the constant {line.target}"
     arguments = [*map(_plain, line.args), *(f"{key}={_plain(value)}" for key, value in line.kwargs.items())]

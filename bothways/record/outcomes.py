@@ -20,11 +20,39 @@ class Way(enum.Enum):
 
 
 @dataclass(frozen=True)
+class KernelFacts:
+    """One kernel: its name in the text, the routine it runs in, the operations it computes, each with its line, and the
+    bytes it reads and writes at the sizes it was compiled for."""
+
+    name: str
+    routine: str
+    members: tuple[str, ...] = ()
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(frozen=True)
 class Generated:
-    """What was generated for one graph: ``name`` says which, ``texts`` are programs by language."""
+    """What was generated for one graph: ``name`` says which, ``texts`` are programs by language.
+
+    ``from_cache`` where it was compiled before, by another process or for another function.
+    """
 
     name: str
     texts: dict[str, str]
+    kernels: tuple[KernelFacts, ...] = ()
+    from_cache: bool = False
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """What a forward keeps for its backward: which value, what it is, its bytes, and the line that computed it."""
+
+    name: str
+    value: str
+    size: int
+    where: str = ""
+    is_input: bool = False  # which the caller holds as well, or may
 
 
 @dataclass(frozen=True)

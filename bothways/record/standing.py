@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.errors import Break
-from bothways.record.compilation import from_line
+from bothways.record.compilation import CodeRange, from_line
 from bothways.record.outcomes import Outcome, counted, summary
 from bothways.runtime.program import Program
 from bothways.runtime.resume import Continuation, entry_point, line_of, origin_of, point_of
@@ -103,6 +103,13 @@ def begins_at(function: types.FunctionType) -> int | None:
     if point is None or (origin.closure_is_given and point == entry_point(origin.code)):
         return None
     return line_of(origin.code, point)
+
+
+def lines_of(function: types.FunctionType) -> CodeRange:
+    """The lines of a function, or of the one that it is the rest of."""
+    code = origin_of(function).code
+    lines = [line for _, _, line in code.co_lines() if line]
+    return CodeRange(code.co_filename, min(lines, default=code.co_firstlineno), max(lines, default=0))
 
 
 def limit_text(title: str, count: int, reason: str) -> str:

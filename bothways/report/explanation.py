@@ -1,10 +1,12 @@
-"""What ``explain`` shows: graphs, times, guards with what caused them, effects, program, recompilations, breaks.
+"""What ``explain`` shows: ten lines first, and behind them graphs, times, guards with what caused them, effects,
+programs, kernels, memory, recompilations and breaks.
 
 It is read from the records of compilations, and from how each function stands now.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +14,24 @@ from typing import Any
 from bothways.errors import Break
 from bothways.record.backwards import BackwardRecord
 from bothways.record.compilation import Compilation, breaks_of, timing
-from bothways.record.outcomes import Generated, Outcome
+from bothways.record.graphs import GraphText
+from bothways.record.outcomes import Generated, KernelFacts, Outcome, SavedValue
 from bothways.record.standing import Standing, told
+from bothways.report.facts import Times
+from bothways.report.html import explanation_page, inline_page, write_page
+from bothways.report.summary import Listing, kernel_line, saved_line, ten_lines
 from bothways.runtime.program import Check, Program
 from bothways.source_text import writable
 
 
 @dataclass
 class Explanation:
-    """What has become of a function so far; print it to read it. Called with arguments, it runs the function once
-    and gives an explanation with that call."""
+    """What has become of a function so far; print it to read it in ten lines, ``details`` is all of it. Called with
+    arguments, it runs the function once and gives an explanation with that call.
+
+    ``guards``, ``breaks``, ``graph``, ``code``, ``kernels`` and ``memory`` are the parts, to be read or printed;
+    ``html("report.html")`` writes the page that shows them with the source.
+    """
 
     name: str
     compilations: list[Compilation] = field(default_factory=list)
@@ -57,7 +67,7 @@ class Explanation:
     @property
     def breaks(self) -> list[Break]:
         """Where capture stopped: each with ``code``, ``reason``, ``where`` and ``hint``."""
-        return breaks_of(self.compilations)
+        return Listing(breaks_of(self.compilations), empty="none: all of it is captured")
 
     @property
     def recompilations(self) -> list[str]:
@@ -97,11 +107,56 @@ class Explanation:
     @property
     def guards(self) -> list[Check]:
         """What the programs assume: each with ``text`` and ``where``."""
-        return [check for program in self.programs for check in program.checks]
+        return Listing([check for program in self.programs for check in program.checks], _guard_line)
+
+    @property
+    def graph(self) -> Listing[GraphText]:
+        """The captured graphs as people read them; ``graphs`` are the graphs themselves."""
+        texts = [text for one in self.compilations for text in one.graphs_of("captured")]
+        return Listing(texts, empty="no tensor operations")
+
+    @property
+    def code(self) -> Listing[str]:
+        """What was generated: the Python of programs, and the Python and C or CUDA of their graphs."""
+        texts = [f"# The program of {program.name}\n{program.source}" for program in self.programs]
+        for half in self.generated:
+            texts += [f"# {language} of the {half.name} graph\n{text.strip()}" for language, text in half.texts.items()]
+        return Listing(texts, lambda text: f"{text}\n")
+
+    @property
+    def kernels(self) -> Listing[KernelFacts]:
+        """The kernels: each with ``name``, ``members``, and the bytes it has ``read`` and ``written``."""
+        return Listing([kernel for half in self.generated for kernel in half.kernels], kernel_line)
+
+    @property
+    def memory(self) -> Listing[SavedValue]:
+        """What is kept for the backward: each with ``name``, ``value``, ``size`` in bytes, and ``where``."""
+        return Listing([value for one in self.compilations for value in one.saved], saved_line)
+
+    def html(self, path: str | os.PathLike[str] | None = None, *, profile: Times | None = None) -> str:
+        """The report as one HTML file that needs no network: its text, which is written to ``path`` where one is given.
+
+        ``profile`` adds measured times, see ``bothways.profile``.
+        """
+        text = explanation_page([self], profile)
+        if path is not None:
+            write_page(path, text)
+        return text
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the report in a frame of its own, under the ten lines."""
+        return inline_page(str(self), self.html())
 
     def __str__(self) -> str:
         if not self.is_compiled:
             return f"{self.name} {NOT_COMPILED_FOR_THIS if self.has_run else NOT_COMPILED}"
+        return writable("\n".join(ten_lines(self)))
+
+    @property
+    def details(self) -> str:
+        """All of it, as one text."""
+        if not self.is_compiled:
+            return str(self)
         counts = ((len(self.programs), "program"), (self.op_count, "operation"), (len(self.breaks), "break"))
         lines = [f"{self.name}: {_counted(counts)}", told(self.outcomes, self.standings)]
         lines.append(HAS_RUN if self.has_run else HAS_NOT_RUN)

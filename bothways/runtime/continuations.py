@@ -10,7 +10,9 @@ from typing import Any
 
 from bothways.errors import Position
 from bothways.runtime.code_tables import one_line
+from bothways.runtime.tracebacks import HIDDEN
 
+__tracebackhide__ = True  # pytest shows none of its frames
 # What a loop that asks an iterator for one more gets at its end.
 END = type("End", (), {"__repr__": lambda self: "END"})()
 
@@ -47,7 +49,8 @@ def later(function: Callable[..., Any], *args: Any) -> Next:
 
 @functools.cache
 def _opening(count: int) -> Callable[..., Any]:
-    call: Callable[..., Any] = eval(f"lambda function, args: function({', '.join(['args.pop()'] * count)})", {})
+    text = f"lambda function, args: function({', '.join(['args.pop()'] * count)})"
+    call: Callable[..., Any] = eval(compile(text, "<bothways call>", "eval"), {HIDDEN: True})
     return call
 
 

@@ -24,8 +24,10 @@ from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import later
 from bothways.runtime.program import DISAGREE, CompiledText, Program
+from bothways.runtime.tracebacks import HIDDEN
 from bothways.source_text import is_plain_name, printable
 
+__tracebackhide__ = True  # pytest shows none of its frames
 _serial = itertools.count()
 MISS, PROMOTE, PLAIN, INSTEAD = "_bothways_miss", "_bothways_promote", "_bothways_plain", "_bothways_instead"
 LATER = "_bothways_later"
@@ -84,6 +86,7 @@ class Dispatcher:
         self._files: list[str] = []
         weakref.finalize(self, _forget_files, self._files).atexit = False
         namespace: dict[str, Any] = {
+            HIDDEN: True,
             **names,
             MISS: miss,
             PROMOTE: self._promote,

@@ -17,8 +17,9 @@ from bothways.backends import aot
 from bothways.config import Config, config
 from bothways.record.compilation import Compilation
 from bothways.record.graphs import GraphText
-from bothways.record.outcomes import Generated, Outcome, Piece
+from bothways.record.outcomes import Generated, KernelFacts, Outcome, Piece, SavedValue
 from bothways.report import Explanation
+from bothways.report.profile import Measured, Profile
 from bothways.runtime.program import Check
 
 HEAD = """\
@@ -38,7 +39,7 @@ class Section:
 
 def sections() -> list[Section]:
     """What is public, in the order people meet it."""
-    own = ["compile", "explain", "history", "memory", "reset", "set_stance"]
+    own = ["compile", "explain", "report", "profile", "history", "memory", "reset", "set_stance"]
     said = ["disable", "allow_in_graph", "assume_constant_result", "graph_break", "is_compiling"]
     sizes, dropin, traced = ["mark_dynamic", "mark_static"], ["install", "uninstall"], ["trace", "trace_wrapped"]
 
@@ -74,7 +75,10 @@ MODULES = [
 
 
 # What the functions above give.
-RECORDS = (Explanation, Compilation, GraphText, Check, Outcome, Piece, Generated, errors.Break, errors.Position)
+RECORDS = (
+    Explanation, Profile, Measured, Compilation, GraphText, Check, Outcome, Piece, Generated, KernelFacts, SavedValue,
+    errors.Break, errors.Position,
+)  # fmt: skip
 
 
 def text() -> str:

@@ -25,7 +25,7 @@ def test_a_plain_function_is_compiled_for_the_occasion():
 
 
 def test_it_shows_graph_guards_effects_and_program():
-    text = str(bothways.explain(program)(X, 2, []))
+    text = bothways.explain(program)(X, 2, []).details
     assert "program: 1 program, 2 operations, 0 breaks" in text
     assert "Graph:" in text and "torch.relu" in text
     assert "Guards:" in text and "L['scale'] == 2" in text
@@ -34,7 +34,7 @@ def test_it_shows_graph_guards_effects_and_program():
 
 
 def test_each_guard_stands_beside_the_line_that_caused_it():
-    text = str(bothways.explain(program)(X, 2, []))
+    text = bothways.explain(program)(X, 2, []).details
     line = next(line for line in text.split("\n") if "L['x'].dtype" in line)
     assert line.endswith("return torch.relu(x) * scale")
 
@@ -46,7 +46,7 @@ def test_a_compiled_function_tells_its_history():
     explanation = bothways.explain(compiled)(X, 3, [])
     assert len(explanation.programs) == 2
     assert len(explanation.recompilations) == 1
-    text = str(explanation)
+    text = explanation.details
     assert "Recompilations:" in text
     assert "L['scale'] == 2" in text.partition("Recompilations:")[2]
 
@@ -59,7 +59,7 @@ def test_breaks_say_where_why_and_what_to_do():
     assert torch.equal(explanation.result, X + 1)
     assert explanation.graph_break_count == 1
     assert explanation.break_reasons[0].code == "tensor_branch"
-    text = str(explanation)
+    text = explanation.details
     assert "2 programs" in text and "1 break" in text
     assert "return x + 1 if x.sum() > 0 else x" in text
     assert "hint:" in text
@@ -74,7 +74,7 @@ def test_an_exception_is_shown_as_a_break_of_later_explanations():
     compiled = bothways.compile(checked)
     with pytest.raises(ValueError, match="-1"):
         bothways.explain(compiled)(X, -1)
-    text = str(bothways.explain(compiled)(X, 2))
+    text = bothways.explain(compiled)(X, 2).details
     assert "exception_escapes" in text
     assert "raise ValueError(n)" in text
 
@@ -83,7 +83,7 @@ def test_modules_and_methods():
     module = nn.Linear(4, 4)
     assert bothways.explain(module)(X).op_count == 1
     assert bothways.explain(bothways.compile(module))(X).op_count == 1
-    assert "Linear" in str(bothways.explain(module)(X))
+    assert "Linear" in bothways.explain(module)(X).details
 
     class Scale:
         by = 2
@@ -111,7 +111,7 @@ def test_static_methods_and_callable_objects():
 
 
 def test_a_program_without_tensor_operations():
-    text = str(bothways.explain(lambda n: n + 1)(3))
+    text = bothways.explain(lambda n: n + 1)(3).details
     assert "0 operations" in text
     assert "(no tensor operations)" in text
 
@@ -125,7 +125,7 @@ def test_says_when_the_function_runs_as_plain_python_from_now_on():
         compiled(torch.ones(2), 1)
         explanation = bothways.explain(compiled)(torch.ones(2), 2)
     assert explanation.plain_from_now_on
-    assert "run as plain Python from now on" in str(explanation)
+    assert "run as plain Python from now on" in explanation.details
 
 
 def test_without_arguments_it_shows_what_has_happened_and_runs_nothing():
@@ -140,7 +140,7 @@ def test_without_arguments_it_shows_what_has_happened_and_runs_nothing():
     explanation = bothways.explain(compiled)
     assert len(calls) == 1 and explanation.result is None and not explanation.has_run
     assert (explanation.graph_count, explanation.op_count) == (1, 1)
-    text = str(explanation)
+    text = explanation.details
     assert "This is what has happened so far; nothing was run for this explanation." in text
     assert "== Program 0 of counted ==" in text
 
@@ -158,14 +158,14 @@ def test_with_arguments_it_says_that_the_function_was_called():
     compiled(torch.ones(3))
     explanation = bothways.explain(compiled)(torch.ones(3))
     assert explanation.has_run and torch.equal(weight.detach(), torch.full((3,), -2.0))  # one more step
-    assert "The function was called once for this explanation." in str(explanation)
+    assert "The function was called once for this explanation." in explanation.details
     assert "one more step" in bothways.explain.__doc__
 
 
 def test_a_plain_function_that_was_not_called_is_not_compiled():
     explanation = bothways.explain(program)
     assert not explanation.is_compiled and explanation.graph_count == 0
-    assert str(explanation) == (
+    assert explanation.details == (
         "program is not compiled. explain(f)(*args) compiles it for the occasion and calls it once; of a training "
         "step, that is one more step."
     )
@@ -178,7 +178,7 @@ def test_a_function_that_is_disabled():
 
     explanation = bothways.explain(disabled)(X)
     assert torch.equal(explanation.result, X + 1)
-    assert str(explanation).endswith(
+    assert explanation.details.endswith(
         "is not compiled: it is marked with bothways.disable. It was called once for this explanation."
     )
 
@@ -196,7 +196,7 @@ def test_programs_of_what_goes_on_after_a_break_say_where_they_begin():
         bothways.graph_break()
         return y * 2
 
-    text = str(bothways.explain(breaks)(X))
+    text = bothways.explain(breaks)(X).details
     line = breaks.__code__.co_firstlineno + 2
     assert "== Program 0 of breaks ==" in text and f"== Program 1 of breaks, from line {line} on ==" in text
 

@@ -20,7 +20,7 @@ def told(function, *args, backend="native", backward=False, **options):
     torch.testing.assert_close(result, expected)
     if backward:
         result.sum().backward()
-    line = str(bothways.explain(compiled)).split("\n")[1]
+    line = bothways.explain(compiled).details.split("\n")[1]
     return line, [str(piece) for compilation in bothways.history(compiled) for piece in compilation.pieces]
 
 
@@ -221,7 +221,7 @@ def test_a_program_has_the_outcome_of_its_graph():
     compiled(X)
     [compilation] = bothways.history(compiled)
     assert compilation.program is not None and compilation.kernels == 1
-    assert "Runs:\n    forward: 2 of 2 operations in 1 kernel" in str(bothways.explain(compiled))
+    assert "Runs:\n    forward: 2 of 2 operations in 1 kernel" in bothways.explain(compiled).details
 
 
 def test_outcomes_are_logged_as_they_happen(caplog):

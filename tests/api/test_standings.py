@@ -32,7 +32,7 @@ def test_before_any_call():
     compiled = bothways.compile(function)
     name = function.__qualname__
     assert standings(compiled) == [f"{name}: not called yet"]
-    assert str(explain(compiled)) == (
+    assert explain(compiled).details == (
         f"{name}: 0 programs, 0 operations, 0 breaks\nno graphs.\n    {name}: not called yet\n"
         "This is what has happened so far; nothing was run for this explanation."
     )
@@ -122,7 +122,7 @@ def test_a_callee_that_met_the_limit():
     plain = [standing for standing in explanation.standings if standing.for_good]
     line = line_of(callee, "graph_break")
     assert [standing.name for standing in plain] == [f"callee, from line {line} on"]
-    assert f"    callee, from line {line} on: compiled, 1 program; calls that none of them takes" in str(explanation)
+    assert f"    callee, from line {line} on: compiled, 1 program; calls that none of them takes" in explanation.details
 
 
 def test_a_generator_function_is_plain_and_after_some_calls_for_good():
@@ -216,7 +216,7 @@ def test_stances():
         assert standings(compiled) == [f"{name}: plain Python: the stance is 'force_eager'"]
         assert not bothways.explain(compiled).plain_from_now_on
     with bothways.set_stance("default", force_backend="eager"):
-        assert "1 as captured (the backend is eager)" in str(explain(compiled)(X))
+        assert "1 as captured (the backend is eager)" in explain(compiled)(X).details
     assert standings(compiled) == [f"{name}: compiled, 1 program"]
 
 

@@ -115,7 +115,7 @@ def test_explain_says_what_became_of_the_backwards_of_a_function():
             step(x)
     (record,) = bothways.explain(step).backwards
     assert len(record.modules) == 1 and record.where.text == "y.backward()"
-    text = str(bothways.explain(step))
+    text = bothways.explain(step).details
     assert "captured once" in text and "on PyTorch's engine once: anomaly mode" in text
 
 
@@ -191,7 +191,7 @@ def test_the_drop_ins_configuration_captures_what_compiled_modules_call_for():
                 module.weight.grad = None
                 assert torch.allclose(module(torch.full((3,), number)), result)
         assert sum(len(record.modules) for record in bothways.autograd.history()) == 1
-        assert "Step" in str(bothways.explain(compiled))
+        assert "Step" in bothways.explain(compiled).details
         x = torch.ones(3, requires_grad=True)
         x.cos().sum().backward()  # outside of any call
         assert sum(len(record.modules) for record in bothways.autograd.history()) == 1

@@ -21,7 +21,7 @@ def small_graphs():
 
 def is_compiled(function):
     """Whether no graph runs as captured as a whole."""
-    return not re.search(r"\d as captured \(", str(bothways.explain(function)).split("== Program")[0])
+    return not re.search(r"\d as captured \(", bothways.explain(function).details.split("== Program")[0])
 
 
 PLACES = torch.tensor([0, 2, 1])

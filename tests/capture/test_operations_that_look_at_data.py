@@ -18,7 +18,7 @@ def small_graphs():
 
 
 def summary(function):
-    return str(bothways.explain(function)).split("== Program")[0]
+    return bothways.explain(function).details.split("== Program")[0]
 
 
 def load(chosen, w):
@@ -82,7 +82,7 @@ def test_reasons_are_one_line_in_plain_words(backend):
     compiled = bothways.compile(function, backend=backend)
     w = torch.randn(4, requires_grad=True)
     compiled((torch.ones(5, 4) * w)[1:], w)
-    text = str(bothways.explain(compiled))
+    text = bothways.explain(compiled).details
     assert "While executing" not in text and "tlparse" not in text
 
 

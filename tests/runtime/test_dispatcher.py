@@ -211,7 +211,9 @@ def test_generated_source_can_be_read():
     assert inspect.getsource(compiled.__code__) == source
 
 
-def test_generated_source_is_shown_in_tracebacks():
+def test_generated_source_is_shown_in_full_tracebacks(monkeypatch):
+    monkeypatch.setenv("BOTHWAYS_TRACEBACKS", "full")
+
     def backend(graph, inputs):
         def run(*args):
             raise RuntimeError("kernel failed")

@@ -40,7 +40,6 @@ from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
 from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds, require_true
 from bothways.runtime.warning_nodes import Warns
-from bothways.source_text import printable
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
@@ -280,10 +279,7 @@ class GraphBuilder:
 
     def _note_origin(self, node: torch.fx.Node) -> None:
         """Say where in the user's source the node comes from, in the form fx prints."""
-        where = self.tracer.where()
-        # It ends up in comments and in keys of the cache.
-        file, function, text = map(printable, (where.filename, where.function, where.text))
-        node.meta["stack_trace"] = f'File "{file}", line {where.line}, in {function}\n    {text}'
+        node.meta["stack_trace"] = self.tracer.running.origin()
 
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from bothways.errors import UNKNOWN_POSITION, Position
+import torch
+
+from bothways.errors import OWN_CODE, UNKNOWN_POSITION, Position
+from bothways.source_text import printable
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.interpreter import Frame
     from bothways.capture.values.generators.generators import GeneratorValue
     from bothways.capture.values.objects.exceptions import ExceptionValue
+
+# Whose lines tell people little: those of PyTorch, and what stands in bothways for code in C.
+OF_OTHERS = (os.path.dirname(torch.__file__) + os.sep, *OWN_CODE)
 
 
 class Running:
@@ -46,6 +53,18 @@ class Running:
         """The positions of the callers, the innermost first."""
         return tuple(frame.position() for frame in reversed(self.frames[:-1]))
 
+    def origin(self) -> str:
+        """Where the program is, in the form PyTorch writes it: as a stack trace, the innermost last.
+
+        A line of PyTorch's own layers says little; before it comes the line that calls the layer.
+        """
+        where = self.where()
+        if not where.filename.startswith(OF_OTHERS):
+            return _frame_text(where)
+        callers = (frame.position() for frame in reversed(self.frames[:-1]))
+        caller = next((at for at in callers if not at.filename.startswith(OF_OTHERS)), None)
+        return _frame_text(where) if caller is None else f"{_frame_text(caller)}\n{_frame_text(where)}"
+
     # Exceptions and generators.
 
     @property
@@ -73,3 +92,9 @@ class Running:
 
     def add_generator(self, generator: GeneratorValue) -> None:
         self.generators.append(generator)
+
+
+def _frame_text(where: Position) -> str:
+    """A line of a stack trace. It ends up in comments and in keys of the cache."""
+    file, function, text = map(printable, (where.filename, where.function, where.text))
+    return f'File "{file}", line {where.line}, in {function}\n    {text}'

@@ -7,10 +7,11 @@ the function is traced again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bothways.grad.halves.facts import FactMemo, Facts, facts_from
+from bothways.record.outcomes import SavedValue
 
 
 class Wrong(Exception):
@@ -37,6 +38,7 @@ class Forward:
 
     facts: Facts
     run: Callable[..., Any]
+    saved: list[SavedValue] = field(default_factory=list)  # for people
 
 
 def recall_function(memo: FactMemo | None, inputs: int, outputs: int | None) -> Groups | Changing | Forward | None:
@@ -50,7 +52,7 @@ def recall_function(memo: FactMemo | None, inputs: int, outputs: int | None) -> 
         facts = _checked_facts(known["facts"], inputs, outputs)
         results = len(facts.differentiable) + len(facts.changed) + len(facts.saved_positions)
         run = memo.program(known["program"], inputs, results)
-        return None if run is None else Forward(facts, run)
+        return None if run is None else Forward(facts, run, [_checked_value(value) for value in known["saved"]])
 
     return _looked(memo, look)
 
@@ -71,6 +73,11 @@ def _looked(memo: FactMemo | None, look: Callable[[FactMemo, Any], Any]) -> Any:
     if answer is None:  # also when the program is gone: it may come back under another key
         memo.forget()
     return answer
+
+
+def _checked_value(value: Any) -> SavedValue:
+    _expect([type(one) for one in value] == [str, str, int, str, bool])
+    return SavedValue(*value)
 
 
 def _checked_groups(groups: Any, outputs: int | None) -> list[list[int]]:
@@ -97,13 +104,13 @@ MOST_CHANGES = 1 << 20
 def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Facts:
     facts = facts_from(data)
     results = len(facts.differentiable)
-    for field in fields(facts):
-        value = getattr(facts, field.name)
-        if field.name in ("has_backward", "is_random", "is_turned"):
+    for fact in fields(facts):
+        value = getattr(facts, fact.name)
+        if fact.name in ("has_backward", "is_random", "is_turned"):
             _expect(type(value) is bool)
-        elif field.name != "outputs":
-            _expect(type(value) is tuple and all(type(item) in ITEMS.get(field.name, (int,)) for item in value))
-    for name in [*(field.name for field in fields(facts) if field.name.endswith("_inputs")), "changed"]:
+        elif fact.name != "outputs":
+            _expect(type(value) is tuple and all(type(item) in ITEMS.get(fact.name, (int,)) for item in value))
+    for name in [*(fact.name for fact in fields(facts) if fact.name.endswith("_inputs")), "changed"]:
         _expect(_are_places(getattr(facts, name), inputs))
     _expect(len(facts.counts) == len(facts.changed) and len(facts.versions) == results)
     _expect(all(0 <= count < MOST_CHANGES for count in (*facts.counts, *facts.versions)))

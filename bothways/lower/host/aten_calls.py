@@ -20,6 +20,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.lower.host.entries import asks_for_grad_mode, entry
 from bothways.lower.host.needless_views import drop_needless_views
+from bothways.lower.host.watching import WatchedProgram, watch
 from bothways.runtime.compiled_graph import described
 
 _FORWARD = re.compile(r"(?:.*\n)??def forward\(self(?:, )?(.*?)\)(?: -> .*?)?:\n(.*)", re.DOTALL)
@@ -55,6 +56,9 @@ def function_of(graph: torch.fx.GraphModule, *, takes_list: bool) -> Callable[..
         lines.append(f"    with {context}():")
         body = re.sub(r"^(?=.)", "    ", body, flags=re.MULTILINE)
     run = _defined("\n".join([*lines, body]), scope)
+    origins = {node.name: node.meta.get("stack_trace") or "" for node in graph.graph.nodes}
+    half = "backward" if takes_list else "forward"
+    watch(run, WatchedProgram("", half, run.__code__.co_filename, body, (), writer.called, origins=origins))
     looks = any(target is not operator.getitem and asks_for_grad_mode(target) for target in operations)
     return described(run, takes_list=takes_list, looks_at_grad_mode=looks, is_below_autograd=below)
 
@@ -77,6 +81,11 @@ class _Writer:
             name += "_"
         self._taken.add(name)
         return name
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The names that operations are called by."""
+        return tuple(self._names.values())
 
     def call(self, line: re.Match[str]) -> str:
         """The beginning of a line that calls an operation, with the entry's name in the place of the operation's."""

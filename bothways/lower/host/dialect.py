@@ -11,12 +11,15 @@ from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
+# A routine, and a function that gives the nanoseconds each of its kernels took in the last call.
+Timed = tuple[Callable[..., Any], Callable[[], list[int]]]
 
 
 class Spelled(Protocol):
     """The routines of a program in one language.
 
-    ``sizes`` has, for each routine, the names of the numbers it takes after its memories and its work area.
+    ``sizes`` has, for each routine, the names of the numbers it takes after its memories and its work area. It may have
+    ``called``: the names of the kernels that each routine runs, in order, which is for people.
     """
 
     @property
@@ -40,7 +43,11 @@ class Spelled(Protocol):
 
 
 class Dialect(Protocol):
-    """A language for kernels. ``name`` is for people, ``suffix`` of its files, ``device`` whose memory it reads."""
+    """A language for kernels. ``name`` is for people, ``suffix`` of its files, ``device`` whose memory it reads.
+
+    It may have ``timed``, which profiles ask for: the routines of a text once more, by name, each with a function that
+    tells how long its kernels took in the last call (``Timed``).
+    """
 
     @property
     def name(self) -> str: ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from bothways.lower.host.entries import asks_for_grad_mode
 from bothways.lower.host.recall import recall
 from bothways.lower.host.text import Text, store
 from bothways.lower.host.wrapper import Entry, PythonWriter
-from bothways.lower.ir.prims import Extern
-from bothways.lower.ir.sizes import has_fraction
+from bothways.lower.ir.prims import Extern, Memory
+from bothways.lower.ir.sizes import has_fraction, size_hint
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, Step, lower
 from bothways.lower.schedule.tree import Kernel
@@ -105,11 +106,12 @@ class KernelProgram:
             name, self.source, self.kernels.text, kinds,
             takes_list, any(asks_for_grad_mode(extern.target) for extern in externs),
             lowered.operations, len(externs), len(lowered.steps) - len(externs),
+            [fact for routine in self.routines for fact in _facts(routine, self.kernels)],
         )  # fmt: skip
         self._names = dict(writer.namespace)
         self._text.show(self._names, dialect)
         functions = self.kernels.functions(kinds)
-        self.run = self._text.function(writer.namespace, functions, first, lambda: self._keep(place))
+        self.run = self._text.function(writer.namespace, functions, dialect, first, lambda: self._keep(place))
         self._text.tell()
         if not first:
             self._keep(place)
@@ -136,6 +138,19 @@ def _arranged(steps: Sequence[Step], dialect: Dialect) -> list[Step]:
 
 def _entry(routine: Routine, kernels: Spelled) -> Entry:
     return routine.name, list(routine.memories), kernels.sizes[routine.name]
+
+
+def _facts(routine: Routine, kernels: Spelled) -> Iterator[list[Any]]:
+    """Of each kernel, for people: what it is called, where it runs, bytes read and written, what it computes."""
+    called: dict[str, Sequence[str]] = getattr(kernels, "called", {})
+    names = called.get(routine.name) or [f"kernel_{kernel.hint}" for kernel in routine.kernels]
+    for name, kernel in zip(names, routine.kernels, strict=True):
+        read = sum(_bytes(memory) for memory in kernel.memories if memory not in kernel.written)
+        yield [name, routine.name, read, sum(map(_bytes, kernel.written)), list(kernel.origins)]
+
+
+def _bytes(memory: Memory) -> int:
+    return math.prod(map(size_hint, memory.shape)) * memory.dtype.itemsize
 
 
 def _kinds(routine: Routine, kernels: Spelled) -> str:

@@ -30,6 +30,7 @@ KINDS: dict[str, type] = {
     "operations": int,
     "calls": int,
     "kernels": int,
+    "about": list,
 }
 
 
@@ -51,14 +52,14 @@ def recall(cache: Cache, key: str, takes: int, gives: int, dialect: Dialect) -> 
         functions = dialect.recall(library, text.functions, cache) if library else {}
         if functions is None:
             raise Damaged("library")
-        run = text.function(namespace, functions)
+        run = text.function(namespace, functions, dialect)
         _check_names(run.__code__.co_names, namespace)
     except KernelWarning:  # the user wants warnings to be errors
         raise
     except Exception:  # whatever it is that stands there
         cache.drop(key)
         return None
-    text.show(shown, dialect)
+    text.show(shown, dialect, from_cache=True)
     text.tell()
     return run
 
@@ -73,6 +74,9 @@ def _parsed(files: dict[str, bytes], dialect: Dialect) -> tuple[Text, dict[str, 
         raise Damaged("names")
     if set("".join(functions.values())) - SPELLING.keys() or not (is_key(library) if functions else library == ""):
         raise Damaged("functions")
+    for *kernel, members in facts["about"]:
+        if [type(one) for one in (*kernel, *members)] != [str, str, int, int, *[str] * len(members)]:
+            raise Damaged("about")
     kernels = decoded(files[f"{KERNELS}{dialect.suffix}"])
     return Text(python=decoded(files[PYTHON]), kernel_text=kernels, **facts), names, library
 

@@ -5,30 +5,34 @@ from __future__ import annotations
 import itertools
 import json
 import linecache
+import re
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bothways.cache.disk import Cache
 from bothways.lower.host.dialect import Dialect, Functions
 from bothways.lower.host.listing import listing
+from bothways.lower.host.watching import WatchedProgram, watch
 from bothways.lower.host.wrapper import as_laid_out
 from bothways.record.dump import dump
 from bothways.record.generated import keep, note
-from bothways.record.outcomes import Generated, Piece, Way
+from bothways.record.outcomes import Generated, KernelFacts, Piece, Way
 from bothways.runtime.compiled_graph import described
 
 PYTHON, KERNELS, FACTS = "program.py", "kernels", "facts.json"
 _numbers = itertools.count(1)
+_ATEN_CALL = re.compile(r"\b(at_\w+)\(")
 
 
 @dataclass(frozen=True)
 class Text:
     """The Python and the kernels of one graph. ``name`` is for people.
 
-    ``functions`` are the routines that Python calls, with a letter for each of their arguments. The last three
-    are for people: how many operations the graph has, how many of them ATen runs, and in how many kernels the others.
+    ``functions`` are the routines that Python calls, with a letter for each of their arguments. The last four
+    are for people: how many operations the graph has, how many of them ATen runs, in how many kernels the others, and
+    of each kernel its name, its routine, the bytes it reads and writes, and the operations it computes.
     """
 
     name: str
@@ -40,6 +44,19 @@ class Text:
     operations: int = 0
     calls: int = 0
     kernels: int = 0
+    about: list[Any] = field(default_factory=list)
+
+    @property
+    def kernel_facts(self) -> tuple[KernelFacts, ...]:
+        rows = self.about
+        return tuple(KernelFacts(name, routine, tuple(members), *sizes) for name, routine, *sizes, members in rows)
+
+    def _watched(self, label: str, dialect: Dialect) -> WatchedProgram:
+        """The program as profiles know it."""
+        return WatchedProgram(
+            "", self.name, label, self.python, tuple(self.functions), _calls_of(self.python), self.kernel_facts,
+            self.kernel_text, dialect, self.functions,
+        )  # fmt: skip
 
     def tell(self) -> None:
         """Say how the graph runs."""
@@ -49,16 +66,17 @@ class Text:
         else:
             note(Piece(self.name, Way.ATEN, self.operations, reason="nothing in it is for kernels"))
 
-    def show(self, namespace: dict[str, Any], dialect: Dialect) -> None:
+    def show(self, namespace: dict[str, Any], dialect: Dialect, from_cache: bool = False) -> None:
         """Let people read it who asked for it."""
         kernels = {dialect.name: self.kernel_text} if self.kernel_text else {}
-        keep(Generated(self.name, {**kernels, "Python": self.python}))
+        keep(Generated(self.name, {**kernels, "Python": self.python}, self.kernel_facts, from_cache))
         dump(self.name, lambda stem: listing(stem, self.kernel_text, self.python, namespace, dialect))
 
     def function(
         self,
         namespace: dict[str, Any],
         functions: Functions,
+        dialect: Dialect,
         first: str = "",
         settled: Callable[[], None] = lambda: None,
     ) -> Callable[..., Any]:
@@ -72,7 +90,13 @@ class Text:
         run = _defined(self.python, label, namespace)
         if first:
             run = _checked_first(run, _defined(first, f"{label[:-1]} first>", namespace), namespace, settled)
+        watch(run, self._watched(label, dialect))
         return described(run, takes_list=self.takes_list, looks_at_grad_mode=self.looks_at_grad_mode)
+
+
+def _calls_of(source: str) -> tuple[str, ...]:
+    """The names that a program calls ATen by."""
+    return tuple(dict.fromkeys(_ATEN_CALL.findall(source)))
 
 
 def _defined(source: str, label: str, namespace: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.ir.sizes import Fraction, Size
 from bothways.lower.schedule.memory import Plan, Run, memories_of
 from bothways.lower.schedule.steps import Lowered
-from bothways.source_text import identifier
+from bothways.source_text import identifier, in_comment
 
 CPU = torch.device("cpu")
 # So many runs later at most is a tensor used again: who waits longer is in the way when much memory is needed.
@@ -201,7 +201,7 @@ class PythonWriter:
         args = [self._argument(arg) for arg in extern.args]
         args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
         target = entry(extern.target, extern.args, extern.kwargs, _is_tensor)
-        call = f"{self.constant(target, str(extern.target))}({', '.join(args)})"
+        call = f"{self.constant(target, str(extern.target))}({', '.join(args)}){_line_of(extern)}"
         if not extern.results:
             return [*views, f"    {call}"]
         names = [memory.name if memory is not None else "_" for memory in extern.results]
@@ -268,6 +268,12 @@ class PythonWriter:
             self._names[id(value)] = name
             self.namespace[name] = value
         return name
+
+
+def _line_of(extern: Extern) -> str:
+    """A comment with the user's line that a call comes from; nothing where that is not known."""
+    _, _, where = extern.origin.partition(": ")
+    return f"  # {in_comment(where.partition('  ')[0])}" if where else ""
 
 
 def _is_tensor(value: Any) -> bool:

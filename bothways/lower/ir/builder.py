@@ -328,7 +328,8 @@ class Builder:
         fakes = list(values) if is_tuple else [values]
         if any(isinstance(fake, (tuple, list)) for fake in fakes):
             raise NotLowered(f"{target} gives several lists of tensors")
-        call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name)
+        origin = self.labels.get("origin", "")
+        call = Extern((), torch.float32, target, self.in_memory(args), self.in_memory(kwargs), name=name, origin=origin)
         call.is_tuple = is_tuple
         self.externs.append(call)
         buffers: list[Buffer | None] = []

@@ -85,8 +85,33 @@ class KernelScheduler:
             body = self._columns(self.nest.lanes)
         memories = [*(memory for memory in self._memories if memory not in self._written), *self._written]
         hint = "_".join(dict.fromkeys(plain(member.name) for member in self.group.members[-3:]))
-        origins = tuple(dict.fromkeys(member.origin for member in self.group.members if member.origin))
-        return Kernel(tuple(memories), frozenset(self._written), body, hint, origins, self._used_names)
+        return Kernel(tuple(memories), frozenset(self._written), body, hint, self._origins(), self._used_names)
+
+    def _origins(self) -> tuple[str, ...]:
+        """The operations that it computes, those included that it computes for another one on the way."""
+        origins: dict[str, None] = {}
+        seen: set[Node] = set()
+
+        def visit(node: Node, top: bool = False) -> None:
+            if node in seen or (node in self.members and not top):
+                return
+            seen.add(node)
+            match node:
+                case View() | Reduce() if top or isinstance(node, View):
+                    visit(node.arg)
+                case Take():
+                    visit(node.index)
+                case Map() if top or node in self.fusion.inlined:
+                    for arg in node.args:
+                        visit(arg)
+                case _:
+                    return
+            if node.origin and not isinstance(node, View):
+                origins[node.origin] = None
+
+        for member in self.group.members:
+            visit(member, top=True)
+        return tuple(origins)
 
     # Levels and stages.
 

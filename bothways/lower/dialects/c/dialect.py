@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,14 @@ from bothways.cache.disk import Cache
 from bothways.calls.call_library import entry
 from bothways.lower.dialects.c.kernels import spell
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c.timed import timed_routines
+from bothways.lower.host.dialect import Timed
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
+_CALL = re.compile(r"^    (kernel_\w+)\(", re.MULTILINE)  # of a kernel, in the text of a routine
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class SpelledInC:
     @property
     def text(self) -> str:
         return str(self.source)
+
+    @property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(_CALL.findall(entry)) for name, entry in zip(self.sizes, self.source.entries, strict=True)}
 
     def functions(self, kinds: Mapping[str, str]) -> Functions:
         return _entered(build(self.source), kinds) if kinds else {}
@@ -57,6 +65,9 @@ class C:
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         library = load(key, cache)
         return None if library is None else _entered(library, kinds)
+
+    def timed(self, text: str, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
+        return timed_routines(text, kinds) if kinds else {}
 
     def whole(self, text: str) -> str:
         return f"{prelude(text, toolchain().vectorized, HELPERS)}\n{text}"

@@ -16,6 +16,8 @@ from bothways.lower.dialects.cuda.arranging import arranged
 from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.dialects.cuda.timed import timed_launches
+from bothways.lower.host.dialect import Timed
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
@@ -35,6 +37,10 @@ class SpelledInCuda:
     @property
     def text(self) -> str:
         return str(self.source)
+
+    @property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(one.kernel for one in launches) for name, launches in self.source.routines.items()}
 
     def functions(self, kinds: Mapping[str, str]) -> Functions:
         return launchers(build_cuda(self.source, self.index), kinds) if kinds else {}
@@ -78,6 +84,9 @@ class Cuda:
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         loaded = load_cuda(key, self.index, cache)
         return None if loaded is None else launchers(loaded, kinds)
+
+    def timed(self, text: str, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
+        return timed_launches(kinds, functions)
 
     def whole(self, text: str) -> str:
         return f"{HEAD}{needed_helpers(text, HELPERS)}\n{text}"

@@ -1,0 +1,42 @@
+"""``bothways.report(f, "report.html")``: what became of functions, or of a whole run, as one HTML file to look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bothways.api.explain import explain
+from bothways.report.explaining import explained_everyone
+from bothways.report.facts import Times
+from bothways.report.html import explanation_page, write_page
+
+
+def report(
+    fn: Callable[..., Any] | Iterable[Callable[..., Any]] | None,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    profile: Times | None = None,
+) -> Path:
+    """Write what became of a compiled function as one HTML file, and return where it is.
+
+    The file needs no network: the source with every line coloured by what became of it, the timeline of compilations,
+    why each recompilation happened, graphs, kernels, guards, breaks and the memory kept for the backward. Nothing is
+    run for it.
+
+    - ``fn``: what ``compile`` returned, several of them, or None for all that there are.
+    - ``path``: where to write it.
+    - ``profile``: a profile of some steps, for measured times.
+
+    >>> double = bothways.compile(lambda x: x * 2, backend="eager")
+    >>> _ = double(torch.ones(3))
+    >>> import tempfile
+    >>> bothways.report(double, f"{tempfile.mkdtemp()}/report.html").name
+    'report.html'
+    """
+    if fn is None:
+        explained = explained_everyone()
+    else:
+        explained = [explain(one) for one in ([fn] if callable(fn) else fn)]
+    return write_page(path, explanation_page(explained, profile))
