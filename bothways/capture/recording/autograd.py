@@ -76,7 +76,8 @@ class GraphAutograd:
         with self._builder.graph.inserting_after(node):
             part = self._builder.graph.call_function(apart, (node,))
         part.meta["example_value"] = value.fake.outline()
-        part.meta["stack_trace"] = node.meta.get("stack_trace")
+        if "stack_trace" in node.meta:  # one of several results has none
+            part.meta["stack_trace"] = node.meta["stack_trace"]
         node.replace_all_uses_with(part, lambda user: user is not part)
         self.parts[part] = node
         value.node = part

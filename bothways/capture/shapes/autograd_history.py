@@ -16,6 +16,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_history
+from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
@@ -195,6 +196,21 @@ class AutogradHistory:
         behind = self.behind([node]) - {self._values[node].grad_fn}
         variables = {id(getattr(step, "variable", None)) for step in behind}
         return any(self._values[other].grad_fn in behind or id(self._values[other]) in variables for other in others)
+
+    def meetings(
+        self, roots: Iterable[torch.fx.Node], stops: Iterable[torch.fx.Node], together: Iterable[torch.fx.Node]
+    ) -> list[torch.fx.Node]:
+        """The tensors at which a backward has to stop as well when it stops at some; Untold if that cannot be."""
+        try:
+            wanted = meetings(*([self._values[node] for node in nodes] for nodes in (roots, stops, together)))
+        except RunsTwice as error:
+            raise Untold(str(error)) from None
+        if not wanted:
+            return []
+        there = {edge_of(self._values[node]): node for node in self._versions if self.is_unchanged(node)}
+        if not there.keys() >= set(wanted):
+            raise Untold("the ways around a tensor that is hooked meet inside of an operation")
+        return [there[edge] for edge in wanted]
 
     def is_freed(self, node: torch.fx.Node) -> bool:
         """Whether a backward through a tensor needs what another one has let go of."""
