@@ -51,12 +51,11 @@ class AutogradHistory:
     the history is the one that eager has.
     """
 
-    def __init__(
-        self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False, is_thin: bool = True
-    ) -> None:
+    def __init__(self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False, mode: Any = MODE) -> None:
         self._graph, self._state, self._in_parts = graph, state, in_parts
-        self._is_thin = is_thin
-        self._mode = MODE if is_thin else torch_compat.fake_tensor_mode()
+        # Another mode is one of PyTorch's fake tensors. Histories of one graph share it: gradients that one has found
+        # are given to the others.
+        self._mode, self._is_thin = mode, mode is MODE
         self._values: dict[torch.fx.Node, Any] = {}
         self._last: torch.fx.Node | None = None
         self._leaves: dict[int, torch.fx.Node] = {}
@@ -118,7 +117,7 @@ class AutogradHistory:
         except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
         self._freed |= saving
-        if isinstance(value, torch.Tensor) and value.requires_grad:
+        if isinstance(value, torch.Tensor) and value.requires_grad and _may_be_used(value):
             self._versions[node] = torch_compat.version_of(value)
             if value.is_leaf:
                 self._leaves.setdefault(id(value), node)
@@ -245,6 +244,14 @@ class AutogradHistory:
                 handle.remove()
         self._freed |= saving
         return found, order
+
+
+def _may_be_used(tensor: torch.Tensor) -> bool:
+    """Whether autograd tells anything of a tensor: not of a view from under ``no_grad`` that was changed there."""
+    try:
+        return tensor.is_leaf or tensor.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def memory_of(tensor: torch.Tensor) -> int:
