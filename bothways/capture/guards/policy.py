@@ -98,6 +98,8 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.nn.functional.triplet_margin_with_distance_loss,
         torch_compat.counts_nodes,
+        torch.__future__.get_swap_module_params_on_conversion,
+        torch.nn.parameter.is_lazy,
         torch_compat.none_or_dtype,
         torch_compat.assert_,
         torch_compat.call_distributed,
