@@ -60,6 +60,8 @@ class MissedCall:
     tag: str  # part of the names of its program, so that no two programs of a function share one
     sizes: SizeHistory | None = None
     disbelieved: Collection[Position] = ()  # where operations failed on fakes, and plain Python came through
+    turned: Collection[Position] = ()  # loops that train, of which each turn is a program
+    waits: bool = False  # whether what is done once in a life runs plainly, and the next call is captured
 
 
 class Verdict(enum.Enum):
@@ -110,6 +112,8 @@ def capture_call(call: MissedCall) -> Capture:
                 fullgraph=call.options.fullgraph,
                 sizes=call.sizes,
                 disbelieved=call.disbelieved,
+                turned=call.turned,
+                waits=call.waits,
             )
         except (Unsupported, errors.KernelWarning):  # the user may want warnings to be errors
             raise
