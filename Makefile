@@ -66,13 +66,14 @@ slow: $(READY)
 SEED ?= 1000
 COUNT ?= 2000
 FEATURES ?=
+SWEEP ?=
 
 soak: $(READY)
-	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
+	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=$(SWEEP) BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak.py
 
 soak-steps: $(READY)
-	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 \
+	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=$(SWEEP) \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak_steps.py
 
 # On a GPU with its graphs, elsewhere with graphs that fill their memory with NaN.

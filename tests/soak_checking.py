@@ -11,6 +11,7 @@ import re
 import types
 import warnings
 
+import soak_ways
 import torch
 
 import bothways
@@ -150,29 +151,50 @@ def undo(module):
         module.between(None)
 
 
-def disagreement(source, backend="eager", *, kernels=True):
+def plainly(source):
+    """What the calls of a program show when nothing is compiled."""
+    module = load(source, "<soak>")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return calls(module, module.target)
+    finally:
+        undo(module)
+        torch.set_grad_enabled(True)
+
+
+def disagreement(source, way=soak_ways.EAGER, plain=None):
     """The first thing in which the compiled program is not like the plain one; None when there is none.
 
-    ``kernels`` says whether small graphs become kernels, too.
+    ``plain`` is what ``plainly`` gave, for those who look at several ways.
     """
-    plain, compiled = load(source, "<soak>"), load(source, "<soak>")
+    expected = plain or plainly(source)
+    module = load(source, "<soak>")
     try:
-        with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=kernels):
+        with warnings.catch_warnings(), soak_ways.taken(way) as failures:
             warnings.simplefilter("ignore")
-            expected = calls(plain, plain.target)
-            undo(plain)
-            got = calls(compiled, bothways.compile(compiled.target, backend=backend))
+            function = bothways.compile(module.target, backend=way.backend)
+            got = calls(module, function)
+            found = soak_ways.mistake(function, failures, catches=_CATCHING.search(_body_of(source)) is not None)
     finally:
-        undo(plain)
-        undo(compiled)
+        undo(module)
         torch.set_grad_enabled(True)
         bothways.reset()
     for number, (before, after) in enumerate(zip(expected, got, strict=True)):
         for part in before:
-            found = difference(before[part], after[part])
-            if found is not None:
-                return f"call {number}, {part}: {found}\nplain    {before[part]}\ncompiled {after[part]}"
-    return None
+            different = difference(before[part], after[part])
+            if different is not None:
+                return f"call {number}, {part}: {different}\nplain    {before[part]}\ncompiled {after[part]}"
+    return found
+
+
+# How a program goes on after an error, and what may be one.
+_CATCHING = re.compile(r"\b(except|suppress|Manager|assert|finally)\b")
+
+
+def _body_of(source):
+    """The function that is compiled, and what those it calls have generated bodies."""
+    return source.partition("def target(")[2]
 
 
 # Making a program that fails smaller.

@@ -9,6 +9,7 @@ import copy
 import warnings
 
 import soak_checking
+import soak_ways
 import torch
 
 import bothways
@@ -77,21 +78,36 @@ def training(source, backend=None, functions=None):
     return shown
 
 
-def disagreement(source, backend="eager", *, kernels=True, functions=None):
-    """The first thing in which the compiled training is not like the plain one; None when there is none."""
+def plainly(source):
+    """What the steps of a training show when nothing is compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return training(source)
+        finally:
+            torch.set_grad_enabled(True)
+
+
+def disagreement(source, way=soak_ways.EAGER, plain=None):
+    """The first thing in which the compiled training is not like the plain one; None when there is none.
+
+    ``plain`` is what ``plainly`` gave, for those who look at several ways.
+    """
     tol = 1e-6 if ".double()" in source else 5e-2 if "autocast" in source else 2e-4
+    expected = plain or plainly(source)
+    functions = []
     try:
-        with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=kernels):
+        with warnings.catch_warnings(), soak_ways.taken(way) as failures:
             warnings.simplefilter("ignore")
-            expected = training(source)
-            got = training(source, backend, functions)
+            got = training(source, way.backend, functions)
+            catches = any(step["raised"][0] for step in expected) or "except" in source
+            mistake = soak_ways.mistake(*functions, failures, catches=catches)
     finally:
         torch.set_grad_enabled(True)
         bothways.reset()
-    if backend != "eager":
-        for step in (*expected, *got):
-            step["log"] = in_order_of_names(step["log"])
-    return first_difference(expected, got, tol)
+    if way.backend != "eager":
+        expected, got = ([{**step, "log": in_order_of_names(step["log"])} for step in run] for run in (expected, got))
+    return first_difference(expected, got, tol) or mistake
 
 
 def in_order_of_names(log):

@@ -45,8 +45,9 @@ def spell(module: torch.fx.GraphModule) -> None:
             call = graph.create_node("call_function", autograd_function_apply, (*bodies, *node.args), marks)
         call.meta = dict(node.meta)
         node.replace_all_uses_with(call)
-        for other in (context, *bodies, *call.users):  # one line of the user's
-            other.meta.setdefault("stack_trace", node.meta.get("stack_trace"))
+        if "stack_trace" in node.meta:
+            for other in (context, *bodies, *call.users):  # one line of the user's
+                other.meta.setdefault("stack_trace", node.meta["stack_trace"])
         graph.erase_node(node)
     if nodes:
         module.recompile()

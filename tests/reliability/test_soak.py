@@ -1,7 +1,8 @@
 """Generated programs do the same plainly and compiled: results, gradients, mutations, effects in order, exceptions.
 
-``make soak SEED=… COUNT=…`` runs as many others as one likes, each in all ways: with every backend, and native both
-with kernels for everything and with small graphs left alone. ``FEATURES=hooks,special`` chooses what stands out.
+``make soak SEED=… COUNT=…`` runs as many others as one likes, each in one of the ways, by its seed; ``SWEEP=1`` in all:
+with every backend, and native both with kernels for everything and with small graphs left alone.
+``FEATURES=hooks,special`` chooses what stands out.
 """
 
 import os
@@ -9,6 +10,7 @@ import os
 import pytest
 import soak_checking
 import soak_features
+import soak_ways
 import soaking
 import torch
 
@@ -21,17 +23,7 @@ PACK = 10  # programs a test
 # What stands out in every other program of the long run, and in some of the short one.
 CHOSEN = os.environ.get("BOTHWAYS_SOAK_FEATURES")
 FEATURES = CHOSEN.split(",") if CHOSEN else list(soak_features.FEATURES)
-
-# A backend, and whether native makes kernels of small graphs, too.
-WAYS = (("eager", True), ("aot_eager", True), ("native", True), ("native", False))
-
-
-def ways_of(seed):
-    """Most programs run with the backend that runs what was captured; the others differentiate and build as well."""
-    if SWEEP:
-        return WAYS
-    return [{0: ("aot_eager", True), 5: ("native", True), 15: ("native", False)}.get(seed % 20, ("eager", True))]
-
+OTHERS = {0: soak_ways.AOT, 5: soak_ways.NATIVE, 15: soak_ways.LAZY}
 
 def features_of(seed):
     """Every other program is an everyday one; the others take turns with the features."""
@@ -40,33 +32,35 @@ def features_of(seed):
 
 def check(seed, features=(), ways=None):
     source = soaking.program(seed, features)
-    for backend, kernels in ways or ways_of(seed):
+    plain = soak_checking.plainly(source)
+    for way in ways or [soak_ways.in_turn(seed)]:
         try:
-            found = soak_checking.disagreement(source, backend, kernels=kernels)
+            found = soak_checking.disagreement(source, way, plain)
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
-        small = "" if kernels else ", small graphs as they are"
-        assert found is None, f"seed {seed}, features {features}, backend {backend}{small}\n{source}\n{found}"
+        assert found is None, f"seed {seed}, features {features}, {way}\n{source}\n{found}"
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PACK))
 def test_generated_programs_are_the_same_compiled(first):
+    """Most with the backend that runs what was captured; the others differentiate and build as well."""
     for seed in range(first, first + PACK):
-        check(seed)
+        check(seed, (), [OTHERS.get(seed % 20, soak_ways.EAGER)])
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_programs_in_which_a_feature_stands_out(feature):
-    """Each feature in one of the ways; ``make soak`` goes through all."""
-    way = FEATURES.index(feature) % len(WAYS)
-    check(way, (feature,), [WAYS[way]])
+    """Each feature in one of the ways."""
+    way = FEATURES.index(feature) % len(soak_ways.WAYS)
+    check(way, (feature,), [soak_ways.WAYS[way]])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + MORE, PACK))
 def test_more_generated_programs_are_the_same_compiled(first):
+    soak_ways.few_collections()
     for seed in range(first, min(first + PACK, FIRST + MORE)):
-        check(seed, features_of(seed))
+        check(seed, features_of(seed), soak_ways.WAYS if SWEEP else None)
 
 
 @pytest.mark.parametrize("feature", soak_features.FEATURES)

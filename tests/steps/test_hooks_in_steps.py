@@ -299,3 +299,94 @@ def test_hooks_of_what_is_gone_through_twice(step_of, backend):
     """Those that change in between break."""
     whole = step_of in (two_losses, retained_twice)
     agree(training(step_of), batches(4), backend, fullgraph=whole, programs=1 if whole else None)
+
+
+def test_hooks_of_one_of_several_results_and_of_a_module_that_takes_it(backend):
+    """The line that such a result comes from is not known; it is lowered all the same."""
+
+    def step_of(net, optimizer, log):
+        net[2].register_full_backward_hook(lambda module, given, got: log.append(("module", len(given))))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            first, second = net[0](x).split(4, dim=-1)
+            first.register_hook(lambda gradient: log.append("first"))
+            loss = F.cross_entropy(net[2](torch.cat([first, second.tanh()], -1)), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    agree(training(step_of), batches(), backend)
+
+
+WAYS_AROUND = {
+    "residual": lambda h: (h.tanh(), h),
+    "two functions": lambda h: (h.sin(), h.cos()),
+    "split": lambda h: h.split(4, -1),
+    "unbind": lambda h: h.reshape(len(h), 2, 4).unbind(1),
+    "slices": lambda h: (h[:, :4], h[:, 4:]),
+    "values of a maximum": lambda h: (h.max(-1, keepdim=True).values, h),
+    "longer way": lambda h: (h.sigmoid(), (h * 2).relu() + h),
+}
+
+
+@pytest.mark.parametrize("ways", WAYS_AROUND)
+def test_a_backward_comes_to_what_is_behind_a_hooked_tensor_by_another_way_as_well(ways, backend):
+    """Autograd goes on from where the ways meet once, when all has come."""
+
+    def step_of(net, optimizer, log):
+        def step(x, y):
+            optimizer.zero_grad()
+            h = net[0](x)
+            h.register_hook(lambda gradient: log.append(("h", gradient.clone()))) if len(log) % 2 else None
+            hooked, other = WAYS_AROUND[ways](h)
+            hooked.register_hook(lambda gradient: log.append(("hooked", gradient.clone())))
+            hooked.register_hook(lambda gradient: gradient * 0.5)
+            loss = hooked.square().mean() + other.cos().mean() + F.cross_entropy(net[2](net[1](h)), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    agree(training(step_of), batches(), backend)
+
+
+def test_ways_meet_around_modules_with_hooks_and_in_loops(backend):
+    def step_of(net, optimizer, log):
+        layers = torch.nn.ModuleList([torch.nn.Linear(6, 6) for _ in range(3)])
+        layers[0].register_full_backward_hook(lambda module, given, got: log.append(("out of", got[0].clone())))
+        layers[1].register_full_backward_pre_hook(lambda module, got: log.append(("into", len(got))))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            for layer in layers:
+                inner = layer(x).tanh()
+                inner.register_hook(lambda gradient: log.append(tuple(gradient.shape)))
+                x = x + inner
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach(), [layer.weight.grad for layer in layers]
+
+        return step
+
+    agree(training(step_of), batches(), backend)
+
+
+def test_one_of_several_results_of_an_operation_that_keeps_tensors_is_hooked(backend):
+    def step_of(net, optimizer, log):
+        def step(x, y):
+            optimizer.zero_grad()
+            variance, mean = torch.var_mean(net[0](x), -1)
+            variance.register_hook(lambda gradient: log.append(gradient.clone()))
+            loss = (variance + mean.square()).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    agree(training(step_of), batches(), backend, fullgraph=False)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
+from bothways import torch_compat
 from bothways.capture.shapes.autograd_history import AutogradHistory, Untold
+from bothways.capture.shapes.fakes import MODE
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.fake import NotThin
 from bothways.runtime.gradients import apart
@@ -28,7 +30,7 @@ class GraphAutograd:
         self._state = torch_state()  # which the graph begins with
         self._history: AutogradHistory | None = None
         self._in_parts: AutogradHistory | None = None
-        self._is_thin = True
+        self._mode: Any = MODE  # that of thin tensors, or of PyTorch's fake ones
         self._leaves: dict[torch.fx.Node, TensorValue] = {}
         self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
 
@@ -45,14 +47,14 @@ class GraphAutograd:
     def history(self) -> AutogradHistory:
         """What autograd knows of the graph so far."""
         if self._history is None:
-            self._history = AutogradHistory(self._builder.graph, self._state, is_thin=self._is_thin)
+            self._history = AutogradHistory(self._builder.graph, self._state, mode=self._mode)
         try:
             return self._followed(self._history)
         except NotThin as error:
-            if not self._is_thin:
+            if self._mode is not MODE:
                 raise Untold(str(error)) from error
             # What thin tensors cannot tell PyTorch's fake ones may, who take longer.
-            self._is_thin, self._history, self._in_parts = False, None, None
+            self._mode, self._history, self._in_parts = torch_compat.fake_tensor_mode(), None, None
             return self.history()
 
     def history_in_parts(self) -> AutogradHistory:
@@ -60,7 +62,7 @@ class GraphAutograd:
         if not self.parts:
             return self.history()
         if self._in_parts is None:
-            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True, is_thin=self._is_thin)
+            self._in_parts = AutogradHistory(self._builder.graph, self._state, in_parts=True, mode=self._mode)
         return self._followed(self._in_parts)
 
     def _followed(self, history: AutogradHistory) -> AutogradHistory:
@@ -76,7 +78,8 @@ class GraphAutograd:
         with self._builder.graph.inserting_after(node):
             part = self._builder.graph.call_function(apart, (node,))
         part.meta["example_value"] = value.fake.outline()
-        part.meta["stack_trace"] = node.meta.get("stack_trace")
+        if "stack_trace" in node.meta:  # one of several results has none
+            part.meta["stack_trace"] = node.meta["stack_trace"]
         node.replace_all_uses_with(part, lambda user: user is not part)
         self.parts[part] = node
         value.node = part

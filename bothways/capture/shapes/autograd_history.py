@@ -16,6 +16,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_history
+from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
@@ -50,12 +51,11 @@ class AutogradHistory:
     the history is the one that eager has.
     """
 
-    def __init__(
-        self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False, is_thin: bool = True
-    ) -> None:
+    def __init__(self, graph: torch.fx.Graph, state: TorchState, in_parts: bool = False, mode: Any = MODE) -> None:
         self._graph, self._state, self._in_parts = graph, state, in_parts
-        self._is_thin = is_thin
-        self._mode = MODE if is_thin else torch_compat.fake_tensor_mode()
+        # Another mode is one of PyTorch's fake tensors. Histories of one graph share it: gradients that one has found
+        # are given to the others.
+        self._mode, self._is_thin = mode, mode is MODE
         self._values: dict[torch.fx.Node, Any] = {}
         self._last: torch.fx.Node | None = None
         self._leaves: dict[int, torch.fx.Node] = {}
@@ -117,7 +117,7 @@ class AutogradHistory:
         except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
         self._freed |= saving
-        if isinstance(value, torch.Tensor) and value.requires_grad:
+        if isinstance(value, torch.Tensor) and value.requires_grad and _may_be_used(value):
             self._versions[node] = torch_compat.version_of(value)
             if value.is_leaf:
                 self._leaves.setdefault(id(value), node)
@@ -198,6 +198,21 @@ class AutogradHistory:
         variables = {id(getattr(step, "variable", None)) for step in behind}
         return any(self._values[other].grad_fn in behind or id(self._values[other]) in variables for other in others)
 
+    def meetings(
+        self, roots: Iterable[torch.fx.Node], stops: Iterable[torch.fx.Node], together: Iterable[torch.fx.Node]
+    ) -> list[torch.fx.Node]:
+        """The tensors at which a backward has to stop as well when it stops at some; Untold if that cannot be."""
+        try:
+            wanted = meetings(*([self._values[node] for node in nodes] for nodes in (roots, stops, together)))
+        except RunsTwice as error:
+            raise Untold(str(error)) from None
+        if not wanted:
+            return []
+        there = {edge_of(self._values[node]): node for node in self._versions if self.is_unchanged(node)}
+        if not there.keys() >= set(wanted):
+            raise Untold("the ways around a tensor that is hooked meet inside of an operation")
+        return [there[edge] for edge in wanted]
+
     def is_freed(self, node: torch.fx.Node) -> bool:
         """Whether a backward through a tensor needs what another one has let go of."""
         value = self._values[node]
@@ -231,6 +246,14 @@ class AutogradHistory:
                 handle.remove()
         self._freed |= saving
         return found, order
+
+
+def _may_be_used(tensor: torch.Tensor) -> bool:
+    """Whether autograd tells anything of a tensor: not of a view from under ``no_grad`` that was changed there."""
+    try:
+        return tensor.is_leaf or tensor.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def memory_of(tensor: torch.Tensor) -> int:

@@ -8,7 +8,7 @@ which takes ten times as long and a second to load.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,10 @@ class Fake:
     def meta(self) -> torch.Tensor:
         if self._meta is None:
             assert self._prediction is not None
-            self._meta = self.outline()
-            if self._prediction.requires_grad:
-                self._meta = _computed(self._meta)
+            with _as_usual():
+                self._meta = self.outline()
+                if self._prediction.requires_grad:
+                    self._meta = _computed(self._meta)
         return self._meta
 
     def outline(self) -> torch.Tensor:
@@ -122,7 +123,13 @@ class NonLeaf(torch.autograd.Function):
 def fake_like(tensor: torch.Tensor, outline: tuple[Any, Any] | None = None) -> Fake:
     """A fake with the tensor's sizes and strides, or those given, its dtype and place in the autograd graph."""
     shape, stride = outline or (tuple(tensor.shape), tensor.stride())
-    return Fake(with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
+    with _as_usual():
+        return Fake(with_history(thin_outline(shape, stride, tensor.dtype, tensor.device), tensor), tensor.device)
+
+
+def _as_usual() -> AbstractContextManager[Any]:
+    """What was there before is no tensor of inference mode, though it may be in that mode that it is first met."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def with_data_of(fake: Fake, other: Fake) -> Fake:

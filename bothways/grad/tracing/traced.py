@@ -143,11 +143,12 @@ class Joint:
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
-        """Forward operations that run even if nothing reads them: they draw random numbers, or check and raise."""
+        """Forward operations that run even if nothing reads them: they draw random numbers, check and raise, or update
+        running statistics."""
         return [
             node
             for node in self.recorder.graph.nodes
-            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node))
+            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node) or updated_by(node))
         ]
 
     def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:
@@ -187,6 +188,18 @@ def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any]
 def takes_windows(outputs: Sequence[Output]) -> bool:
     """Whether one of the outputs is a view that has sizes of its own."""
     return any(isinstance(output, ResultView) and output.window is not None for output in outputs)
+
+
+_MOMENTUM = ("momentum", "exponential_average_factor")  # how operations call it that update; their backwards have none
+
+
+def updated_by(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The running statistics that a normalisation updates, although its schema does not mention it."""
+    schema = getattr(node.target, "_schema", None)
+    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) if schema else {}
+    if given.get("training", True) is not True or given.keys().isdisjoint(_MOMENTUM):
+        return []
+    return [value for name in ("running_mean", "running_var") if isinstance(value := given.get(name), torch.fx.Node)]
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:

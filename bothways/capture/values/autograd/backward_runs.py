@@ -76,6 +76,7 @@ class BackwardRun:
         self._hooked: dict[int, TensorValue] = {}
         self._crossings: dict[torch.fx.Node, Crossing] = {}
         self._hooks = self._hooks_on_the_way()
+        self._stop_at_meetings()
         self._arrived: dict[int, list[TensorValue]] = {}  # gradients of tensors, by the tensor's Value
         self._given: dict[int, TensorValue] = {}  # the same when the hooks have seen them
         self._thin: dict[int, Any] = {}  # gradients that came in one piece, as the history has them
@@ -112,6 +113,21 @@ class BackwardRun:
                 self._hooked[id(moment.tensor)] = moment.tensor
                 hooks.setdefault(id(moment.tensor), []).append(event)
         return hooks
+
+    def _stop_at_meetings(self) -> None:
+        """Where ways around a tensor that divides the backward meet again, it goes on when all has come."""
+        crossing = [tensor.node for crossed in self._crossings.values() for tensor in crossed.moving]
+        stops = [*(tensor.node for tensor in self._hooked.values()), *crossing]
+        if all(self.history.of(node).is_leaf for node in stops):
+            return
+        try:
+            nodes = self.history.meetings([root.node for root in self.call.roots], stops, crossing)
+        except Untold as reason:
+            self.tracer.stop("backward", str(reason))
+        for node in nodes:
+            value = self.history.of(node)
+            tensor = TensorValue(node, Fake(value, value.device))
+            self._hooked[id(tensor)] = tensor
 
     def _find_crossings(self, event: ModuleHooked) -> None:
         """Where the backward enters and leaves a module that has hooks."""
@@ -240,7 +256,7 @@ class BackwardRun:
             self._thin.pop(key, None)
         self._given[key] = gradient
         if is_part:
-            if any(event.place.path == RETAIN for event in self._hooks[key]):
+            if any(event.place.path == RETAIN for event in self._hooks.get(key, ())):
                 kept: Value = tensor.attrs.get("grad") or NONE
                 tensor.store(self.tracer, "grad", self.captured(standins.retained, gradient, kept))
             if stays:

@@ -147,9 +147,15 @@ def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
     )
 
 
+# Equal to itself, and whether two that are equal are one object is Python's own affair: nothing to be assumed of them.
+TOLD_BY_VALUE = (int, bool, str)
+
+
 def equal(tracer: Tracer, left: Value, right: Value) -> bool:
     """Equality as containers use it: the same object, or ``==`` and its truth."""
     left, right = left.realize(), right.realize()
+    if left.python_type() in TOLD_BY_VALUE and right.python_type() in TOLD_BY_VALUE:
+        return truth(tracer, compare(tracer, "==", left, right))
     return same_object(tracer, left, right) or truth(tracer, compare(tracer, "==", left, right))
 
 

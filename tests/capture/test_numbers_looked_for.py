@@ -1,0 +1,30 @@
+"""Looking for a number among others asks whether they are equal; small ones that are equal are one object to Python."""
+
+import pytest
+import torch
+
+import bothways
+
+
+@pytest.mark.parametrize("among", ["list", "tuple", "index", "count", "remove"])
+def test_a_number_that_changes_is_looked_for_among_numbers_that_change(among):
+    def find(x, number, others):
+        if among == "list":
+            found = number in [*others, 7]
+        elif among == "tuple":
+            found = number in tuple(others)
+        elif among == "index":
+            found = [number, *others].index(number)
+        elif among == "count":
+            found = [*others, 3].count(number)
+        else:
+            kept = [number, *others]
+            kept.remove(number)
+            found = len(kept)
+        return x + found
+
+    compiled = bothways.compile(find, backend="eager")
+    x = torch.ones(2)
+    for number, others in ((3, [1, 2]), (4, [2, 3]), (5, [5, 4]), (300, [300, 4]), (6, [6, 6]), (2, [9, 8])):
+        assert torch.equal(compiled(x, number, list(others)), find(x, number, list(others)))
+    assert "unstable_guard" not in {found.code for one in bothways.history(compiled) for found in one.breaks}
