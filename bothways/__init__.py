@@ -13,6 +13,7 @@ from bothways.api.decorators import (
     mark_static,
     set_stance,
 )
+from bothways.api.doctor import doctor
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.api.history import history
@@ -30,6 +31,7 @@ __all__ = [
     "compile",
     "config",
     "disable",
+    "doctor",
     "errors",
     "explain",
     "graph_break",

@@ -150,6 +150,16 @@ def working_tools(cache: Cache | None) -> Toolchain:
     return best if chosen == BEST else toolchain(chosen)
 
 
+def compiler_problem() -> str:
+    """What keeps kernels from being built now, in the words of the compiler; "" when nothing does. Nothing is kept."""
+    try:
+        return _problem(working_tools(open_cache()), MEANS, None)
+    except NoCompiler as error:
+        return error.problem
+    except Failure as failure:
+        return str(failure)
+
+
 def load(key: str, cache: Cache) -> Library | None:
     """A library that was built before, by its key; None when it is there no more."""
     library = _loaded.get(key)
