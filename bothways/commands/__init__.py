@@ -1,0 +1,1 @@
+"""What ``python -m bothways`` can do, one row a command: ``table.py`` lists them."""
