@@ -41,7 +41,7 @@ LITTLE_SPACE = 64 * 2**20  # bytes on the disk of the cache below which kernels 
 WIDTH = 100  # characters of one row; the advice stands below
 
 
-class State(enum.Enum):
+class Health(enum.Enum):
     """How bad it is. The values are what people read."""
 
     FINE = "ok"
@@ -55,7 +55,7 @@ class Finding:
 
     what: str
     seen: str
-    state: State = State.FINE
+    state: Health = Health.FINE
     advice: str = ""
 
     def __str__(self) -> str:
@@ -78,10 +78,10 @@ class Diagnosis:
     @property
     def wrong(self) -> tuple[Finding, ...]:
         """What has to be mended."""
-        return tuple(finding for finding in self.findings if finding.state is State.WRONG)
+        return tuple(finding for finding in self.findings if finding.state is Health.WRONG)
 
     def __str__(self) -> str:
-        notes = sum(finding.state is State.NOTE for finding in self.findings)
+        notes = sum(finding.state is Health.NOTE for finding in self.findings)
         end = f"{len(self.wrong)} wrong" if self.wrong else "everything works"
         return "\n".join([*map(str, self.findings), f"{end}, {notes} note{'s' * (notes != 1)}."])
 
@@ -107,7 +107,8 @@ def _checked(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield from check()
     except Exception as error:
         name = check.__name__.strip("_").replace("_", " ")
-        yield Finding(name, f"{type(error).__name__}: {error}", State.WRONG, "this should not happen: please report it")
+        advice = "this should not happen: please report it"
+        yield Finding(name, f"{type(error).__name__}: {error}", Health.WRONG, advice)
 
 
 def _bothways() -> Iterator[Finding]:
@@ -124,9 +125,9 @@ def _python() -> Iterator[Finding]:
     first, last = (".".join(map(str, version)) for version in PYTHONS)
     wanted = f"use CPython {first} to {last}: the bytecode of others is not known"
     known = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1] and sys.implementation.name == "cpython"
-    yield Finding("Python", seen) if known else Finding("Python", seen, State.WRONG, wanted)
+    yield Finding("Python", seen) if known else Finding("Python", seen, Health.WRONG, wanted)
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        yield Finding("threads", "Python without a global lock", State.NOTE, "this build of Python is not tested")
+        yield Finding("threads", "Python without a global lock", Health.NOTE, "this build of Python is not tested")
 
 
 def _torch() -> Iterator[Finding]:
@@ -134,9 +135,9 @@ def _torch() -> Iterator[Finding]:
     seen = f"{torch.__version__} ({built}), {torch.get_num_threads()} threads on {cpus()} cores"
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST_TORCH:
-        yield Finding("PyTorch", seen, State.WRONG, "pip install 'torch>=2.11'")
+        yield Finding("PyTorch", seen, Health.WRONG, "pip install 'torch>=2.11'")
     elif torch.get_num_threads() > cpus():
-        yield Finding("PyTorch", seen, State.NOTE, f"more threads than cores: torch.set_num_threads({cpus()})")
+        yield Finding("PyTorch", seen, Health.NOTE, f"more threads than cores: torch.set_num_threads({cpus()})")
     else:
         yield Finding("PyTorch", seen)
 
@@ -146,22 +147,22 @@ def _compiler() -> Iterator[Finding]:
         command = " ".join(compiler())
     except NoCompiler as error:
         advice = "apt install gcc libc6-dev (or clang), or set CC; until then graphs run as ATen operations"
-        yield Finding("C compiler", error.problem, State.WRONG, advice)
+        yield Finding("C compiler", error.problem, Health.WRONG, advice)
         return
     problem = compiler_problem()
     if problem:
         advice = "mend it, or set CC to another; until then graphs run as ATen operations"
-        yield Finding("C compiler", f"{command}: {problem}", State.WRONG, advice)
+        yield Finding("C compiler", f"{command}: {problem}", Health.WRONG, advice)
         return
     tools = working_tools(None)
     features = [word for word, has in (("threads", tools.threads), ("vector math", tools.vector_math)) if has]
     yield Finding("C compiler", f"{command} ({', '.join(features) or 'neither threads nor vector math'})")
     if not tools.threads:
         advice = "kernels use one thread: use a gcc or clang that knows -fopenmp"
-        yield Finding("OpenMP", openmp_runtime() or "PyTorch has loaded none", State.NOTE, advice)
+        yield Finding("OpenMP", openmp_runtime() or "PyTorch has loaded none", Health.NOTE, advice)
     if call_library() is None:
         seen = "the library of calls does not work with this Python and this PyTorch"
-        yield Finding("calls in C", seen, State.NOTE, "guards are checked in Python, and calls cost more")
+        yield Finding("calls in C", seen, Health.NOTE, "guards are checked in Python, and calls cost more")
 
 
 def _gpus() -> Iterator[Finding]:
@@ -173,7 +174,8 @@ def _gpus() -> Iterator[Finding]:
             problem = f"the driver is there ({driver_version()}), and PyTorch sees no GPU"
         except NoDriver as error:
             problem = f"PyTorch is built for GPUs, and there is no driver: {error}"
-        yield Finding("GPU", problem, State.NOTE, "look at nvidia-smi and CUDA_VISIBLE_DEVICES, if there should be one")
+        advice = "if there should be a GPU, look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+        yield Finding("GPU", problem, Health.NOTE, advice)
         return
     for index in range(torch.cuda.device_count()):
         yield from _gpu(index)
@@ -187,20 +189,20 @@ def _gpu(index: int) -> Iterator[Finding]:
     try:
         found = nvrtc()
     except NoNVRTC as error:
-        yield Finding("NVRTC", str(error), State.WRONG, advice)
+        yield Finding("NVRTC", str(error), Health.WRONG, advice)
         return
     if found.knows(arch):
         yield Finding("NVRTC", f"{found.version}, driver {driver_version()}")
     else:
         newer = "pip install --upgrade nvidia-cuda-nvrtc"
-        yield Finding("NVRTC", f"{found.version} does not know {arch}", State.WRONG, newer)
+        yield Finding("NVRTC", f"{found.version} does not know {arch}", Health.WRONG, newer)
 
 
 def _cache() -> Iterator[Finding]:
     folder = cache_directory()
     if not config.kernel_cache:
         advice = "each process builds its kernels anew; config.kernel_cache = True keeps them"
-        yield Finding("cache", "switched off", State.NOTE, advice)
+        yield Finding("cache", "switched off", Health.NOTE, advice)
         return
     try:
         cache = Cache(own_folder(folder))
@@ -208,16 +210,16 @@ def _cache() -> Iterator[Finding]:
             (place / "written").write_bytes(b"")
     except Untrusted as error:
         advice = f"set {DIRECTORY_VARIABLE} to a folder that is yours alone (chmod go-w on it and on those above)"
-        yield Finding("cache", str(error), State.WRONG, advice)
+        yield Finding("cache", str(error), Health.WRONG, advice)
         return
     except (OSError, RuntimeError) as error:
         advice = f"set {DIRECTORY_VARIABLE} to a folder that can be written to; until then kernels are not kept"
-        yield Finding("cache", f"{folder}: {error}", State.WRONG, advice)
+        yield Finding("cache", f"{folder}: {error}", Health.WRONG, advice)
         return
     info, free = cache.info(), shutil.disk_usage(cache.root).free
     seen = f"{cache.root}, {info.entries} entries, {info.bytes / 2**20:.1f} MiB, {free / 2**30:.1f} GiB free"
     if free < LITTLE_SPACE:
-        yield Finding("cache", seen, State.NOTE, "make room: what does not fit is built anew in each process")
+        yield Finding("cache", seen, Health.NOTE, "make room: what does not fit is built anew in each process")
     else:
         yield Finding("cache", seen)
 
@@ -228,7 +230,7 @@ def _temporary_folder() -> Iterator[Finding]:
         safe_folder(Path(folder))
     except OSError as error:
         advice = "set TMPDIR to a folder where others cannot replace your files"
-        yield Finding("temporary", f"{folder}: {error}", State.WRONG, advice)
+        yield Finding("temporary", f"{folder}: {error}", Health.WRONG, advice)
 
 
 # Variables that change what happens, and what each does.
@@ -249,10 +251,10 @@ def _settings() -> Iterator[Finding]:
     usual = Config().as_dict()
     changed = [f"{name}={value!r}" for name, value in config.as_dict().items() if value != usual[name]]
     if changed:
-        yield Finding("config", ", ".join(changed), State.NOTE)
+        yield Finding("config", ", ".join(changed), Health.NOTE)
     for name, meaning in VARIABLES.items():
         if name in os.environ:
-            yield Finding("environment", f"{name}={os.environ[name]!r}: {meaning}", State.NOTE)
+            yield Finding("environment", f"{name}={os.environ[name]!r}: {meaning}", Health.NOTE)
 
 
 def _backends() -> Iterator[Finding]:
@@ -279,10 +281,10 @@ def _example() -> Iterator[Finding]:
     count = sum(compilation.kernels for compilation in history(compiled))
     if differs is not None:
         advice = "please report it: python -m bothways repro writes a script that shows it"
-        yield Finding("example", f"compiled and plain differ: {differs}", State.WRONG, advice)
+        yield Finding("example", f"compiled and plain differ: {differs}", Health.WRONG, advice)
     elif not count:
         runs = "; ".join(str(one.outcome) for one in history(compiled) if one.outcome is not None)
-        yield Finding("example", f"compiled without kernels: {runs}", State.WRONG, "see what is wrong above")
+        yield Finding("example", f"compiled without kernels: {runs}", Health.WRONG, "see what is wrong above")
     else:
         yield Finding("example", f"{count} kernels, forward and backward, give what plain PyTorch gives")
 

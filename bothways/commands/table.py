@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bothways.commands.cache import look_after_cache
+from bothways.commands.doctor import examine
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "cache": Command(look_after_cache, "info | clear", "shows or empties the folder of built kernels"),
+    "doctor": Command(examine, "", "says what is wrong on this machine, and how to mend it"),
 }
 
 

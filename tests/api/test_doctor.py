@@ -7,15 +7,16 @@ import pytest
 import torch
 
 import bothways
+from bothways.__main__ import main
 from bothways.api import doctor as checks
-from bothways.api.doctor import Diagnosis, Finding, State
+from bothways.api.doctor import Diagnosis, Finding, Health
 
 
 def test_a_machine_where_everything_works_is_fine():
     diagnosis = bothways.doctor()
     assert diagnosis.is_fine, str(diagnosis)
     assert [finding.state for finding in diagnosis.findings if finding.what in ("C compiler", "example")] == [
-        State.FINE, State.FINE,
+        Health.FINE, Health.FINE,
     ]  # fmt: skip
     assert "kernels, forward and backward, give what plain PyTorch gives" in str(diagnosis)
 
@@ -30,7 +31,7 @@ def test_it_fits_a_screen_and_reads_by_itself():
 def test_no_compiler_is_wrong_and_says_how_to_get_one(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     [finding] = list(checks._compiler())
-    assert finding.state is State.WRONG and "no-such-compiler" in finding.seen
+    assert finding.state is Health.WRONG and "no-such-compiler" in finding.seen
     assert "apt install gcc" in finding.advice
 
 
@@ -40,7 +41,7 @@ def test_a_compiler_that_refuses_is_asked_and_quoted(monkeypatch, tmp_path):
     script.chmod(0o755)
     monkeypatch.setenv("CC", str(script))
     [finding] = list(checks._compiler())
-    assert finding.state is State.WRONG and "license has expired" in finding.seen
+    assert finding.state is Health.WRONG and "license has expired" in finding.seen
 
 
 def test_a_cache_that_others_can_write_to_is_wrong(monkeypatch, tmp_path):
@@ -49,7 +50,7 @@ def test_a_cache_that_others_can_write_to_is_wrong(monkeypatch, tmp_path):
     folder.chmod(0o777)
     monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(folder))
     [finding] = list(checks._cache())
-    assert finding.state is State.WRONG and "can be changed by other users" in finding.seen
+    assert finding.state is Health.WRONG and "can be changed by other users" in finding.seen
     assert "chmod go-w" in finding.advice
 
 
@@ -57,15 +58,15 @@ def test_a_cache_that_is_no_folder_is_wrong(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(tmp_path / "file"))
     [finding] = list(checks._cache())
-    assert finding.state is State.WRONG and "no folder" in finding.seen
+    assert finding.state is Health.WRONG and "no folder" in finding.seen
 
 
 def test_a_full_disk_and_a_cache_that_is_off_are_notes(monkeypatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    assert [finding.state for finding in checks._cache()] == [State.NOTE]
+    assert [finding.state for finding in checks._cache()] == [Health.NOTE]
     with bothways.config.patch(kernel_cache=False):
         [finding] = list(checks._cache())
-    assert finding.state is State.NOTE and "switched off" in finding.seen
+    assert finding.state is Health.NOTE and "switched off" in finding.seen
 
 
 def test_settings_that_are_not_the_usual_ones_are_named(monkeypatch):
@@ -79,11 +80,11 @@ def test_settings_that_are_not_the_usual_ones_are_named(monkeypatch):
 def test_kernels_that_give_wrong_numbers_are_found(monkeypatch):
     monkeypatch.setattr(checks, "difference", lambda plain, compiled: "result[0]: values differ")
     [finding] = list(checks._example())
-    assert finding.state is State.WRONG and "repro" in finding.advice
+    assert finding.state is Health.WRONG and "repro" in finding.advice
 
 
 @pytest.mark.parametrize(
-    "version, state", [("2.13.0+cpu", State.FINE), ("2.10.1", State.WRONG), ("3.0.0a0", State.FINE)]
+    "version, state", [("2.13.0+cpu", Health.FINE), ("2.10.1", Health.WRONG), ("3.0.0a0", Health.FINE)]
 )
 def test_a_torch_that_is_too_old_is_wrong(monkeypatch, version, state):
     monkeypatch.setattr(torch, "__version__", version)
@@ -102,8 +103,8 @@ def test_a_gpu_without_its_compiler_is_wrong(monkeypatch):
 
     monkeypatch.setattr(checks, "nvrtc", missing)
     gpu, compiler = checks._gpus()
-    assert gpu.seen == "NVIDIA Z1, sm_90, 80 GiB" and gpu.state is State.FINE
-    assert compiler.state is State.WRONG and "bothways[cuda]" in compiler.advice
+    assert gpu.seen == "NVIDIA Z1, sm_90, 80 GiB" and gpu.state is Health.FINE
+    assert compiler.state is Health.WRONG and "bothways[cuda]" in compiler.advice
 
 
 def test_a_check_that_fails_itself_is_a_finding(monkeypatch):
@@ -119,3 +120,12 @@ def test_a_check_that_fails_itself_is_a_finding(monkeypatch):
 def test_long_and_strange_texts_stay_on_their_line():
     text = str(Diagnosis((Finding("cache", "a\nb" + "c" * 300 + os.fsdecode(b"\xff")),)))
     assert len(text.splitlines()[0]) <= checks.WIDTH and len(text.splitlines()) == 2
+
+
+def test_the_command_prints_it_and_its_status_says_whether_it_is_fine(monkeypatch, capsys):
+    assert main(["doctor"]) == 0
+    assert "everything works" in capsys.readouterr().out
+    monkeypatch.setattr(checks, "CHECKS", (lambda: iter([Finding("x", "y", Health.WRONG, "z")]),))
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out == "WRONG  x              y\n                      -> z\n1 wrong, 0 notes.\n"
+    assert main(["doctor", "please"]) == 2
