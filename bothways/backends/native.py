@@ -29,16 +29,23 @@ SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 
 
 def compile_kernels(
-    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
+    graph: torch.fx.GraphModule,
+    inputs: list[torch.Tensor],
+    *,
+    name: str,
+    takes_list: bool,
+    spelled_by: Callable[[Dialect], Dialect] = lambda dialect: dialect,
 ) -> Callable[..., Any]:
     """The graph as kernels where all its tensors are on one device that there are kernels for, as ATen calls elsewhere.
+
+    ``spelled_by`` may put another dialect in the place of the one that is chosen.
     """
     tensors = list(_tensors_of(graph, inputs))
     dialect, reason = _dialect_of(tensors)
     reason = reason or next(filter(None, map(_why_not, tensors)), "")
     if not reason:
         try:
-            return compile_graph(graph, inputs, name, dialect=dialect, takes_list=takes_list)
+            return compile_graph(graph, inputs, name, dialect=spelled_by(dialect), takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
         except KernelWarning:  # the user wants warnings to be errors
