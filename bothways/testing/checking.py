@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from bothways.runtime.dispatcher import is_compiled
 from bothways.testing.compare import difference
 from bothways.testing.world import World, picture
 
@@ -75,13 +74,28 @@ def check(
     kwargs = dict(kwargs or {})
     compiled = _compiled(fn, backend, options)
     named = {"fn": fn} | {f"argument {index}": value for index, value in enumerate(args)} | kwargs
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    plainly = functools.partial(_plainly, compiled, args, kwargs)
+    return compared(name, plainly, functools.partial(compiled, *args, **kwargs), named, calls, gradients, tol)
+
+
+def compared(
+    name: str,
+    plain: Callable[[], Any],
+    compiled: Callable[[], Any],
+    named: Mapping[str, Any],
+    calls: int = 2,
+    gradients: bool = True,
+    tol: float | None = None,
+) -> Agreement:
+    """Two calls that should do the same, each made from the same start; ``named`` leads to all that they may change."""
     world = World(named)
-    expected = _observed(world, lambda: _plainly(compiled, args, kwargs), gradients)
-    seen, name = _seen(expected), getattr(fn, "__qualname__", type(fn).__qualname__)
+    expected = _observed(world, plain, gradients)
+    seen = _seen(expected)
     tolerance = _tolerance(expected) if tol is None else tol
     world.rewind()
     for call in range(1, calls + 1):
-        actual = _observed(world, functools.partial(compiled, *args, **kwargs), gradients)
+        actual = _observed(world, compiled, gradients)
         world.rewind()
         differs = difference(expected, actual, tol=tolerance)
         if differs is not None:
@@ -93,11 +107,12 @@ def _compiled(fn: Callable[..., Any], backend: Any, options: dict[str, Any]) -> 
     # Imported late: the package imports this module while it is itself being imported.
     import bothways
 
-    function = getattr(fn, "__func__", fn)
-    if is_compiled(function) or hasattr(type(fn), "__bothways_original__"):
-        return fn
-    made: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
-    return made
+    try:
+        bothways.history(fn)
+    except TypeError:  # it is not compiled
+        made: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
+        return made
+    return fn
 
 
 def _plainly(compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -110,7 +125,7 @@ def _plainly(compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 
 def _observed(world: World, call: Callable[[], Any], gradients: bool) -> dict[str, Any]:
     """What a call does, for someone who looks on."""
-    seen: dict[str, Any] = {"raised": None, "returned": None}
+    seen: dict[str, Any] = dict.fromkeys(("raised", "returned", "raised by the backward", "gradients"))
     tensors: list[torch.Tensor] = []
     try:
         returned = call()

@@ -189,6 +189,7 @@ def test_a_wrong_kernel_of_the_backward_is_found(monkeypatch, uncached):
     assert found.function == "program" and "1.01" in found.kernel
 
 
+@pytest.mark.slow
 def test_a_wrong_lowering_is_found(monkeypatch, uncached):
     """Kernels do what their loops say, and the loops are wrong."""
     right = LOWERINGS[torch.ops.aten.tanh.default]
@@ -207,6 +208,7 @@ def test_a_wrong_graph_of_a_backend_is_found():
     assert found.stage == "backend" and "tanh" in found.graph and "sin" not in found.graph
 
 
+@pytest.mark.slow
 def test_kernels_of_several_steps_with_sizes_that_change(monkeypatch, uncached):
     monkeypatch.setitem(in_c.TEMPLATES, "exp", "(exp{F}({0}) + (T)0.5)")
 
