@@ -259,6 +259,10 @@ def _settings() -> Iterator[Finding]:
 
 def _backends() -> Iterator[Finding]:
     yield Finding("backends", ", ".join(backends.list_backends()))
+    registered = [point.value for point in metadata.entry_points(group=backends.ENTRY_POINT_GROUP, name="bothways")]
+    if not registered:
+        advice = "pip install bothways, and not only its folder on the path"
+        yield Finding("entry point", "torch.compile does not find backend='bothways'", Health.NOTE, advice)
 
 
 def _example() -> Iterator[Finding]:
