@@ -1,6 +1,6 @@
 """bothways compiles PyTorch programs both ways, forward and backward."""
 
-from bothways import errors, testing
+from bothways import cache, errors, testing
 from bothways.api import autograd
 from bothways.api.compile import compile, reset
 from bothways.api.decorators import (
@@ -28,6 +28,7 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "autograd",
+    "cache",
     "compile",
     "config",
     "disable",

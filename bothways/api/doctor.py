@@ -73,6 +73,7 @@ class Diagnosis:
 
     @property
     def is_fine(self) -> bool:
+        """Whether nothing has to be mended."""
         return not self.wrong
 
     @property

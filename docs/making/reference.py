@@ -13,13 +13,17 @@ from typing import Any
 
 import bothways
 from bothways import errors
+from bothways.api.doctor import Diagnosis, Finding
 from bothways.backends import aot
+from bothways.cache.portable import Shipment
 from bothways.config import Config, config
 from bothways.record.compilation import Compilation
 from bothways.record.graphs import GraphText
 from bothways.record.outcomes import Generated, Outcome, Piece
 from bothways.report import Explanation
 from bothways.runtime.program import Check
+from bothways.testing.bisecting import Culprit
+from bothways.testing.checking import Agreement
 
 HEAD = """\
 # API reference
@@ -74,7 +78,10 @@ MODULES = [
 
 
 # What the functions above give.
-RECORDS = (Explanation, Compilation, GraphText, Check, Outcome, Piece, Generated, errors.Break, errors.Position)
+RECORDS = (
+    Explanation, Compilation, GraphText, Check, Outcome, Piece, Generated, errors.Break, errors.Position,
+    Agreement, Culprit, Diagnosis, Finding, Shipment,
+)  # fmt: skip
 
 
 def text() -> str:
