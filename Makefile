@@ -113,7 +113,6 @@ ecosystem:
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint $(ECOSYSTEM)/constraints.txt --no-build-isolation \
 		--editable '.[ecosystem]' pytest pytest-timeout expecttest
 	$(ECOSYSTEM)/bin/python -m pytest -q -m slow tests/ecosystem $(ARGS)
-	$(ECOSYSTEM)/bin/python examples/lora.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

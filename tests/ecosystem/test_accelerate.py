@@ -32,11 +32,12 @@ def test_compiled_before_it_is_prepared():
     assert plain == pytest.approx(compiled, abs=1e-5) and names.keys() == ours.keys()
 
 
-def test_by_the_drop_in():
+@pytest.mark.parametrize("name", ["inductor", "bothways"])
+def test_by_the_drop_in(name):
     plain, names = trained()
     bothways.install()
     try:
-        compiled, ours = trained(dynamo_backend="inductor")
+        compiled, ours = trained(dynamo_backend=name)
     finally:
         bothways.uninstall()
     assert plain == pytest.approx(compiled, abs=1e-5) and names.keys() == ours.keys()

@@ -1,7 +1,12 @@
-"""transformers' Trainer with ``torch_compile_backend="bothways"``: trained as without, saved without ``_orig_mod.``."""
+"""transformers' Trainer with ``torch_compile_backend="bothways"``: trained as without, saved without ``_orig_mod.``.
+
+It hands the name to accelerate, which has a list of its own; the drop-in puts ours on it.
+"""
 
 import pytest
 import torch
+
+import bothways
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -35,7 +40,11 @@ def trained(folder, **settings):
 
 def test_the_trainer_compiles_with_our_backend(tmp_path):
     plain, _ = trained(tmp_path / "plain")
-    compiled, model = trained(tmp_path / "compiled", torch_compile=True, torch_compile_backend="bothways")
+    bothways.install()
+    try:
+        compiled, model = trained(tmp_path / "compiled", torch_compile=True, torch_compile_backend="bothways")
+    finally:
+        bothways.uninstall()
     assert plain == pytest.approx(compiled, abs=2e-3)
     again = transformers.GPT2LMHeadModel.from_pretrained(str(tmp_path / "compiled" / "saved"))
     assert not any("_orig_mod" in name for name in again.state_dict())

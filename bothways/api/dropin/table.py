@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import backward, compilers, facades, regions, tracing, translate
+from bothways.api.dropin import backward, compilers, facades, regions, tracing, trainers, translate
 from bothways.api.dropin.changes import Change
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
@@ -105,4 +105,5 @@ LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
     "torch._dynamo.exc": translate.adopt_errors,
     "torch._dynamo.utils": translate.share_counters,
     "torch._dynamo._trace_wrapped_higher_order_op": translate.name_wrapped_calls,
+    "accelerate.utils.dataclasses": trainers.name_backend,
 }
