@@ -62,7 +62,7 @@ HINTS: dict[str, str] = {
     "exception_escapes": "The function raises; it runs as plain Python so that the exception is the user's own.",
     "escape": "The object cannot be rebuilt after the graph ran; return its parts instead.",
     "loop_state": "Break before or after the comprehension; or write it as a loop.",
-    "value_changes": "Make the text outside the compiled function; what is another one at each call is no constant.",
+    "value_changes": "Do this outside the compiled function; what is another one at each call is no constant.",
     "unstable_guard": "What the guard reads gives another answer each time; read it outside the compiled function.",
     "internal": "This is a bug in bothways; the function was run as plain Python.",
 }

@@ -86,7 +86,7 @@ class Run:
         module = Writer(recorder).write(order, outputs)
         backwards.captured(self.where, module)
         counters["compiled_autograd"]["captures"] += 1
-        return run_program, BackwardProgram(module, self.where, recorder.custom_nodes)
+        return run_program, BackwardProgram(module, self.where, recorder.custom_nodes, recorder.unreached)
 
 
 class ThreadState(threading.local):

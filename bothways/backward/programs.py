@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch.fx
@@ -12,7 +12,8 @@ import torch.fx
 from bothways.backward.compiled_nodes import OpenedGraph
 from bothways.backward.custom import opened
 from bothways.errors import InvalidBackend, Position
-from bothways.runtime.hooks import hook_behind
+from bothways.grad.nodes.result_hooks import ResultHooks
+from bothways.runtime.hooks import hook_behind, no_hook
 
 Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 
@@ -20,8 +21,10 @@ Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 class BackwardProgram:
     """One structure of the autograd graph, as a module that is compiled once for each compiler that meets it."""
 
-    def __init__(self, module: torch.fx.GraphModule, where: Position, custom_nodes: Mapping[int, Any]) -> None:
-        self.module, self.where, self.custom_nodes = module, where, custom_nodes
+    def __init__(
+        self, module: torch.fx.GraphModule, where: Position, custom_nodes: Mapping[int, Any], unreached: Set[int]
+    ) -> None:
+        self.module, self.where, self.custom_nodes, self.unreached = module, where, custom_nodes, unreached
         # With everything that the keys know by its id.
         self._compiled: dict[Any, tuple[list[Any], Callable[..., Any]]] = {}
 
@@ -30,11 +33,19 @@ class BackwardProgram:
 
     def opened(self, hooks: tuple[Any, ...], inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The hooks as the module takes them: the user's own, and what can be looked into for custom functions."""
-        found = [hook_behind(hook) for hook in hooks]
+        found = [self._own(hook, place not in self.unreached) for place, hook in enumerate(hooks)]
         for place, saved in self.custom_nodes.items():
             node = found[place]
             found[place] = opened(node) if saved is None else OpenedGraph(node, [inputs[index] for index in saved])
         return tuple(found)
+
+    @staticmethod
+    def _own(hook: Any, is_reached: bool) -> Any:
+        """The user's own hook, by whose code programs are known; none where it is not told."""
+        if isinstance(hook, ResultHooks):
+            only = hook.only() if is_reached else None if hook.counts() else no_hook
+            return hook if only is None else hook_behind(only)
+        return hook_behind(hook)
 
     def compiled_by(self, compiler: Compiler, again: bool = False) -> Callable[..., Any]:
         """What a compiler makes of the module; where its gradients are differentiated ``again``, of a copy."""

@@ -89,6 +89,8 @@ class BackwardRecorder:
         self.groups: list[NodeCalls] = []
         # Where among the hooks are nodes of custom functions, and where among the inputs is what compiled ones saved.
         self.custom_nodes: dict[int, list[int] | None] = {}
+        # The hooks of tensors that no gradient comes to.
+        self.unreached: set[int] = set()
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
         self.scalar_symbols: list[Symbol] = []
@@ -153,6 +155,8 @@ class BackwardRecorder:
         return self._stand_in(CallResult(self._instruction(steps.accumulate, (leaf, grad)), None))
 
     def tensor_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
+        if grads[place] is None:
+            self.unreached.add(hook)
         return self._call(steps.tensor_hook, (GivenItem("hooks", hook), list(grads), place), given(grads))
 
     def cpp_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:

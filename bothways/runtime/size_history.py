@@ -18,6 +18,9 @@ DYNAMIC_MARK, STATIC_MARK = "_bothways_dynamic", "_bothways_static"
 # Above, numbers in kernels would overflow.
 LARGEST = 2**62
 
+# Programs for so many lengths of one list are worth it.
+FEW = 3
+
 
 class SizeHistory:
     """``dynamic`` is the user's wish: True for all, False for none, None for what changes."""
@@ -30,6 +33,7 @@ class SizeHistory:
         self._moving_numbers: set[str] = set()
         self._texts: dict[str, str] = {}
         self._changing_texts: set[str] = set()
+        self._lengths: dict[str, set[int]] = {}
 
     def dims(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
         """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast.
@@ -77,6 +81,12 @@ class SizeHistory:
         if before != text:
             self._changing_texts.add(name)
         return name in self._changing_texts
+
+    def grows(self, name: str, length: int) -> bool:
+        """Whether what goes through a list would make a program for each call."""
+        lengths = self._lengths.setdefault(name, set())
+        lengths.add(length)
+        return len(lengths) > FEW
 
     def clear(self) -> None:
         self.__init__(self.dynamic)  # type: ignore[misc]  # other containers: a thread may be reading these

@@ -19,6 +19,7 @@ import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
 import torch.utils._device
 
+from bothways.torch_compat.functionalizing import from_functional
 from bothways.torch_compat.names import (
     function_mode_depth,
     is_any_autocast_enabled,
@@ -271,34 +272,6 @@ def with_index(device: torch.device) -> torch.device:
 def attention_choice(*args: Any, **kwargs: Any) -> int:
     """Which kernel scaled dot-product attention takes."""
     return int(torch._fused_sdp_choice(*args, **kwargs))
-
-
-def from_functional(tensor: torch.Tensor) -> torch.Tensor:
-    """The current value behind a functional wrapper."""
-    if not torch._is_functional_tensor(tensor):
-        return tensor
-    torch._sync(tensor)
-    return torch._from_functional_tensor(tensor)
-
-
-# Functionalization also runs every in-place operation on meta tensors, to find sizes that do not fit, unless this is
-# set when the first one is met. Those kernels are Python: 0.3 ms an operation, and they load sympy.
-_WITHOUT_META_CHECKS = "TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE"
-
-
-@contextmanager
-def functionalized() -> Iterator[None]:
-    """In-place operations on wrapped tensors become functional ones; their sizes have to be known to fit."""
-    unset = _WITHOUT_META_CHECKS not in os.environ
-    if unset:
-        os.environ[_WITHOUT_META_CHECKS] = "1"
-    torch._enable_functionalization(reapply_views=True)
-    try:
-        yield
-    finally:
-        torch._disable_functionalization()
-        if unset:
-            os.environ.pop(_WITHOUT_META_CHECKS, None)
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

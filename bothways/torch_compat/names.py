@@ -191,6 +191,14 @@ call_distributed: Any = torch.nn.parallel.DistributedDataParallel._run_ddp_forwa
 _MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
+_INNER_HOOK = "register_multi_grad_hook.<locals>.get_inner_hook.<locals>.inner_hook"
+
+
+def counts_nodes(hook: Any) -> bool:
+    """Whether this is a hook by which ``register_multi_grad_hook`` waits for all the nodes that the engine runs."""
+    return getattr(hook, "__qualname__", None) == _INNER_HOOK and hook.__module__ == torch.autograd.graph.__name__
+
+
 def calls_forward(module: torch.nn.Module) -> bool:
     """Whether calling the module does nothing but to call its class's ``forward``."""
     state = module.__dict__

@@ -24,13 +24,6 @@ def tensor_without_memory(cls: type[torch.Tensor], shape: Any, **options: Any) -
     return tensor
 
 
-def to_functional(tensor: torch.Tensor) -> torch.Tensor:
-    """A wrapper on which in-place operations become functional ones."""
-    wrapped: torch.Tensor = torch._to_functional_tensor(tensor)
-    _C._set_throw_on_mutable_data_ptr(wrapped)
-    return wrapped
-
-
 class _RefusingAddresses(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READ_ADDRESSES:

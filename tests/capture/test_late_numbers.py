@@ -1,5 +1,7 @@
 """Numbers that are read from tensors and only handed on: they are read when the graph has run, without a break."""
 
+import math
+
 import pytest
 import torch
 from agreeing import agree
@@ -50,12 +52,27 @@ def of_whole_numbers(x, log):
     return x.long().sum().item() + 1
 
 
+def by_its_type(x, log):
+    log.append(float(x.sum()))
+    return float(x.argmax()), int(x.argmax()), float((x > 0).sum()), float(x.mean().item())
+
+
+def averaged(x, log):
+    right = (x > 0).sum().item()
+    return 100 * right / len(x), x.sum().item() / x.size(0), float(x.sum()) / 3
+
+
+def rounded(x, log):
+    log.append(round(x.sum().item(), 4))
+    return round(float(x.mean()), 2), round(x.sum().item() / 3, 1), -x.sum().item(), abs(x.min().item())
+
+
 @pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program",
     [returned, in_a_list, in_a_dictionary, summed, of_what_changes_later, of_an_argument, of_what_needs_gradients,
-     of_whole_numbers],
+     of_whole_numbers, by_its_type, averaged, rounded],
 )  # fmt: skip
 def test_a_number(program, backend):
     def observe(function, scale):
@@ -87,14 +104,15 @@ def test_a_sum_over_calls():
         lambda x: 1 if x.sum().item() > 0 else 2,
         lambda x: f"{x.sum().item():.2f}",
         lambda x: {x.sum().item(): 1},
-        lambda x: abs(x.sum().item()),
+        lambda x: math.exp(x.sum().item()),
         lambda x: x.sum().item() / x.mean().item(),
         lambda x: [0] * x.long().sum().item(),
-        lambda x: round(x.sum().item(), 2),
+        lambda x: round(x.sum().item()),
+        lambda x: int(x.sum()),
+        lambda x: 1 / x.sum().item(),
         lambda x: max(x.sum().item(), 1.0),
         lambda x: x.sum().item() == 3.0,
         lambda x: 2.0 < x.sum().item(),
-        lambda x: -x.sum().item(),
         lambda x: torch.full((2,), x.sum().item()),
     ],
 )

@@ -89,6 +89,7 @@ TREATMENTS: dict[str, Treatment] = {
     "bothways.runtime.function_bodies": Treatment.INLINE,
     "bothways.backward.custom": Treatment.INLINE,
     "bothways.backward.steps": Treatment.INLINE,
+    "bothways.grad.nodes.result_hooks": Treatment.INLINE,
 }
 
 # Functions that are looked into although the others of their module are not: they call what they are given, or only
@@ -96,6 +97,9 @@ TREATMENTS: dict[str, Treatment] = {
 INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.nn.functional.triplet_margin_with_distance_loss,
+        torch_compat.counts_nodes,
+        torch.__future__.get_swap_module_params_on_conversion,
+        torch.nn.parameter.is_lazy,
         torch_compat.none_or_dtype,
         torch_compat.assert_,
         torch_compat.call_distributed,

@@ -134,6 +134,14 @@ class Item(SourceStep):
 
 
 @path_step
+class Length(SourceStep):
+    """``len(base)``."""
+
+    def code(self, base: str) -> str:
+        return f"len({base})"
+
+
+@path_step
 class InjectedItem(SourceStep):
     """``base[key]`` for a key that is an object kept in the namespace (an enum member, a class, a module)."""
 

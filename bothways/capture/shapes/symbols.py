@@ -137,6 +137,10 @@ class Symbols:
         self.sources[symbol] = source
         return size(self.environment, Expression.atom(symbol))
 
+    def length_changes(self, length: int, source: Source) -> bool:
+        """Whether going through this list would make a program for each call."""
+        return self._history.grows(source.name, length)
+
     def text_changes(self, value: str, source: Source) -> bool:
         """Whether a text that the call is given was another one before."""
         return is_argument(source) and self._history.changes(source.name, value)

@@ -17,6 +17,7 @@ from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
 from bothways.grad.nodes.changed import write_back
 from bothways.grad.nodes.renewed import Renewal
+from bothways.grad.nodes.result_hooks import register_hook_dict
 from bothways.grad.nodes.usual import Usual
 
 Gradients = Sequence[torch.Tensor | None]
@@ -315,6 +316,7 @@ CONTEXT: dict[str, Any] = {
     "live": (),
     # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},
+    "_register_hook_dict": register_hook_dict,
 }
 for _name, _value in CONTEXT.items():
     setattr(torch_compat.context_class(CompiledNode), _name, _value)

@@ -53,10 +53,11 @@ class ListValue(SequenceValue):
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         index = self.subscript(tracer, key)
         if isinstance(index, slice):
-            return ListValue(self.known_items()[index])
+            return ListValue(self.look_at_all(tracer)[index])
         return self.items[self.position(tracer, index, "list index out of range")]
 
     def iterate(self, tracer: Tracer) -> Value:
+        self.look_at_all(tracer)
         return linked.ListIterator(self)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
@@ -85,7 +86,7 @@ class ListValue(SequenceValue):
 
     def _write(self, tracer: Tracer) -> list[Value]:
         """The elements, for a change that depends on how many there are."""
-        self.depend_on_length()
+        self.look_at_all(tracer)
         self.touch(tracer)
         return self.items
 

@@ -82,6 +82,7 @@ class DequeValue(SequenceValue):
         del self._write(tracer)[position]
 
     def iterate(self, tracer: Tracer) -> Value:
+        self.look_at_all(tracer)
         return DequeIterator(self, backwards=False)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
@@ -123,13 +124,13 @@ class DequeValue(SequenceValue):
         return call_from_table(tracer, self, self.METHODS, deque(), name, args, kwargs)
 
     def _write(self, tracer: Tracer) -> list[Value]:
-        self.depend_on_length()
+        self.look_at_all(tracer)
         self.touch(tracer)
         return self.items
 
     def _append(self, tracer: Tracer, item: Value) -> Value:
         if self._bound() is not None:
-            self.depend_on_length()
+            self.look_at_all(tracer)
         self.touch(tracer)
         self.items.append(item)
         if self.maxlen is not None and len(self.items) > self.maxlen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bothways.capture.guards.sources import BaseItem, Item, Source
+from bothways.capture.guards.sources import BaseItem, Item, Length, Source
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -122,13 +122,41 @@ class SequenceValue(Value):
             self.mutated = True
             tracer.effects.mutated(self)
 
+    def _added(self) -> int:
+        """How many elements the call has put behind those that were there."""
+        return len(self.items) - len(self.original)
+
+    def look_at_all(self, tracer: Tracer) -> list[Value]:
+        """The elements, for code that goes through them; what grows from call to call is not for a program."""
+        before = self._own_length()
+        if before is not None and tracer.symbols.length_changes(len(self.original), before):
+            tracer.stop("value_changes", f"{self.source} has another length at each call")
+        return self.known_items()
+
+    def _own_length(self) -> Source | None:
+        """Where the length before the call is found, as long as nothing depends on it."""
+        return Length(self.source) if self.source and not self._length_known and self.base is None else None
+
     # Slots.
 
     def length(self, tracer: Tracer) -> int:
         return len(self.known_items())
 
+    def length_value(self, tracer: Tracer) -> Value:
+        """The length where it need not be a constant: of what grows from call to call it is a number."""
+        source = self._own_length()
+        before = None if source is None else tracer.wrap(len(self.original), source).realize()
+        if before is None or isinstance(before, ConstantValue):
+            return ConstantValue(self.length(tracer))
+        added = ConstantValue(self._added())
+        return protocols.binary(tracer, "+", before, added) if added.content else before
+
     def truth(self, tracer: Tracer) -> bool:
-        return bool(self.known_items())
+        if self._length_known or not self.items:
+            return bool(self.known_items())
+        if self.original and not self._added():
+            self.depend_on_index(0)
+        return True
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         return any(protocols.equal(tracer, element, item) for element in self.known_items())
@@ -153,7 +181,10 @@ class SequenceValue(Value):
 
     def position(self, tracer: Tracer, index: int, message: str) -> int:
         """A valid position for an index, or the captured IndexError."""
-        self.depend_on_index(index)
+        if index < -self._added():
+            self.look_at_all(tracer)
+        elif index >= 0:
+            self.depend_on_index(index)
         position = index + len(self.items) if index < 0 else index
         if not 0 <= position < len(self.items):
             tracer.throw(IndexError, message)

@@ -40,9 +40,11 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
     """Let a method of tensors be a node that gives a number."""
 
     def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-        kind = kind_of(tensor.fake.dtype)
-        if name == "item" and _may_wait(tracer, tensor) and kind is not None and not args and not kwargs:
-            return ReadNumber(tracer, kind, tensor)
+        kind, own = kind_of(tensor.fake.dtype), _kind(tensor.fake.dtype)
+        fails = (kind, own) == (int, float) or name == "__index__"  # for infinity; and an index is looked at
+        if kind and own and not fails and _may_wait(tracer, tensor) and not args and not kwargs:
+            read = ReadNumber(tracer, own, tensor)
+            return read if kind is own else read.call_method(tracer, "__float__", args, kwargs)
         if not _is_wanted(tracer) or kind is None or not tensor.is_single or args or kwargs:
             tracer.stop(*STOPS[name])
         return number_value(tracer.graph.number(kind, call, target, (tensor.node,)))

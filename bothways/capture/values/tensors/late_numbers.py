@@ -1,7 +1,8 @@
 """A number that is read from a tensor and only handed on: it is read when the graph has run.
 
-``return loss.item()`` and ``total += loss.item()`` need no break: the program reads the number behind the graph. What
-has to know it, a decision or an operation, stops the capture at its own line.
+``return loss.item()``, ``total += float(loss)`` and ``round(loss.item() / 4, 3)`` need no break: the program reads the
+number behind the graph, and works out there what cannot fail. What has to know it, a decision or an operation, stops
+the capture at its own line.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.numbers import NumberValue
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # What is worked out behind the graph: it cannot fail.
 ARITHMETIC = frozenset("+ - *".split())
+UNARY = {"__neg__": "-", "__pos__": "+", "__abs__": "abs"}
+METHODS = frozenset({"__int__", "__float__", "__round__"})
 
 
 class LateNumber(Value):
@@ -45,9 +49,17 @@ class LateNumber(Value):
         self._stop()
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in METHODS:
+            return linked.BoundBuiltin(self, name)
         self._stop()
 
     def call_method(self, tracer: Tracer, name: str, args: Any, kwargs: Any) -> Value:
+        if name == f"__{self._kind.__name__}__":
+            return self
+        if name == "__float__":
+            return LateCall(tracer, float, "float", [self])
+        if name == "__round__" and self._kind is float and args and _is_whole(args[0]):
+            return LateCall(tracer, float, "round", [self, args[0].realize()])
         self._stop()
 
     def truth(self, tracer: Tracer) -> bool:
@@ -60,7 +72,9 @@ class LateNumber(Value):
         self._stop()
 
     def unary(self, tracer: Tracer, function: Any, method: str) -> Value:
-        self._stop()
+        if method not in UNARY:
+            self._stop()
+        return LateCall(tracer, self._kind, UNARY[method], [self])
 
     def _stop(self) -> NoReturn:
         self._tracer.stop(*STOPS["item"])
@@ -68,9 +82,12 @@ class LateNumber(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         symbol = op.symbol.removesuffix("=")
         plain = isinstance(other, ConstantValue) and type(other.content) in (int, float)
-        if symbol not in ARITHMETIC or not (plain or isinstance(other, (LateNumber, NumberValue))):
+        if not (plain or isinstance(other, (LateNumber, NumberValue))):
             self._stop()
-        kind = float if float in (self._kind, other.python_type()) else int
+        divides = symbol == "/" and not reflected and not isinstance(other, LateNumber) and other.truth(tracer)
+        if symbol not in ARITHMETIC and not divides:
+            self._stop()
+        kind = float if divides or float in (self._kind, other.python_type()) else int
         return LateSum(tracer, kind, symbol, [other, self] if reflected else [self, other])
 
     def name_hint(self) -> str:
@@ -110,6 +127,25 @@ class LateSum(LateNumber):
     def rebuild(self, emitter: Emitter) -> str:
         left, right = (emitter.rebuild(operand) for operand in self._operands)
         return f"({left} {self._symbol} {right})"
+
+
+class LateCall(LateNumber):
+    """What a function of Python's makes of such a number."""
+
+    def __init__(self, tracer: Tracer, kind: type, function: str, operands: list[Value]) -> None:
+        super().__init__(tracer, kind)
+        self._function, self._operands = function, operands
+
+    def parts(self) -> Iterable[Value]:
+        return self._operands
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{self._function}({emitter.rebuild_all(self._operands)})"
+
+
+def _is_whole(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, ConstantValue) and type(value.content) is int
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
