@@ -1,7 +1,7 @@
 """What files hold, as a short text that is the same on every machine that has the same files.
 
-Reading hundreds of files takes a while, so what was read is remembered in the cache by their sizes and times, as Python
-knows its own files.
+Reading hundreds of files takes a while, so what was read of many is remembered in the cache by their sizes and times,
+as Python knows its own files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from bothways.cache.disk import decoded, encoded, key_of, open_cache
 
 DIGEST = "digest"
+MANY = 8  # files that take longer to read than an entry of the cache
 
 
 def digest_of(files: Mapping[str, str]) -> str:
@@ -28,7 +29,7 @@ _known: dict[str, str] = {}  # of this process
 
 
 def _remembered(key: str, files: Mapping[str, str]) -> str:
-    cache = open_cache()
+    cache = open_cache() if len(files) >= MANY else None
     known = None if cache is None else cache.read(key)
     if known is not None and DIGEST in known:
         return decoded(known[DIGEST])
