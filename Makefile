@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak soak-steps faults conformance docs site examples ecosystem bench gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs site examples ecosystem bench gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -77,6 +77,10 @@ soak-steps: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=1 \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak_steps.py
 
+# On a GPU with its graphs, elsewhere with graphs that fill their memory with NaN.
+soak-graphs: $(READY)
+	PYTHONPATH=tests:. $(BIN)/python tests/soak_graphs.py --seed $(SEED) --programs $(COUNT)
+
 # How long each fault goes on, as a share of its usual time.
 FAULTS ?= 1.0
 FAULT_TESTS := $(addprefix tests/reliability/test_,faults.py threads.py unloading.py compiler_troubles.py cache_trust.py cache_damage.py)
@@ -126,7 +130,7 @@ bench: $(READY)
 
 # Without a GPU these say so. On a machine whose own Python has the torch to be measured: make gpu-test BIN=/usr/bin
 # READY=, or any folder with a python in it.
-GPU_TESTS := tests/gpu tests/grad/test_grad_gpu.py tests/grad/test_custom_functions_gpu.py tests/lower/test_devices.py
+GPU_TESTS := tests/gpu tests/replay tests/grad/test_grad_gpu.py tests/grad/test_custom_functions_gpu.py tests/lower/test_devices.py
 
 gpu-test: $(READY)
 	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or print("no GPU: everything is skipped")'

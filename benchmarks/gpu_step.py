@@ -83,12 +83,21 @@ def bothways_step(model: nn.Module, data: tuple[Any, ...]) -> Step:
     return compiled
 
 
+def bothways_launched(model: nn.Module, data: tuple[Any, ...]) -> Step:
+    """The same without CUDA graphs."""
+    import bothways
+
+    bothways.config.cuda_graphs = False
+    return bothways_step(model, data)
+
+
 ENGINES: dict[str, Callable[[nn.Module, tuple[Any, ...]], Step]] = {
     "eager": eager,
     "torch.compile": compiled,
     "reduce-overhead": reduce_overhead,
     "by hand": by_hand,
     "bothways": bothways_step,
+    "bothways, launched": bothways_launched,
 }
 
 

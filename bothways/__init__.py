@@ -17,6 +17,7 @@ from bothways.api.doctor import doctor
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.api.history import history
+from bothways.api.memory import memory
 from bothways.backends import list_backends, register_backend
 from bothways.config import config
 from bothways.grad import trace_wrapped
@@ -42,6 +43,7 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "memory",
     "register_backend",
     "reset",
     "set_stance",

@@ -29,6 +29,7 @@ LOG_TOPICS: dict[str, str] = {
     "guards": "what each program assumes, with the source line that caused it",
     "programs": "the Python source generated for each capture",
     "graphs": "the graph handed to the backend",
+    "graphs_on_gpu": "what is recorded as a CUDA graph, how large it is, and why something is not replayed",
     "outcomes": "how each graph runs (in kernels, by ATen, as captured), what is plain from now on, and why",
 }
 
@@ -116,6 +117,10 @@ class Config:
 
     guards_in_c: bool = True
     """Check guards by a table that a small C library walks, where there are enough of them and a C compiler."""
+
+    cuda_graphs: bool | str = "auto"
+    """Replay what is compiled for a GPU as CUDA graphs from the third call on: "auto" where that pays off, True
+    wherever it can be, False nowhere."""
 
     logs: str = field(default_factory=_topics_from_environment)
     """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
@@ -211,8 +216,11 @@ def listen(name: str, listener: Callable[[Any], None]) -> None:
     _listeners[name] = listener
 
 
+# Field -> what it may be, where its type does not say.
+CHOICES: dict[str, tuple[Any, ...]] = {"cuda_graphs": ("auto", True, False)}
+
 # Field -> its type, taken from the annotations above so that there is one list of fields.
-FIELD_TYPES: dict[str, type[Any]] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}
+FIELD_TYPES: dict[str, Any] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -221,6 +229,10 @@ def _checked(name: str, value: Any) -> Any:
         close = difflib.get_close_matches(name, FIELD_TYPES, n=1)
         meant = f" did you mean {close[0]!r}?" if close else ""
         raise AttributeError(f"config has no field {name!r};{meant} the fields are {', '.join(FIELD_TYPES)}")
+    if name in CHOICES:
+        if not any(value is choice or (type(value) is str and value == choice) for choice in CHOICES[name]):
+            raise ValueError(f"config.{name} is one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}")
+        return value
     expected = FIELD_TYPES[name]
     # `type(...) is` and not isinstance: True is an int, and a limit of True is a mistake.
     if type(value) is not expected:

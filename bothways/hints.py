@@ -57,6 +57,10 @@ HINTS: dict[str, str] = {
     "object_unknown": "Pass the parts of the object that are needed instead of the object.",
     "hash_unknown": "Use keys and set elements that are numbers, strings or tuples of them.",
     "context_manager": "Enter and leave the context manager at the same place, with no break in between.",
+    "training_loop": (
+        "Nothing has to be done: each turn is a call of one program. To have no break at all, compile the body of the "
+        "loop."
+    ),
     "too_long": "Do long loops of plain Python outside the compiled function.",
     "too_deep": "Make the recursion shallower, or a loop; or raise config.inline_depth_limit.",
     "exception_escapes": "The function raises; it runs as plain Python so that the exception is the user's own.",
@@ -73,6 +77,7 @@ LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use
 
 # Reason code, words of the reason -> what to do about that. The first row that fits counts.
 FINER: tuple[tuple[str, str, str], ...] = (
+    ("value_changes", r"^each turn of a loop", "Go over the elements themselves instead of their numbers."),
     ("call_unknown", r"^print\(\)", "Print outside the compiled function; or log, which is captured with constants."),
     ("call_unknown", r"^(a message is logged|a warning is given)", "Log and warn with constants, or do it outside."),
     ("call_unknown", r"^logging\.", "Get loggers at module level; what they say is captured with constants."),

@@ -47,6 +47,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     forced: bool = False  # whether the backend is one that a stance has put in place of the function's own
+    cuda_graphs: bool | None = None  # whether the mode wants them or not, in the place of the configuration
     of_hooks: bool = False  # whether the function calls hooks: the code that runs the backward decides, too
 
 
@@ -60,6 +61,8 @@ class MissedCall:
     tag: str  # part of the names of its program, so that no two programs of a function share one
     sizes: SizeHistory | None = None
     disbelieved: Collection[Position] = ()  # where operations failed on fakes, and plain Python came through
+    turned: Collection[Position] = ()  # loops that train, of which each turn is a program
+    waits: bool = False  # whether what is done once in a life runs plainly, and the next call is captured
 
 
 class Verdict(enum.Enum):
@@ -110,6 +113,8 @@ def capture_call(call: MissedCall) -> Capture:
                 fullgraph=call.options.fullgraph,
                 sizes=call.sizes,
                 disbelieved=call.disbelieved,
+                turned=call.turned,
+                waits=call.waits,
             )
         except (Unsupported, errors.KernelWarning):  # the user may want warnings to be errors
             raise

@@ -32,6 +32,8 @@ MODES: dict[str, str] = {
     "max-autotune": "fastest kernels, longer compilation",
     "max-autotune-no-cudagraphs": "fastest kernels, without CUDA graphs",
 }
+# Mode -> what it says about CUDA graphs, in the place of the configuration.
+GRAPHED = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 # Option -> the type it takes. Backends add theirs with them.
 OPTIONS: dict[str, type] = {}
 
@@ -81,7 +83,8 @@ def compile(
     - ``backend``: a name of ``list_backends()``, or any ``f(graph_module, example_inputs) -> callable``.
     - ``fullgraph``: raise ``errors.Unsupported`` where capture would break.
     - ``dynamic``: True makes sizes and numbers symbols at once, False never, None those that have changed.
-    - ``mode``: one of PyTorch's names (``"reduce-overhead"``, …); checked, and so far without effect.
+    - ``mode``: one of PyTorch's names; ``"reduce-overhead"`` and ``"max-autotune"`` are ``config.cuda_graphs = True``
+      for this function, ``"max-autotune-no-cudagraphs"`` is False.
     - ``options``: a mapping of options of the backend; there are none so far.
     - ``disable``: give the target back as it is.
 
@@ -123,6 +126,7 @@ def _checked_options(
         backend_name=backend_name(backend),
         fullgraph=fullgraph,
         dynamic=dynamic,
+        cuda_graphs=None if mode is None else GRAPHED.get(mode),
     )
 
 

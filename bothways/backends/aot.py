@@ -142,7 +142,7 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
         return as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
-    chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs))
+    chain = split(graph, inputs, partial(_part, lowering), grad=_is_differentiated(graph, inputs))
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
 
@@ -177,7 +177,7 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         return as_captured(graph, str(error))
     except refusals as error:
         apart = not _marked(graph.graph, error)
-        chain = split(graph, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
+        chain = split(graph, inputs, partial(_part, lowering), grad=_is_differentiated(graph, inputs), apart=apart)
         if chain is not None:
             return chain.forward
         return as_captured(graph, str(error) if isinstance(error, NotDifferentiable) else said(error))
@@ -195,7 +195,7 @@ def _around_unsized(
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not mark_unsized(graph, sizes, grad):
         return None
-    chain = split(graph, partial(_part, lowering), grad=grad)
+    chain = split(graph, inputs, partial(_part, lowering), grad=grad)
     return None if chain is None else chain.forward
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.dialect import Dialect
 from bothways.lower.host.memo import Memo, memo_of
 from bothways.record import generated
+from bothways.replay.replayed import one_device, replayed
+from bothways.runtime.compiled_graph import known_of
 
 DIALECT = C()
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
@@ -37,10 +40,23 @@ def compile_kernels(
     spelled_by: Callable[[Dialect], Dialect] = lambda dialect: dialect,
 ) -> Callable[..., Any]:
     """The graph as kernels where all its tensors are on one device that there are kernels for, as ATen calls elsewhere.
+    On a GPU these are replayed where that can be.
 
     ``spelled_by`` may put another dialect in the place of the one that is chosen.
     """
     tensors = list(_tensors_of(graph, inputs))
+    run = _compiled(graph, inputs, tensors, name, takes_list, spelled_by)
+    return replayed(run, name, one_device(tensors), graph)
+
+
+def _compiled(
+    graph: torch.fx.GraphModule,
+    inputs: list[torch.Tensor],
+    tensors: list[torch.Tensor],
+    name: str,
+    takes_list: bool,
+    spelled_by: Callable[[Dialect], Dialect],
+) -> Callable[..., Any]:
     dialect, reason = _dialect_of(tensors)
     reason = reason or next(filter(None, map(_why_not, tensors)), "")
     if not reason:
@@ -98,10 +114,29 @@ def _dialect_of(tensors: Sequence[torch.Tensor]) -> tuple[Dialect, str]:
     return dialect, ""
 
 
+@dataclass(frozen=True)
+class _MemoOfReplayed(Memo):
+    """A memo whose programs are replayed, as those are that are compiled now."""
+
+    device: torch.device | None = None
+
+    def part(self, *names: str) -> Memo:
+        return replace(self, key=super().part(*names).key)
+
+    def program(self, key: str, takes: int, gives: int) -> Callable[..., Any] | None:
+        run = super().program(key, takes, gives)
+        if run is None:
+            return None
+        return replayed(run, "backward" if known_of(run).takes_list else "forward", self.device)
+
+
 def _memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expected: Sequence[Any]) -> Memo | None:
     """The memo of a captured graph, by the language that its kernels have."""
-    dialect, reason = _dialect_of([value for value in inputs if isinstance(value, torch.Tensor)])
-    return memo_of(graph, inputs, expected, dialect=DIALECT if reason else dialect)
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    dialect, reason = _dialect_of(tensors)
+    memo = memo_of(graph, inputs, expected, dialect=DIALECT if reason else dialect)
+    device = None if reason else one_device(tensors)
+    return memo if memo is None or device is None else _MemoOfReplayed(memo.cache, memo.key, memo.dialect, device)
 
 
 def _why_not(tensor: torch.Tensor) -> str:

@@ -22,6 +22,7 @@ from bothways.capture.breaks.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.bytecode import opcodes
 from bothways.capture.bytecode.interpreter import Frame, Stopped
 from bothways.capture.bytecode.stack_labels import labels_of
+from bothways.capture.bytecode.turns import in_loop
 from bothways.capture.guards.guards import Guard, distinct_template
 from bothways.capture.guards.replaced import replaced_below
 from bothways.capture.guards.sources import Attr, Local, Source
@@ -70,8 +71,8 @@ STATE = (
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
-# The same for those that break where breaks are allowed.
-ONCE_UNDER_FULLGRAPH = frozenset({"lazy_state"})
+# The same for those that break where breaks are allowed, and where a program that runs once would be for nothing.
+ONCE = frozenset({"lazy_state"})
 
 
 @dataclass
@@ -96,9 +97,9 @@ class Capture:
 class Interrupted(Exception):
     """The function does something that cannot be captured, at one of its own instructions."""
 
-    def __init__(self, break_: Break, step: int) -> None:
+    def __init__(self, break_: Break, step: int, in_loop: bool = False) -> None:
         super().__init__(str(break_))
-        self.break_, self.step = break_, step
+        self.break_, self.step, self.in_loop = break_, step, in_loop
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,17 @@ class Request:
     override_state: Any
     handled: BaseException | None  # by the caller
     disbelieved: Collection[Position] = ()
+    turned: Collection[Position] = ()
+    waits: bool = False
     assumes: bool = True
     postpones: bool = True
 
     def tracer(self) -> Tracer:
         continues = origin_of(self.function).shift > 0
         options = CaptureOptions(
-            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones, self.disbelieved
-        )
+            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones, self.disbelieved,
+            self.turned,
+        )  # fmt: skip
         return Tracer(options, self.sizes, self.handled)
 
 
@@ -134,11 +138,15 @@ def capture(
     fullgraph: bool = False,
     sizes: SizeHistory | None = None,
     disbelieved: Collection[Position] = (),
+    turned: Collection[Position] = (),
+    waits: bool = False,
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names).
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order. An
-    operation that fails at one of the ``disbelieved`` places is known not to make the function raise.
+    operation that fails at one of the ``disbelieved`` places is known not to make the function raise; of the loops that
+    are ``turned`` each turn is captured by itself. With ``waits``, a call that does what is done once in a life is not
+    captured at all.
     """
     replaced = replaced_below()
     if replaced is not None:
@@ -147,7 +155,8 @@ def capture(
     if tracing is not None:
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
-    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, disbelieved)
+    known = disbelieved, turned, waits
+    request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, *known)
     with torch_compat.without_function_modes(), listening():  # no mode or filter is to see what capture does
         while True:
             try:
@@ -163,12 +172,13 @@ def _captured(request: Request) -> Capture:
     try:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
-        reason = Interrupted(interrupted.break_, interrupted.step)  # without frames, which hold the user's objects
+        # Without frames, which hold the user's objects.
+        reason = Interrupted(interrupted.break_, interrupted.step, interrupted.in_loop)
     except Unsupported:
         tracer.abandon()
         raise
     tracer.abandon()
-    if request.fullgraph:
+    if request.fullgraph or (request.waits and reason.break_.code in ONCE and not reason.in_loop):
         raise Unsupported(reason.break_)
     return _until(request, reason)
 
@@ -202,7 +212,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         try:
             ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
-            if not _leaves_to_python(unsupported.break_, tracer):
+            if not _leaves_to_python(unsupported.break_, tracer) or unsupported.break_.code in ONCE:
                 raise
             ending = unsupported.break_
         else:
@@ -291,7 +301,9 @@ def _run(frame: Frame) -> Value:
         reason = unsupported.break_
         if _leaves_to_python(reason, frame.tracer) or reason.code == "too_long" or _calls_itself(frame, reason):
             raise
-        raise Interrupted(unsupported.break_, frame.steps - 1) from None
+        began = frame.loops.stopped_at
+        step = frame.steps - 1 if began is None else began
+        raise Interrupted(unsupported.break_, step, in_loop(frame.code, frame.index - 1)) from None
 
 
 def _calls_itself(frame: Frame, reason: Break) -> bool:
@@ -303,7 +315,7 @@ def _calls_itself(frame: Frame, reason: Break) -> bool:
 
 def _leaves_to_python(reason: Break, tracer: Tracer) -> bool:
     """Whether the whole function runs as plain Python, whatever the user said about breaks."""
-    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.code in ONCE_UNDER_FULLGRAPH)
+    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.code in ONCE)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:

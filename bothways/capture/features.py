@@ -31,6 +31,7 @@ from bothways.capture.values.collections.iterators import (
 )
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
 from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
@@ -82,7 +83,7 @@ linked.link(
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
-    class_attribute=class_attribute, construct=construct,
+    class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
     lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,

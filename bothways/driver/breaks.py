@@ -20,6 +20,10 @@ BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 BREAKS_FOR_GOOD = frozenset({"too_long", "too_deep"})
 # Breaks that are not there at the next call: the program that goes around one is not kept.
 BREAKS_ONCE = frozenset({"lazy_state"})
+# So often that is believed: models that are trained one after the other by the same code each have such a call.
+MOST_ONCE = 16
+# Breaks that are loops of which each turn is captured by itself, from now on at once.
+BREAKS_OF_LOOPS = frozenset({"training_loop"})
 
 
 class BreakCounts:
@@ -34,10 +38,17 @@ class BreakCounts:
         self._counts[found.code, found.where] += 1
         return self._counts[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether a call with a break of its own runs plainly as a whole; one after the other may have some."""
+        of_once = [count for (code, _), count in self._counts.items() if code in BREAKS_ONCE]
+        return all(count + 1 < MOST_ONCE for count in of_once)
+
     def is_only_now(self, found: Break) -> bool:
         """Whether the break is of this call and not of the next. One that says so often is taken for any other."""
-        self._counts[found.code, found.where] += found.code in BREAKS_ONCE
-        return 0 < self._counts[found.code, found.where] < BREAKS_BEFORE_PLAIN
+        if found.code in BREAKS_ONCE:
+            self._counts[found.code, found.where] += 1
+        return found.code in BREAKS_ONCE and self._counts[found.code, found.where] < MOST_ONCE
 
 
 def note_break(
@@ -52,6 +63,8 @@ def note_break(
         record.conclude(Conclusion.PLAIN, short(found))
         history.add(record)
     record.breaks.append(found)
+    if found.code in BREAKS_OF_LOOPS:
+        history.turned.add(found.where)
     if is_new:
         counters["graph_break"][found.reason] += 1
         logs.broke(record, found)

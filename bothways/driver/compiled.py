@@ -267,7 +267,7 @@ class CompiledFunction:
         record = Compilation(
             original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
-        record.settings = settings_now()
+        record.settings, record.cuda_graphs = settings_now(), self.options.cuda_graphs
         pool.history.add(record)
         pool.history.captures += 1
         pool.serial += 1
@@ -279,9 +279,8 @@ class CompiledFunction:
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        call = MissedCall(
-            self.original, arguments, self.options, f"{self._pool.serial}_", self._pool.sizes, self.history.disbelieved
-        )
+        pool, learned = self._pool, (self.history.disbelieved, self.history.turned, self._pool.breaks.may_wait)
+        call = MissedCall(self.original, arguments, self.options, f"{pool.serial}_", pool.sizes, *learned)
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:
@@ -316,6 +315,7 @@ class CompiledFunction:
         if not self._pool.breaks.is_only_now(captured.broke):
             return Verdict.COMPILE
         record.conclusion = Conclusion.ONCE
+        self.history.turned.add((captured.broke.where, *captured.broke.stack)[-1])  # in a loop, or it had waited
         return Verdict.ONCE
 
     def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
@@ -355,6 +355,8 @@ class CompiledFunction:
         if self.options.of_hooks and unsupported.break_.code == "torch_mode":
             return
         self._pool.gave_up = short(unsupported.break_)
+        if self._pool.breaks.is_only_now(unsupported.break_):
+            return
         if self.options.fullgraph:
             try:
                 raise unsupported

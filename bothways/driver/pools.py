@@ -143,7 +143,9 @@ def shared_pool(function: types.FunctionType, options: Options, kind: Any, make:
     has_defaults = bool(function.__kwdefaults__)
     # Code that is equal may be from other files, and a backend may be anything that can be called.
     kept = (function.__code__, function.__globals__, options.backend, kind)
-    ways = (options.backend_name, options.fullgraph, options.dynamic, options.forced, options.of_hooks)
+    ways = (
+        options.backend_name, options.fullgraph, options.dynamic, options.forced, options.of_hooks, options.cuda_graphs,
+    )  # fmt: skip
     key = (*map(id, kept), *ways, has_defaults)
     with _lock:
         pool = _pools.get(key)

@@ -118,6 +118,8 @@ class DifferentiatedGraph:
         self.joints = [] if joint is None else [joint]
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
+        if known.lends is not None:
+            known.lends(self.visible_count)
         described(self, writes_at_end=True, share=self.share, read_inputs=facts.read_inputs)
         self.usual: Usual | None = None
         self._usuals: dict[Any, Usual | None] = {}

@@ -17,6 +17,7 @@ from typing import Any
 from bothways.errors import Break
 from bothways.record.graphs import GraphText
 from bothways.record.outcomes import Generated, Outcome, Piece
+from bothways.record.replays import Replays
 from bothways.runtime.dispatcher import Dispatcher
 from bothways.runtime.program import Check, Program
 
@@ -66,6 +67,8 @@ class Compilation:
     generated: list[Generated] = field(default_factory=list, repr=False)
     outcome: Outcome | None = None  # how the graph runs, where there is one
     settings: dict[str, Any] = field(default_factory=dict, repr=False)  # of the configuration, where they matter
+    replays: list[Replays] = field(default_factory=list)  # of graphs on a GPU: what is replayed as CUDA graphs
+    cuda_graphs: bool | None = None  # what the function's mode says about these, where it says something
     # The program, as each of the functions has it that share it.
     _holders: list[tuple[weakref.ref[Program], weakref.ref[Dispatcher]]] = field(default_factory=list, repr=False)
 
@@ -156,6 +159,7 @@ class Compilation:
         ]
         if self.outcome is not None:
             lines.append(f"    runs: {self.outcome}")
+        lines += [f"    on the GPU: {replays}" for replays in self.replays]
         if self.reason:
             lines.append(f"    reason: {self.reason}")
         return "\n".join(lines)

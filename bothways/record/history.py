@@ -24,6 +24,8 @@ class History:
     captures: int = 0
     # Where operations fail while their shapes are worked out, and plain Python comes through.
     disbelieved: set[Position] = field(default_factory=set)
+    # The loops that train, of which each turn is a call of one program.
+    turned: set[Position] = field(default_factory=set)
 
     def add(self, compilation: Compilation) -> None:
         """Begin a record. Where there are very many, the oldest goes that no program in use came of."""

@@ -139,6 +139,7 @@ def _program_lines(index: int, program: Program, compilation: Compilation) -> li
         *_section("Graph", graph),
         *(line for joint in joints for line in _section(f"{joint.name.capitalize()} graph", [str(joint)])),
         *_section("Runs", [str(compilation.outcome)] if compilation.outcome is not None else []),
+        *_section("On the GPU", [str(replays) for replays in compilation.replays]),
         *_section("Guards", [_guard_line(check) for check in program.checks]),
         *_section("Effects", list(program.effects)),
         *_section("Program", [program.source]),

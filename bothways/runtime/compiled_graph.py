@@ -24,6 +24,7 @@ class CompiledGraph:
     ``writes_at_end``: it changes its inputs when everything else is done, so that it can fail without a trace.
     ``read_inputs``: the inputs that it reads, where that is known.
     ``share``: what tells of inputs whether one that it changes shares memory with another.
+    ``lends``: what is told from which result on nobody sees them but the backward of the graph.
     ``key``: what it can be recalled by from the cache on disk.
     """
 
@@ -33,6 +34,7 @@ class CompiledGraph:
     writes_at_end: bool = False
     read_inputs: tuple[int, ...] | None = None
     share: Callable[..., bool] | None = None
+    lends: Callable[[int], None] | None = None
     key: str | None = None
 
 

@@ -67,7 +67,7 @@ def keep_inputs(
     # Where inputs share their memory, a differentiated graph runs as captured.
     known = getattr(graph, GRAPH, UNKNOWN)
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
-    if not on_its_way and not statistics and not any(tensors[index].is_inference() for index in written):
+    if not on_its_way and not statistics and not any(map(torch.is_inference, map(tensors.__getitem__, written))):
         return ()
     kept: list[Kept] = []
     together = _together([tensors[index] for index in statistics])

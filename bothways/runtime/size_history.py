@@ -66,10 +66,11 @@ class SizeHistory:
         if changed and config.automatic_dynamic:  # it was a tensor, or another number
             self._moving_numbers.add(name)
         self._numbers[name] = number
-        # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number.
-        if number in (0, 1) or number != number or not abs(number) < LARGEST:
+        # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number. A
+        # counter goes through one, though, on its way from nothing.
+        if number == 0 or number != number or not abs(number) < LARGEST:
             return False
-        return name in self._moving_numbers or (is_argument and self._wants_all)
+        return name in self._moving_numbers or (is_argument and self._wants_all and number != 1)
 
     @property
     def _wants_all(self) -> bool:

@@ -116,6 +116,9 @@ ASGD_UPDATES: tuple[Any, ...] = (_single_tensor_asgd, _multi_tensor_asgd)
 FUSED_UPDATES: tuple[Any, ...] = (
     torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_, torch._fused_adagrad_,
 )  # fmt: skip
+# What a ``GradScaler`` does to gradients, and to its scale.
+UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
+UPDATE_SCALE: Any = torch._amp_update_scale_
 # Optimizers stack numbers for PyTorch's compiler; eager leaves them in their list.
 stack_if_compiling: Callable[[Any], Any] | None = getattr(optimizer_internals, "_stack_if_compiling", None)
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active

@@ -42,7 +42,7 @@ class Section:
 
 def sections() -> list[Section]:
     """What is public, in the order people meet it."""
-    own = ["compile", "explain", "history", "reset", "set_stance", "doctor"]
+    own = ["compile", "explain", "history", "memory", "reset", "set_stance", "doctor"]
     said = ["disable", "allow_in_graph", "assume_constant_result", "graph_break", "is_compiling"]
     sizes, dropin, traced = ["mark_dynamic", "mark_static"], ["install", "uninstall"], ["trace", "trace_wrapped"]
 

@@ -38,6 +38,7 @@ def test_defaults():
         "kernel_cache_megabytes": 256,
         "compiler_seconds": 120,
         "guards_in_c": True,
+        "cuda_graphs": "auto",
         "logs": "",
     }
     assert "recompile_limit          = 8" in repr(fresh)

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
-    "commands", "api", "report", "driver", "pipeline", "capture", "backward", "backends", "grad", "lower", "calls",
-    "building", "cache", "record", "runtime",
+    "commands", "api", "report", "driver", "pipeline", "capture", "backward", "backends", "replay", "grad", "lower",
+    "calls", "building", "cache", "record", "runtime",
 ]  # fmt: skip
 
 # Inside of folders, from the bottom to the top: a room imports from itself and from those before it. What is only
@@ -40,6 +40,7 @@ ROOMS = {
 LATE = {
     ("grad/differentiated.py", "bothways.grad.twins"): "second derivatives differentiate again",
     ("backends/native.py", "bothways.lower.dialects.cuda.dialect.Cuda"): "most programs have no tensors on GPUs",
+    ("replay/recorders.py", "bothways.replay.cuda_graphs.CudaGraphs"): "most programs have no tensors on GPUs",
     ("cache/trust.py", "grp"): "which Windows has not",
     ("cache/trust.py", "pwd"): "which Windows has not",
     ("torch_compat/functions.py", "torch._subclasses.fake_tensor"): "takes two seconds to load",

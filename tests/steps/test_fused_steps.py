@@ -62,12 +62,12 @@ def test_a_backward_that_leaves_its_part_of_a_cut_graph_is_pytorchs():
     graph.output((after,))
     for node in (x, weight, tangent, early, between, late, first, after):
         node.meta["example_value"] = torch.ones(3)
-    sections = sections_of(graph, grad=True)
+    sections = sections_of(graph, [], grad=True)
     assert [(section.nodes, section.as_captured) for section in sections] == [
         ([early, between, late, found, first, after], False)
     ]
     note_of_node(between, as_captured=True)
-    sections = sections_of(graph, grad=True)
+    sections = sections_of(graph, [], grad=True)
     assert [(section.nodes, section.as_captured) for section in sections] == [
         ([early], False), ([between], True), ([late], False), ([found, first], True), ([after], False),
     ]  # fmt: skip

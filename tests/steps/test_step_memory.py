@@ -169,3 +169,21 @@ def test_the_peak_of_a_step_is_not_above_eagers():
     x, y = batches(1, size=200, features=64)[0]
     plain = peak(training(layers(), momentum=0.9), x, y)
     assert peak(bothways.compile(training(layers(), momentum=0.9), backend="native"), x, y) <= plain
+
+
+@pytest.mark.parametrize("forgets", ["the optimizer", "the model"])
+def test_gradients_that_a_step_forgets_itself_are_not_written(forgets):
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    last = {"the optimizer": optimizer.zero_grad, "the model": model.zero_grad}[forgets]
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        last()
+        return loss.detach()
+
+    program = native_program(step, *batches(1, features=64)[0])
+    returned = re.findall(r"\w+", program.rpartition("return (")[2])
+    assert len(returned) == 1 + 2 * 14 and all(parameter.grad is None for parameter in model.parameters())

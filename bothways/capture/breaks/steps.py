@@ -415,6 +415,11 @@ TABLE.update({
 })  # fmt: skip
 
 
+@_row("JUMP_BACKWARD")
+def _jump_backward(frame: Frame, inst: Instruction) -> Step:
+    return Step("pass", [], [StepOutcome(inst.target, list(frame.stack))])
+
+
 @_row("BEFORE_WITH")
 def _before_with(frame: Frame, inst: Instruction) -> Step:
     pushed = [StepResult("result[0]"), StepResult("result[1]")]

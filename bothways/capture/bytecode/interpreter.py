@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.bytecode.instructions import decode
+from bothways.capture.bytecode.turns import Loops
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.writing.dropping import check_dropped
@@ -72,6 +73,7 @@ class Frame:
         self.result: Value | None = None
         self.steps = 0  # how many instructions were begun
         self.stop_before = -1  # the number of the one before which capture stops
+        self.loops = Loops(function.code)
 
     # The stack.
 
@@ -154,4 +156,10 @@ class Frame:
         self.index = row.target
 
     def jump(self, target: int) -> None:
+        if target < self.index and self.tracer.running.backwards:
+            self.loops.turn(self.tracer, target)
         self.index = target
+
+    def enter_loop(self) -> None:
+        """A loop asks for the next element, at the instruction that runs."""
+        self.loops.enter(self.tracer, self.index - 1, self.steps - 1)

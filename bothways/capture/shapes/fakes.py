@@ -19,6 +19,7 @@ from bothways.capture.shapes.outlines import OUTLINES
 from bothways.capture.shapes.shape_rules import Prediction, contiguous_stride, predict
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, of_parts, thin_outline
+from bothways.symbols import hint
 
 MODE = ThinMode()
 
@@ -167,6 +168,9 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         # Autocast remembers casted weights by tensor; those of fakes must not be found there later.
         with MODE, torch_compat.no_autocast_cache() if autocast else nullcontext():
             values, options = _replace(args, _meta), _replace(kwargs, _meta)
+            if "lr" in options and any(function is update for update in torch_compat.FUSED_UPDATES):
+                # No size depends on a rate, and C++ wants plain numbers; the graph has what they are computed from.
+                options = {name: hint(value) for name, value in options.items()}
             result = (of_parts(function, values) or function)(*values, **options)
     except NeedsData as error:
         raise FakeFailure(error) from error

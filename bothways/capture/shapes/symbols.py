@@ -124,6 +124,20 @@ class Symbols:
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
+    def found(self, value: int | float, source: Source) -> Any:
+        """A number that a path computes from another one, guarded; None where kernels could not take it."""
+        if type(value) is int and not -LARGEST <= value < LARGEST:
+            return None
+        self._tracer.guard("type({s0}) is {c0}", source, type(value))
+        if type(value) is float:
+            return self._symbol(value, -math.inf, source)
+        if value == 0:  # which means more than others do
+            self._tracer.guard("{s0} == {c0}", source, value)
+            return value
+        least = 2 if value > 1 else -LARGEST
+        self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
+        return self._symbol(value, least, source)
+
     def from_graph(self, node: torch.fx.Node, kind: type, least: float) -> Any:
         """A number that a node of the graph gives."""
         symbol = self.environment.unknown_symbol(GUESSES[kind], least)

@@ -15,7 +15,8 @@ class CaptureOptions:
     ``tag`` goes into the names of injected objects, so that several programs share one namespace. ``fullgraph``: the
     user wants an error where something is left to plain Python. ``assumes``: the graph may rely on data, and fail where
     it is otherwise. ``postpones``: calls whose results nobody asks for are made when the graph has run.
-    ``disbelieved``: where operations were believed to raise, and plain Python then came through.
+    ``disbelieved``: where operations were believed to raise, and plain Python then came through. ``turned``: the loops
+    of which each turn is a program.
     """
 
     depth_limit: int = 100
@@ -25,3 +26,9 @@ class CaptureOptions:
     is_continuation: bool = False
     postpones: bool = True
     disbelieved: Collection[Position] = ()
+    turned: Collection[Position] = ()
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether this is one turn of a loop, or what comes behind it."""
+        return self.is_continuation and bool(self.turned) and not self.fullgraph

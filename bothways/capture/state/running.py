@@ -21,6 +21,7 @@ class Running:
         # The exceptions being handled: by the program, and by each generator that is running, innermost last.
         self.handling: list[ExceptionValue | None] = [None]
         self.generators: list[GeneratorValue] = []  # all that were made
+        self.backwards = self.updates = 0  # how many backwards and steps of optimizers were captured
 
     def fork(self) -> Running:
         """The same frames, for code that is only looked at."""
@@ -63,6 +64,12 @@ class Running:
     def suspend_generator(self) -> ExceptionValue | None:
         """The generator stops; what it is handling now."""
         return self.handling.pop()
+
+    def note_backward(self) -> None:
+        self.backwards += 1
+
+    def note_update(self) -> None:
+        self.updates += 1
 
     def add_generator(self, generator: GeneratorValue) -> None:
         self.generators.append(generator)

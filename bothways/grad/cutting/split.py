@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.cutting.moving import followed
 from bothways.grad.cutting.parts import CompilePart, Part
 from bothways.grad.tracing.overlaps import is_view_in_secret
 from bothways.grad.tracing.sizes import is_size, symbols_of
@@ -44,7 +45,12 @@ class Section:
 
 
 def split(
-    graph: torch.fx.GraphModule, compile_part: CompilePart, *, grad: bool, apart: bool = False
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    compile_part: CompilePart,
+    *,
+    grad: bool,
+    apart: bool = False,
 ) -> torch.fx.GraphModule | None:
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
@@ -52,7 +58,7 @@ def split(
     was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
     read as captured.
     """
-    sections = sections_of(graph.graph, grad, apart)
+    sections = sections_of(graph.graph, inputs, grad, apart)
     if len(sections) == 1 and not sections[0].as_captured:
         return None
     if apart and all(section.as_captured for section in sections):
@@ -60,11 +66,12 @@ def split(
     return _chained(graph, sections, compile_part)
 
 
-def sections_of(graph: torch.fx.Graph, grad: bool, apart: bool = False) -> list[Section]:
+def sections_of(graph: torch.fx.Graph, inputs: Sequence[Any], grad: bool, apart: bool = False) -> list[Section]:
     """The nodes in sections; a backward that leaves its section is PyTorch's, through the autograd nodes of others."""
     alone: set[torch.fx.Node] = set()
+    seen = _seen(graph, inputs) if grad else set()
     while True:
-        sections = _sections(graph, grad, apart, alone)
+        sections = _sections(graph, grad, apart, alone, seen)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
         if not leaving:
             return sections
@@ -96,7 +103,9 @@ def _computed_from(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
     return computed
 
 
-def _sections(graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[torch.fx.Node]) -> list[Section]:
+def _sections(
+    graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[torch.fx.Node], seen: Container[torch.fx.Node]
+) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
@@ -105,7 +114,7 @@ def _sections(graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[t
     captured = [
         _goes_around_autograd(place, apart) or place.node in hooked or place.node in alone for place in places
     ]
-    first = _beginnings(places, captured, grad, apart)
+    first = _beginnings(places, captured, seen, grad, apart)
     sections: list[Section] = []
     boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
     cut = True
@@ -119,7 +128,7 @@ def _sections(graph: torch.fx.Graph, grad: bool, apart: bool, alone: Container[t
             boundaries.append(True)
         sections[-1].nodes.append(place.node)
         boundaries[-1] = place.ends_plain
-        cut = put_off or (grad and place.grad and _is_seen(place.node) and not as_captured)
+        cut = put_off or (place.grad and place.node in seen and not as_captured)
     return _whole_contexts(sections, boundaries)
 
 
@@ -159,7 +168,9 @@ def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[Nod
     return places
 
 
-def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart: bool) -> set[int]:
+def _beginnings(
+    places: list[NodePlace], captured: list[bool], seen: Container[torch.fx.Node], grad: bool, apart: bool
+) -> set[int]:
     """Where sections begin that are to stand alone: contexts that cannot join others, and what is done to data."""
     beginnings: set[int] = set()
     start: int | None = None
@@ -171,7 +182,7 @@ def _beginnings(places: list[NodePlace], captured: list[bool], grad: bool, apart
         if start is not None and place.ends_plain:
             inside = range(start, index + 1)
             without_grad = grad and any(not places[at].grad and (apart or places[at].reads_data) for at in inside)
-            watched = any(grad and places[at].grad and _is_seen(places[at].node) for at in inside[:-1])
+            watched = any(places[at].grad and places[at].node in seen for at in inside[:-1])
             if without_grad or watched or any(captured[at] for at in inside):
                 beginnings |= {start, index + 1}
             start = None
@@ -303,11 +314,14 @@ def _is_one_of_several(node: torch.fx.Node) -> bool:
     return node.target is operator.getitem and producer is not None and not _is_tensor(producer)
 
 
-def _is_seen(node: torch.fx.Node) -> bool:
-    """Whether people outside see the tensor while others are computed from it."""
-    if _is_hooked(node) or facts_of_node(node).is_last_write:
-        return True
-    return len(node.users) > 1 and any(user.op == "output" for user in node.users)
+def _seen(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[torch.fx.Node]:
+    """The tensors of autograd's that people outside see while others are computed from them."""
+    seen = {node for node in graph.nodes if _is_hooked(node) or facts_of_node(node).is_last_write}
+    read = {
+        node for node in graph.nodes
+        if node.op != "placeholder" and len(node.users) > 1 and any(user.op == "output" for user in node.users)
+    }  # fmt: skip
+    return seen | (read & followed(graph, inputs) if read else set())
 
 
 def _is_come_around(node: torch.fx.Node, before: Section) -> bool:

@@ -51,8 +51,13 @@ def write_back(
 ) -> None:
     """Give the inputs that were mutated their new values; all but the ``uncounted`` get another version."""
     targets = [inputs[index] for index in changed]
-    if uncounted or not all(map(operator.is_, targets, values)):
+    if not all(map(operator.is_, targets, values)):
         targets = _copied(inputs, changed, values, uncounted)
+    elif len(uncounted) == len(changed):  # as an optimizer's updates in one are
+        return
+    elif uncounted:
+        silent = frozenset(uncounted)
+        targets = [target for index, target in zip(changed, targets, strict=True) if index not in silent]
     torch.autograd.graph.increment_version(targets)
 
 

@@ -1,7 +1,7 @@
 """Optimizers' updates that are one operation of ATen's, as what they do: kernels are made of that.
 
-Only on the CPU; elsewhere, and for scaled gradients, the operation stays one. Numbers that depend on a counter are
-tensors of doubles, as precise as those ATen computes.
+Only on the CPU; elsewhere the operation stays one. Numbers that depend on a counter are tensors of doubles, as precise
+as those ATen computes.
 """
 
 from __future__ import annotations
@@ -125,13 +125,34 @@ def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
     if update is None or not all(isinstance(items, (list, tuple)) for items in args):
         return None
     named = dict(kwargs)
-    if any(named.pop(name, None) is not None for name in ("grad_scale", "found_inf")):
-        return None
     tensors = [item for item in chain(*args, named.values()) if isinstance(item, torch.Tensor)]
     if not all(tensor.is_cpu and tensor.dtype in DTYPES for tensor in tensors):
         return None
+    scale, found = named.pop("grad_scale", None), named.pop("found_inf", None)
     lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
-    return lambda: update(*lists, **named)
+    return lambda: _unless_found(found, lists, lambda: _unscaled(update, scale, lists, named))
+
+
+def _unscaled(
+    update: Callable[..., None], scale: torch.Tensor | None, lists: Sequence[Tensors], named: dict[str, Any]
+) -> None:
+    """The update by gradients of a scaled loss, which are those of the loss afterwards."""
+    if scale is not None:
+        for gradient in lists[1]:
+            gradient.div_(scale.reshape(()))
+    update(*lists, **named)
+
+
+def _unless_found(found: torch.Tensor | None, lists: Sequence[Tensors], update: Callable[[], None]) -> None:
+    """The update, but for what it changes where a gradient was infinite."""
+    if found is None:
+        return update()
+    written = list(chain(*lists))
+    before = [tensor.clone() for tensor in written]
+    update()
+    skipped = found.reshape(()) == 1
+    for tensor, old in zip(written, before, strict=True):
+        tensor.copy_(torch.where(skipped, old, tensor))
 
 
 def _are_counted() -> bool:

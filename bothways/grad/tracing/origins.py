@@ -19,6 +19,7 @@ from bothways.fake import of_parts
 from bothways.grad.tracing.checked import without_data
 from bothways.grad.tracing.fused import update_of
 from bothways.grad.tracing.overlaps import Overlaps, WritesShared
+from bothways.grad.tracing.scaling import scaling_of
 from bothways.grad.tracing.traced import ReadsData
 from bothways.torch_compat.said import said
 
@@ -89,7 +90,7 @@ class _Noting(torch.fx.Interpreter):
         self._origins, self._overlaps = origins, Overlaps()
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        update = update_of(target, args, kwargs)
+        update = update_of(target, args, kwargs) or scaling_of(target, args, kwargs)
         if update is not None:
             return update()
         product = of_parts(target, args)

@@ -109,6 +109,7 @@ def STORE_SLICE(frame: Frame, inst: Instruction) -> None:
 
 
 def FOR_ITER(frame: Frame, inst: Instruction) -> None:
+    frame.enter_loop()
     element = protocols.next_or_none(frame.tracer, frame.stack[-1])
     if element is None:
         frame.pop()

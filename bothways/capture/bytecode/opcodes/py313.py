@@ -119,6 +119,7 @@ def COMPARE_OP(frame: Frame, inst: Instruction) -> None:
 
 
 def FOR_ITER(frame: Frame, inst: Instruction) -> None:
+    frame.enter_loop()
     element = protocols.next_or_none(frame.tracer, frame.stack[-1])
     if element is None:
         frame.pop()

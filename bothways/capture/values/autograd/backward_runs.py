@@ -134,6 +134,7 @@ class BackwardRun:
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
         self._run(self.leaves if inputs is None else inputs, accumulates=True)
+        self.tracer.running.note_backward()
 
     # How it runs.
 

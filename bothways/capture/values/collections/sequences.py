@@ -173,6 +173,8 @@ class SequenceValue(Value):
         known = isinstance(key, ConstantValue) and hasattr(key.content, "__index__")
         if not known and not isinstance(key, linked.SliceValue) and not hasattr(key.python_type(), "__index__"):
             tracer.throw(TypeError, self._bad_index(key.python_type().__name__))
+        if isinstance(key, NumberValue) and self.source is not None and tracer.options.is_turn:
+            tracer.stop("value_changes", f"each turn of a loop asks {self.describe()} for another element")
         index: int | slice = protocols.index_constant(tracer, key)
         return index
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.collections.iterators import SequenceIterator as SequenceIterator
     from bothways.capture.values.collections.sets import SetValue as SetValue
     from bothways.capture.values.core import protocols as protocols
+    from bothways.capture.values.core.derived import derived as derived
     from bothways.capture.values.core.numbers import NumberValue as NumberValue
     from bothways.capture.values.generators.generators import GeneratorValue as GeneratorValue
     from bothways.capture.values.generators.generators import stop_iteration_error as stop_iteration_error

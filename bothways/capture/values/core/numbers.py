@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ARITHMETIC = frozenset("+ - * // % == != < <= > >=".split())
 # The same for numbers with fractions, whose remainders are left to Python.
 REAL_ARITHMETIC = frozenset("+ - * / ** == != < <= > >=".split())
+# What Python works out before the graph runs where it cannot be left to the graph.
+DERIVED = frozenset("/ ** % //".split())
 UNARY = frozenset({"__neg__", "__pos__"})
 SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may repeat
 
@@ -95,6 +97,10 @@ class NumberValue(Value):
         """The operation on the numbers of this call."""
         if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES)):
             return None
+        if op.symbol in DERIVED and issubclass(other.python_type(), (int, float)):
+            found = linked.derived(tracer, op.function, [other, self] if reflected else [self, other])
+            if found is not None:
+                return found
         known = ConstantValue(other.constant()) if isinstance(other, NumberValue) else other
         pair: list[Value] = [known, self._as_constant()]
         left, right = pair if reflected else reversed(pair)
@@ -102,6 +108,9 @@ class NumberValue(Value):
         return arithmetic(tracer, op.symbol, left, right)
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
+        found = linked.derived(tracer, function, [self]) if method == "__abs__" else None
+        if found is not None:
+            return found
         if method == "__abs__" and isinstance(self.content, torch.SymInt):
             return number_value(-self.content if self.content < 0 else self.content)
         if method not in UNARY:

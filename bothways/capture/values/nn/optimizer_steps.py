@@ -67,6 +67,7 @@ HANDLERS.update({update: _undecided(update, chooses) for update, chooses in UPDA
 
 def _first_step(method: types.FunctionType) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tracer.running.note_update()
         optimizer = args[0].realize()
         state = protocols.get_attr(tracer, optimizer, "state")
         before = protocols.length(tracer, state)

@@ -17,11 +17,12 @@ from bothways.capture.values.collections.dict_views import ProxyValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sequences import content
 from bothways.capture.values.collections.sets import SetValue
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
+from bothways.capture.values.core.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -40,6 +41,10 @@ def _number(kind: type, *methods: str) -> Callable[..., Value]:
 
     def handler(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         values = [arg.realize() for arg in args]
+        if len(values) == 1 and not kwargs and isinstance(values[0], NumberValue):
+            found = values[0] if values[0].python_type() is kind else linked.derived(tracer, kind, values)
+            if found is not None:
+                return found
         if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
             for method in methods:
                 if hasattr(values[0].python_type(), method):

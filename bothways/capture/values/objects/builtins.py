@@ -25,6 +25,7 @@ from bothways.capture.values.code.type_checks import isinstance_of, issubclass_o
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
+from bothways.capture.values.core.derived import FUNCTIONS as DERIVED
 from bothways.capture.values.core.handlers import HANDLERS
 from bothways.runtime.nodes import Pinned
 
@@ -149,6 +150,8 @@ class BuiltinValue(Value):
         if function.__name__ == "__new__" and isinstance(owner, type):
             return ClassValue.of(tracer, owner).call_method(tracer, "__new__", args, kwargs)
         if is_pure(function):
+            if function in DERIVED and not kwargs and (number := linked.derived(tracer, function, args)) is not None:
+                return number
             positional, keywords = constant_arguments(tracer, args, kwargs)
             return constant_value(tracer.run_const(function, *positional, **keywords), tracer)
         return super().call(tracer, args, kwargs)

@@ -1,0 +1,38 @@
+"""``bothways.memory()``: what recordings for GPUs hold, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bothways.replay.replayed import all_replayed
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the recordings of one compiled graph hold: ``bytes`` of pools and of copies of inputs."""
+
+    function: str
+    graph: str
+    recordings: int
+    nodes: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.function}, {self.graph}: {self.bytes / 1e6:.1f} MB in {self.recordings} recordings"
+
+
+def memory() -> list[Held]:
+    """What is held for CUDA graphs, by the functions that hold it, the most first.
+
+    It goes with the program: when the function is gone, or after ``bothways.reset()``.
+
+    >>> bothways.memory()
+    []
+    """
+    held = []
+    for one in all_replayed():
+        found = one.recordings
+        if found:
+            nodes, size = sum(item.recorded.nodes for item in found), sum(item.bytes for item in found)
+            held.append(Held(one.function, one.replays.name, len(found), nodes, size))
+    return sorted(held, key=lambda one: -one.bytes)

@@ -1,0 +1,102 @@
+"""Which values of a captured graph autograd may follow: a value that it certainly does not is no place to cut.
+
+What is in doubt is followed: views taken without gradients, and all that may share memory with what is changed by a
+value that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import ops, torch_compat
+from bothways.node_facts import facts_of_call, facts_of_node
+from bothways.ops import Gives
+from bothways.runtime.gradients import gradients
+
+Node = torch.fx.Node
+
+_DETACHING = ("detach", torch.detach)
+
+
+def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
+    """The values whose history people outside may ask for; ``inputs`` are those of all placeholders, or of those that
+    are tensors."""
+    found = _begin(graph, inputs)
+    without_grad = _without_grad(graph)
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    while True:
+        before = len(found)
+        for node in nodes:
+            if node not in found and _follows(node, found, node in without_grad):
+                found.add(node)
+            if node in found and node not in without_grad and _may_write(node):
+                for written in node.all_input_nodes:
+                    found.update(_sharing(written))
+        if len(found) == before:
+            return found
+
+
+def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    ofs = [node for node in placeholders if isinstance(node.meta.get("example_value"), torch.Tensor)]
+    if len(tensors) != len(ofs):
+        return set(placeholders)
+    return {node for node, tensor in zip(ofs, tensors, strict=True) if tensor.requires_grad}
+
+
+def _without_grad(graph: torch.fx.Graph) -> set[Node]:
+    """The nodes that run while gradients are off."""
+    found: set[Node] = set()
+    is_on = torch.is_grad_enabled()
+    for node in graph.nodes:
+        if node.target is torch_compat.set_grad_enabled:
+            is_on = bool(node.args[0])
+        if not is_on:
+            found.add(node)
+    return found
+
+
+def _follows(node: Node, found: set[Node], without_grad: bool) -> bool:
+    if node.kwargs.get("requires_grad") or node.target in ("requires_grad_", torch.nn.Parameter):
+        return True
+    example = node.meta.get("example_value")
+    if isinstance(example, torch.Tensor) and not (example.is_floating_point() or example.is_complex()):
+        return False
+    if node.op == "get_attr":
+        return True
+    if node.target in _DETACHING or (node.target is gradients and node.args[4] is False):
+        return False
+    if found.isdisjoint(node.all_input_nodes):
+        # What is not one of PyTorch's operations may find tensors elsewhere.
+        return facts_of_call(node.target).opaque or facts_of_call(node.target).has_effects
+    return not without_grad or ops.of_node(node).gives is not Gives.FRESH
+
+
+def _may_write(node: Node) -> bool:
+    """Whether a node may write to what it is given, as far as its record tells."""
+    known = ops.of_node(node)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
+    return bool(
+        known.writes or known.writes_left or name.endswith("_") or "out" in node.kwargs or node.kwargs.get("inplace")
+        or facts_of_node(node).is_in_place
+        or facts_of_call(node.target).opaque or facts_of_call(node.target).has_effects
+    )  # fmt: skip
+
+
+def _sharing(node: Node) -> Iterable[Node]:
+    """A value, what it may be a view of, and all views of those."""
+    above = node
+    while above.args and isinstance(above.args[0], Node) and ops.of_node(above).gives is not Gives.FRESH:
+        above = above.args[0]
+    pending, seen = [above, node], set()
+    while pending:
+        one = pending.pop()
+        if one not in seen and one.op != "output":
+            seen.add(one)
+            pending.extend(user for user in one.users if ops.of_node(user).gives is not Gives.FRESH)
+    return seen

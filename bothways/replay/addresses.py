@@ -1,0 +1,77 @@
+"""Whether tensors lie where they lay when a graph was recorded: one question to C for all of a call's inputs."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bothways import torch_compat
+from bothways.building.build import CSource, library_of
+from bothways.calls.call_library import DECLARATIONS, KNOWN, PYTHON, TORCH, call_library
+from bothways.calls.entry_source import ENTER
+from bothways.errors import BothwaysError
+
+ANYWHERE = -1  # of an input that is copied, or no tensor
+_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
+
+COMPARE = """\
+static PyObject *compare(PyObject *self, PyObject *const *arguments, int64_t count) {
+    const int64_t *expected = (const int64_t *)PyBytes_AsString(self);
+    PyObject *answer = count == expected[0] ? yes : no;
+    for (int64_t index = 0; answer == yes && index < count; ++index) {
+        Given given;
+        if (expected[index + 1] == -1) continue;
+        if (!take(arguments[index], 'p', &given)) return 0;
+        if (given.number != expected[index + 1]) answer = no;
+    }
+    Py_IncRef(answer);
+    return answer;
+}
+
+static Method comparing = {"lie_there", compare, FASTCALL, 0};
+
+PyObject *make_comparison(PyObject *expected, PyObject *kept) { return PyCFunction_NewEx(&comparing, expected, kept); }
+"""
+
+
+def lying_at(addresses: Sequence[int]) -> Callable[..., bool]:
+    """A function of as many tensors that tells whether each lies at its address, or may lie anywhere."""
+    make = _make()
+    if make is not None:
+        there: Callable[..., bool] = make(struct.pack(f"{len(addresses) + 1}q", len(addresses), *addresses), None)
+        return there
+    fixed = [(place, address) for place, address in enumerate(addresses) if address != ANYWHERE]
+    return lambda *values: all(values[place].data_ptr() == address for place, address in fixed)
+
+
+@functools.cache
+def _make() -> Any:
+    """What makes a builtin function of addresses; None where there can be none."""
+    if call_library() is None:  # whose tries show that tensors are what they are taken for
+        return None
+    functions = {**PYTHON, **TORCH}
+    try:
+        library = library_of(CSource((), (_text(functions),)))
+    except (BothwaysError, OSError, RuntimeError):
+        return None
+    _bound.append(library)
+    python = ctypes.PyDLL(library._name, handle=library._handle)
+    homes = [getattr(ctypes.pythonapi, name) for name in PYTHON] + [torch_compat.c_function(name) for name in TORCH]
+    known = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in homes]
+    known += [ask() or 0 for _, ask in KNOWN.values()]
+    python.bind((ctypes.c_int64 * len(known))(*known))
+    make: Any = python.make_comparison
+    make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+    return make
+
+
+def _text(functions: Mapping[str, tuple[str, str]]) -> str:
+    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
+    variables += [f"static {kind} {name};" for name, (kind, _) in KNOWN.items()]
+    names = enumerate([*functions, *KNOWN])
+    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in names]
+    bound = ["void bind(const int64_t *given) {", *bind, "}\n"]
+    return "\n".join([DECLARATIONS, *variables, *bound, ENTER, COMPARE])

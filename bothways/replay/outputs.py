@@ -1,0 +1,189 @@
+"""What leaves a recording: the caller's own tensors where the function gave its inputs, fresh tensors for the rest.
+
+Memory that replays write to is never handed out, but for what is lent: results that only the backward of the same
+graph sees, in memory that nothing is written to while somebody holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bothways import torch_compat
+
+# What is copied by one launch: a number times one is that number, whatever it is.
+IN_ONE_LAUNCH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class NotPlanned(Exception):
+    """A function gives what no copy can stand for."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """An output that lies in the memory of an input: at an offset from its first element."""
+
+    output: int
+    place: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        return value.as_strided(self.shape, self.strides, value.storage_offset() + self.offset)
+
+
+class Outputs:
+    """How to hand out the outputs of one recording. ``values`` are what it was recorded with; results from ``hidden``
+    on may be lent."""
+
+    def __init__(self, outputs: Sequence[Any], values: Sequence[Any], hidden: int | None) -> None:
+        self._template: list[Any] = list(outputs)
+        self._inputs: list[tuple[int, int]] = []
+        self._windows: list[Window] = []
+        self._copied: dict[torch.dtype, tuple[list[torch.Tensor], list[list[int]]]] = {}
+        self._cloned: list[tuple[torch.Tensor, list[int]]] = []
+        self._together: list[tuple[torch.Tensor, list[tuple[torch.Tensor, list[int]]]]] = []
+        self._lent: list[tuple[torch.Tensor, list[int]]] = []
+        self._storages: list[tuple[torch.UntypedStorage, int]] = []
+        places = {id(value): place for place, value in enumerate(values) if isinstance(value, torch.Tensor)}
+        memories = {torch_compat.storage_of(value): place for place, value in enumerate(values)
+                    if isinstance(value, torch.Tensor) and value.numel()}  # fmt: skip
+        groups: dict[int, dict[int, tuple[torch.Tensor, list[int]]]] = {}
+        for number, output in enumerate(outputs):
+            if not isinstance(output, torch.Tensor):
+                if output is not None and not isinstance(output, (bool, int, float)):
+                    raise NotPlanned(f"it gives a {type(output).__name__}")
+                continue
+            self._template[number] = None
+            if id(output) in places:
+                self._inputs.append((number, places[id(output)]))
+                continue
+            memory = torch_compat.storage_of(output)
+            if memory in memories:
+                self._windows.append(_window(number, output, memories[memory], values[memories[memory]]))
+                continue
+            groups.setdefault(memory, {}).setdefault(id(output), (output, []))[1].append(number)
+        for group in groups.values():
+            self._plan(list(group.values()), hidden)
+        # The number of holders when nobody has any of it: our tensors, and the object that counts.
+        lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
+        self.lent = [tensor for tensor, _ in self._lent]
+        self._storages = [(storage, torch_compat.storage_uses(storage)) for storage in lent.values()]
+
+    def _plan(self, group: list[tuple[torch.Tensor, list[int]]], hidden: int | None) -> None:
+        """Decide what becomes of outputs that lie in one storage."""
+        numbers = [number for _, found in group for number in found]
+        if hidden is not None and all(number >= hidden for number in numbers):
+            self._lent += group
+            return
+        [first, *others] = group
+        if others or not is_dense(first[0]):
+            self._together.append((_whole(first[0]), group))
+        elif first[0].dtype in IN_ONE_LAUNCH:
+            tensors, places = self._copied.setdefault(first[0].dtype, ([], []))
+            tensors.append(first[0])
+            places.append(first[1])
+        else:
+            self._cloned.append(first)
+
+    @property
+    def copied_bytes(self) -> int:
+        """How much is copied at each replay."""
+        tensors = [tensor for tensors, _ in self._copied.values() for tensor in tensors]
+        tensors += [tensor for tensor, _ in self._cloned] + [tensor for tensor, _ in self._together]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    @property
+    def lent_addresses(self) -> list[int]:
+        return [tensor.data_ptr() for tensor, _ in self._lent]
+
+    def written(self) -> list[int]:
+        """The inputs that are among the outputs, since the function has written to them."""
+        return [place for _, place in self._inputs] + [window.place for window in self._windows]
+
+    def are_free(self) -> bool:
+        """Whether nobody holds what was lent."""
+        uses = torch_compat.storage_uses
+        return all(uses(storage) == count for storage, count in self._storages)
+
+    def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs of the replay that was launched last, for a call with these values."""
+        results = self._template.copy()
+        for number, place in self._inputs:
+            results[number] = values[place]
+        for window in self._windows:
+            results[window.output] = window.of(values[window.place])
+        with torch_compat.below_autograd():
+            for sources, places in self._copied.values():
+                _set(results, places, torch_compat.foreach_mul(sources, 1))
+            for source, numbers in self._cloned:
+                _set(results, [numbers], [source.clone()])
+            for source, group in self._together:
+                storage = source.clone().untyped_storage()
+                for tensor, numbers in group:
+                    fresh = torch_compat.set_storage(tensor.new_empty(0), storage, tensor)
+                    _set(results, [numbers], [fresh])
+            for tensor, numbers in self._lent:
+                _set(results, [numbers], [tensor.detach()])
+        return tuple(results)
+
+
+def _set(results: list[Any], places: Sequence[Sequence[int]], tensors: Sequence[torch.Tensor]) -> None:
+    for numbers, tensor in zip(places, tensors, strict=True):
+        for number in numbers:
+            results[number] = tensor
+
+
+def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:
+    if output.dtype is not value.dtype:
+        raise NotPlanned("it gives an input as a tensor of another dtype")
+    offset = int(output.storage_offset() - value.storage_offset())
+    return Window(number, place, output.dtype, tuple(output.shape), output.stride(), offset)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the storage that a tensor lies in, as bytes."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return whole.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill its memory without a gap, each at a place of its own."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def is_apart(tensor: torch.Tensor) -> bool:
+    """Whether each element has a place of its own, gaps or not."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return True
+
+
+Copy = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy tensors, by one launch for each dtype; nobody is told of a change."""
+    kinds: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        pair = kinds.setdefault(target.dtype, ([], []))
+        pair[0].append(target)
+        pair[1].append(source)
+    with torch_compat.below_autograd():
+        for pair in kinds.values():
+            torch_compat.foreach_copy_(*pair)

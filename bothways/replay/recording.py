@@ -1,0 +1,117 @@
+"""One recording: where its inputs are, and how a call becomes a copy, a replay, and results of the caller's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from bothways.replay.addresses import ANYWHERE, lying_at
+from bothways.replay.numbers import is_ordinary
+from bothways.replay.outputs import Outputs, copy_all
+from bothways.replay.recorders import GraphRecorder, Lane, Recorded
+
+
+class Recording:
+    """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        values: Sequence[Any],
+        copied: Sequence[int],
+        recorder: GraphRecorder,
+        lane: Lane,
+        takes_list: bool,
+        hidden: int | None,
+    ) -> None:
+        self._copied = tuple(copied)
+        given = list(values)
+        with torch.inference_mode(False), torch.no_grad():
+            for place in copied:
+                given[place] = _like(values[place])
+        self._statics = [given[place] for place in copied]
+        copy_all(self._statics, [values[place] for place in copied])  # whoever looks at them meanwhile sees sound data
+        self._layouts = [(static.shape, static.stride(), static.dtype) for static in self._statics]
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else ANYWHERE for value in values]
+        for place in copied:
+            addresses[place] = ANYWHERE
+        self._lie_there = lying_at(addresses)
+        self._floats = [place for place, value in enumerate(values) if type(value) is float]
+        self.numbers = tuple([values[place] for place in self._floats])
+        self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
+        self.why_fixed: str | None = None  # why numbers cannot be set; unknown until they change
+        self.recorded: Recorded = recorder.record(run, given, takes_list, lane, hidden is not None)
+        self.outputs = Outputs(self.recorded.outputs, given, hidden)
+        self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
+        self._back = [place for place in dict.fromkeys(self.outputs.written()) if place in self._copied]
+        self.used = 0
+        self.bytes = self.recorded.bytes + sum(static.nbytes for static in self._statics)
+
+    @property
+    def copied_bytes(self) -> int:
+        """What each call copies, in and out."""
+        back = sum(self._static(place).nbytes for place in self._back)
+        return self.outputs.copied_bytes + sum(static.nbytes for static in self._statics) + back
+
+    def _static(self, place: int) -> torch.Tensor:
+        return self._statics[self._copied.index(place)]
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Whether a call's inputs are where the graph reads them, or can be brought there, and nobody holds what it
+        has lent."""
+        if not self._lie_there(*values):
+            return False
+        for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
+            value = values[place]
+            if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
+                return False
+        return self.outputs.are_free()
+
+    def takes(self, values: Sequence[Any], may_set: bool) -> bool:
+        """Whether the next replay computes with a call's numbers; they are set where that can be, and may be done."""
+        numbers = tuple([values[place] for place in self._floats])
+        if numbers == self.numbers:
+            return True
+        if not may_set or not all(map(is_ordinary, (*numbers, *self.numbers))):
+            return False
+        if self.why_fixed is None:
+            self.why_fixed = self.recorded.learn(self._run, self._floats, self.numbers, partial(self._again, values))
+        if self.why_fixed:
+            return False
+        before, self.numbers = self.numbers, (math.nan,) * len(numbers)  # if it fails, it computes with none
+        try:
+            self.recorded.set_numbers(numbers)
+        except Exception as error:
+            self.why_fixed = f"numbers {before} could not be replaced: {type(error).__name__}: {error}"
+            return False
+        self.numbers = numbers
+        return True
+
+    def _again(self, values: Sequence[Any], numbers: Sequence[float]) -> Recorded:
+        """The same once more, with other numbers, in memory of its own."""
+        given = list(values)
+        for place, static in zip(self._copied, self._statics, strict=True):
+            given[place] = static
+        for place, number in zip(self._floats, numbers, strict=True):
+            given[place] = number
+        return self._recorder.record(self._run, given, self._takes_list, self._lane, True)
+
+    def replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The results for a call that fits."""
+        if self._copied:
+            copy_all(self._statics, [values[place] for place in self._copied])
+        self.recorded.replay()
+        results = self.outputs.hand_out(values)
+        if self._back:
+            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+        self.recorded.done(self.outputs.lent)
+        return results
+
+
+def _like(value: torch.Tensor) -> torch.Tensor:
+    """Memory for another tensor, laid out the same way."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

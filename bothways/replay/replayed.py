@@ -1,0 +1,337 @@
+"""A compiled graph that is replayed from its third call of a kind on: what is recorded, when, and for which calls.
+
+A call of a kind has the same numbers, stream and settings. Inputs that lay at the same address in the calls before are
+read and written there, others are copied. Whatever does not fit runs as it always did.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.config import config
+from bothways.record import generated
+from bothways.record.compilation import Compilation
+from bothways.record.replays import Replays
+from bothways.replay.outputs import NotPlanned, is_apart
+from bothways.replay.recorders import GraphRecorder, Lane, recorder_of
+from bothways.replay.recording import Recording
+from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph
+from bothways.runtime.compiled_graph import described, known_of
+from bothways.runtime.logs import say
+
+CALLS_BEFORE = 2  # the first is a real one, the second shows that it repeats
+MOST_RECORDINGS = 8  # of one compiled graph; then the one goes that was not used for the longest time
+MOST_KINDS = 64  # of calls that are remembered
+MOST_MADE = 16  # recordings of one kind of call, those that are gone included
+SMALL = 1 << 24  # bytes of an input that is copied as soon as it has moved
+OFTEN = 3  # so often has a large one moved that is copied
+
+_lent: dict[int, int] = {}  # addresses of what recordings lend, and how many do
+_all: weakref.WeakSet[Replayed] = weakref.WeakSet()
+_clock = itertools.count(1)
+
+
+@dataclass
+class Kind:
+    """Calls with the same numbers, on one stream, under the same settings."""
+
+    calls: int = 0
+    made: int = 0
+    last: list[int] = field(default_factory=list)  # addresses in the last call that was not replayed
+    moves: list[int] = field(default_factory=list)  # how often each input has been at another one
+    floats: tuple[float, ...] = ()  # numbers with fractions of the last such call
+    repeated: int = 0  # in how many such calls one after the other
+    moving: set[int] = field(default_factory=set)  # those that were just now
+    recordings: list[Recording] = field(default_factory=list)
+    plain: str = ""  # why no more is recorded
+
+    def observe(self, addresses: list[int], floats: tuple[float, ...]) -> None:
+        """Note where the inputs of a call are."""
+        self.calls += 1
+        self.repeated = self.repeated + 1 if floats == self.floats else 1
+        self.floats = floats
+        before = self.last or addresses
+        self.moving = {place for place, address in enumerate(addresses) if address != before[place]}
+        self.moves = self.moves or [0] * len(addresses)
+        for place in self.moving:
+            self.moves[place] += 1
+        self.last = addresses
+
+
+class Replayed:
+    """The recordings of one compiled graph."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        name: str,
+        device: torch.device,
+        recorder: GraphRecorder,
+        place: Compilation | None,
+    ) -> None:
+        self._run, self._device, self._recorder = run, device, recorder
+        self._takes_list = known_of(run).takes_list
+        self.function = "a function" if place is None else place.function
+        self._mode = None if place is None else place.cuda_graphs
+        self._hidden: int | None = None
+        self._numbers: list[int] | None = None  # places of inputs, unknown until the first call
+        self._tensors: list[int] = []
+        self._floats: list[int] = []
+        self._kinds: dict[Any, Kind] = {}
+        self._never = ""
+        self.replays = Replays(name)
+        if place is not None:
+            place.replays.append(self.replays)
+        _all.add(self)
+
+    @property
+    def owner(self) -> str:
+        return f"{self.function}, {self.replays.name}"
+
+    @property
+    def recordings(self) -> list[Recording]:
+        return [recording for kind in list(self._kinds.values()) for recording in kind.recordings]
+
+    def lend_from(self, number: int) -> None:
+        """Results from this one on are seen by the graph's backward alone."""
+        self._hidden = number
+
+    def call(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The results of a replay; None for a call that has to run as it always did."""
+        if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
+            return None
+        if self._numbers is None:
+            self._note(values)
+            assert self._numbers is not None
+        lane = self._recorder.lane(self._device)
+        key = (lane.key, torch_compat.launch_settings(), *[values[place] for place in self._numbers])
+        with lane.lock:
+            if lane.busy:  # what is called from inside of a replay must not write to the same memory
+                return None
+            kind = self._kinds.get(key)
+            if kind is None:
+                kind = self._new_kind(key)
+            has_other_numbers = False
+            for recording in kind.recordings:
+                if recording.fits(values):
+                    if not self._floats or self._set(recording, values, lane):
+                        return self._replay(recording, values, lane)
+                    has_other_numbers = True
+            found = self._recorded(kind, values, lane, has_other_numbers)
+            return None if found is None else self._replay(found, values, lane)
+
+    def _note(self, values: Sequence[Any]) -> None:
+        """Note which inputs are numbers: calls of a kind share those that are whole."""
+        self._tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        self._floats = [place for place, value in enumerate(values) if type(value) is float]
+        apart = {*self._tensors, *self._floats}
+        self._numbers = [place for place in range(len(values)) if place not in apart]
+
+    def _set(self, recording: Recording, values: Sequence[Any], lane: Lane) -> bool:
+        """Whether a recording computes with the numbers of a call, after they were set where that can be."""
+        lane.busy = True
+        try:
+            return recording.takes(values, self._is_wanted)
+        finally:
+            lane.busy = False
+            if recording.why_fixed:
+                self._say(recording.why_fixed)
+
+    def timed(self, values: Any) -> Any:
+        """A call as it always was, timed where that is news."""
+        self.replays.plain += 1
+        if self.replays.launching or self.replays.plain < CALLS_BEFORE:
+            return self._run(values) if self._takes_list else self._run(*values)
+        begin = time.perf_counter()
+        results = self._run(values) if self._takes_list else self._run(*values)
+        self.replays.launching = time.perf_counter() - begin
+        return results
+
+    def _replay(self, recording: Recording, values: Sequence[Any], lane: Lane) -> tuple[Any, ...]:
+        recording.used = next(_clock)
+        lane.busy = True
+        begin = time.perf_counter()
+        try:
+            results = recording.replay(values)
+        finally:
+            lane.busy = False
+        self.replays.calls += 1
+        self.replays.replaying = time.perf_counter() - begin
+        return results
+
+    def _new_kind(self, key: Any) -> Kind:
+        if len(self._kinds) >= MOST_KINDS:
+            unused = next((known for known, kind in self._kinds.items() if not kind.recordings), None)
+            self._forget(self._kinds.pop(next(iter(self._kinds)) if unused is None else unused).recordings)
+        return self._kinds.setdefault(key, Kind())
+
+    def _recorded(
+        self, kind: Kind, values: Sequence[Any], lane: Lane, has_other_numbers: bool
+    ) -> Recording | None:
+        """A new recording that fits this call; None where it is not time for one."""
+        if kind.plain:
+            return None
+        addresses = [0] * len(values)
+        for place in self._tensors:
+            addresses[place] = values[place].data_ptr()
+        kind.observe(addresses, tuple([values[place] for place in self._floats]))
+        if kind.calls <= CALLS_BEFORE:
+            return None
+        if has_other_numbers and kind.repeated <= CALLS_BEFORE:
+            return None  # numbers that cannot be set have to come again as well
+        copied = self._to_copy(kind, values)
+        if copied is None:
+            return None
+        if kind.made >= MOST_MADE:
+            self._leave(kind, "its tensors are at other addresses again and again")
+            return None
+        if kind.recordings and not kind.recordings[0].outputs.are_free() and kind.made > 1:
+            return None  # two sets of what is saved for backwards are enough
+        why = "" if self._recorder.runs_python else why_never(self._run)
+        why = why or ("" if self._is_wanted else pays_off(launches_of(self._run), values, copied))
+        if why:
+            self.leave_alone(why)
+            return None
+        return self._record(kind, values, copied, lane)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return config.cuda_graphs is True if self._mode is None else self._mode
+
+    def _to_copy(self, kind: Kind, values: Sequence[Any]) -> list[int] | None:
+        """The inputs that have to be copied; None if it is better to wait until addresses settle."""
+        copied = []
+        patience = 1 if not kind.recordings else 2
+        for place, moves in enumerate(kind.moves):
+            if not moves or kind.last[place] in _lent or not values[place].numel():
+                continue
+            is_small = values[place].nbytes <= SMALL and moves >= patience
+            if (is_small or moves >= OFTEN) and is_apart(values[place]):
+                copied.append(place)
+            elif place in kind.moving:
+                return None
+        return copied
+
+    def _record(self, kind: Kind, values: Sequence[Any], copied: list[int], lane: Lane) -> Recording | None:
+        kind.made += 1
+        lane.busy = True
+        try:
+            made = Recording(
+                self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden
+            )
+        except NotPlanned as error:
+            self._leave(kind, str(error))
+            return None
+        except Exception as error:  # a call that cannot be recorded can still be made
+            said = (str(error).splitlines() or [""])[0]
+            self._leave(kind, f"recording it raised {type(error).__name__}: {said}")
+            return None
+        finally:
+            lane.busy = False
+        if not self._is_wanted and (why := pays_off(launches_of(self._run), values, copied, made.copied_bytes)):
+            self._leave(kind, why)
+            return None
+        kind.recordings.insert(0, made)
+        for address in made.outputs.lent_addresses:
+            _lent[address] = _lent.get(address, 0) + 1
+        self._drop_least_used()
+        self._count()
+        say("graphs_on_gpu", f"{self.owner}: recorded, {made.recorded.nodes} nodes, {made.bytes / 1e6:.1f} MB")
+        return made
+
+    def leave_alone(self, why: str) -> None:
+        """Record nothing of it."""
+        self._never = why
+        self._say(why)
+
+    def _leave(self, kind: Kind, why: str) -> None:
+        """Record no more of a kind of calls."""
+        kind.plain = why
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        if why not in self.replays.reasons:
+            self.replays.reasons.append(why)
+            say("graphs_on_gpu", f"{self.owner}: not replayed, {why}")
+
+    def _drop_least_used(self) -> None:
+        found = [(recording.used, kind, recording) for kind in self._kinds.values() for recording in kind.recordings]
+        found.sort(key=lambda item: item[0] or 1 << 62)  # one that was just made is used next
+        for _, kind, recording in found[: max(len(found) - MOST_RECORDINGS, 0)]:
+            kind.recordings.remove(recording)
+            self._forget([recording])
+
+    def _forget(self, recordings: Sequence[Recording]) -> None:
+        for recording in recordings:
+            forget_lent(recording.outputs.lent_addresses)
+
+    def _count(self) -> None:
+        found = self.recordings
+        self.replays.recordings = len(found)
+        self.replays.nodes = sum(recording.recorded.nodes for recording in found)
+        self.replays.bytes = sum(recording.bytes for recording in found)
+
+    def __del__(self) -> None:
+        self._forget(self.recordings)
+
+
+def forget_lent(addresses: Sequence[int]) -> None:
+    for address in addresses:
+        _lent[address] = _lent.get(address, 1) - 1
+        if _lent[address] <= 0:
+            del _lent[address]
+
+
+def one_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
+    """The device that all tensors are on, and that somebody records on; None if there is no such one."""
+    devices = {tensor.device for tensor in tensors}
+    if torch.device("cuda") in devices and torch.cuda.device_count() == 1:
+        devices = (devices - {torch.device("cuda")}) | {torch.device("cuda", 0)}
+    device = devices.pop() if len(devices) == 1 else None
+    if device is None or recorder_of(device) is None:
+        return None
+    return None if device.type == "cuda" and device.index is None else device
+
+
+def replayed(
+    run: Callable[..., Any], name: str, device: torch.device | None, graph: torch.fx.GraphModule | None = None
+) -> Callable[..., Any]:
+    """A compiled graph whose tensors are all on one device, as a function that is replayed where that can be."""
+    place = generated.current()
+    mode = None if place is None else place.cuda_graphs
+    wanted = config.cuda_graphs if mode is None else mode
+    recorder = None if device is None or wanted is False else recorder_of(device)
+    if recorder is None or device is None:
+        return run
+    state = Replayed(run, name, device, recorder, place)
+    if graph is not None and not recorder.runs_python and (why := why_not_graph(graph.graph)):
+        state.leave_alone(why)
+        return run
+
+    def of_list(values: list[Any]) -> Any:
+        results = state.call(values)
+        if results is None:
+            return state.timed(values)
+        values.clear()
+        return results
+
+    def of_values(*values: Any) -> Any:
+        results = state.call(values)
+        return state.timed(values) if results is None else results
+
+    call = of_list if known_of(run).takes_list else of_values
+    return described(call, **{**vars(known_of(run)), "lends": state.lend_from})
+
+
+def all_replayed() -> list[Replayed]:
+    """Everything that may hold recordings now."""
+    return list(_all)

@@ -1,0 +1,54 @@
+"""What CUDA graphs need of PyTorch: how often a storage is held, what decides which kernels an operation launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._C as _C
+
+
+def storage_uses(storage: torch.UntypedStorage) -> int:
+    """How many hold a storage, in Python and in C++, this object included."""
+    count: int = _C._storage_Use_Count(storage._cdata)
+    return count
+
+
+def dispatch_mode_depth() -> int:
+    """How many modes look at each operation that is dispatched."""
+    depth: int = _C._len_torch_dispatch_stack()
+    return depth
+
+
+# What operations on a GPU ask before they choose a kernel, besides their arguments.
+_SETTINGS: tuple[Any, ...] = tuple(
+    getattr(_C, name)
+    for name in (
+        "is_grad_enabled", "is_inference_mode_enabled", "_get_deterministic_algorithms",
+        "_get_deterministic_fill_uninitialized_memory", "_get_cublas_allow_tf32",
+        "_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_accumulation", "_get_cudnn_allow_tf32", "_get_cudnn_enabled", "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled",
+        "_get_cudnn_sdp_enabled",
+    )
+    if hasattr(_C, name)
+)  # fmt: skip
+
+
+def launch_settings() -> tuple[Any, ...]:
+    """The interpreter-wide state that decides which kernels operations launch."""
+    return tuple([ask() for ask in _SETTINGS])
+
+
+def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """Let a tensor lie in a storage as another one does in its own."""
+    return tensor.set_(storage, like.storage_offset(), like.shape, like.stride())
+
+
+def stream_is_capturing() -> bool:
+    """Whether what this thread launches goes into a CUDA graph."""
+    answer: bool = _C._cuda_isCurrentStreamCapturing()
+    return answer
+
+
+foreach_mul: Any = torch._foreach_mul
