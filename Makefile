@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs bench ui-test gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs site examples ecosystem bench ui-test gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,9 @@ help:
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
+	@echo "make site      build the documentation with strict links into build/site"
+	@echo "make examples  run each program of examples/ for some steps"
+	@echo "make ecosystem transformers, accelerate, Lightning, timm, diffusers, in an environment of their own"
 	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
 	@echo "make ui-test   reports in a real browser (Debian: apt install chromium chromium-driver); screens in build/ui"
 	@echo "make gpu-test  what is about GPUs: PyTorch's samples, streams, memory, training (on a machine with one)"
@@ -95,6 +98,27 @@ conformance: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/making
+
+site: $(READY)
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[docs]'
+	$(BIN)/python docs/making/site.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+examples: $(READY)
+	for program in nanogpt classifier gan_with_penalty functions_and_hooks; do \
+		$(BIN)/python examples/$$program.py || exit 1; \
+	done
+
+# The packages of others, at their newest, beside the torch that constraints-dev.txt pins: no other one is pulled in.
+ECOSYSTEM ?= .venv-ecosystem
+
+ecosystem:
+	test -x $(ECOSYSTEM)/bin/python || "$(PYTHON)" -m venv $(ECOSYSTEM)
+	grep -E '^(torch|numpy|setuptools)==' $(CONSTRAINTS) > $(ECOSYSTEM)/constraints.txt
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint $(ECOSYSTEM)/constraints.txt setuptools torch
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint $(ECOSYSTEM)/constraints.txt --no-build-isolation \
+		--editable '.[ecosystem]' pytest pytest-timeout expecttest
+	$(ECOSYSTEM)/bin/python -m pytest -q -m slow tests/ecosystem $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

@@ -1,6 +1,6 @@
 """bothways compiles PyTorch programs both ways, forward and backward."""
 
-from bothways import errors, testing
+from bothways import cache, errors, testing
 from bothways.api import autograd
 from bothways.api.compile import compile, reset
 from bothways.api.decorators import (
@@ -13,6 +13,7 @@ from bothways.api.decorators import (
     mark_static,
     set_stance,
 )
+from bothways.api.doctor import doctor
 from bothways.api.dropin import install, uninstall
 from bothways.api.explain import explain
 from bothways.api.history import history
@@ -30,9 +31,11 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "autograd",
+    "cache",
     "compile",
     "config",
     "disable",
+    "doctor",
     "errors",
     "explain",
     "graph_break",

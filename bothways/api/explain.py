@@ -23,7 +23,7 @@ def explain(fn: Callable[..., Any]) -> Explanation:
 
     - ``fn``: a function, method or module, compiled or not.
 
-    >>> explanation = bothways.explain(lambda x: x.sin() + float(x.sum()))(torch.ones(3))
+    >>> explanation = bothways.explain(lambda x: (x.sin() + float(x.sum())).cos())(torch.ones(3))
     >>> explanation.graph_count
     2
     >>> [found.code for found in explanation.breaks]

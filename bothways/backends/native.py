@@ -33,29 +33,42 @@ SMALL_WITH_GRADIENTS = ((1 << 13, 3), (1 << 15, 2), (1 << 20, 1))
 
 
 def compile_kernels(
-    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], *, name: str, takes_list: bool
+    graph: torch.fx.GraphModule,
+    inputs: list[torch.Tensor],
+    *,
+    name: str,
+    takes_list: bool,
+    spelled_by: Callable[[Dialect], Dialect] = lambda dialect: dialect,
 ) -> Callable[..., Any]:
     """The graph as kernels where all its tensors are on one device that there are kernels for, or on the CPU and one
-    GPU that have little to do with each other; as ATen calls elsewhere.
-    On a GPU these are replayed where that can be."""
+    GPU that have little to do with each other; as ATen calls elsewhere. On a GPU these are replayed where that can be.
+
+    ``spelled_by`` may put another dialect in the place of the one that is chosen.
+    """
     halves = halves_of(graph)
     if halves is not None:
         def part(half: torch.fx.GraphModule, inputs: list[Any], where: str) -> Callable[..., Any]:
-            return compile_kernels(half, inputs, name=f"{name} {where}", takes_list=False)
+            return compile_kernels(half, inputs, name=f"{name} {where}", takes_list=False, spelled_by=spelled_by)
 
         return run_halves(halves, inputs, part, takes_list)
     tensors = list(_tensors_of(graph, inputs))
-    return replayed(_compiled(graph, inputs, tensors, name, takes_list), name, one_device(tensors), graph)
+    run = _compiled(graph, inputs, tensors, name, takes_list, spelled_by)
+    return replayed(run, name, one_device(tensors), graph)
 
 
 def _compiled(
-    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], tensors: list[torch.Tensor], name: str, takes_list: bool
+    graph: torch.fx.GraphModule,
+    inputs: list[torch.Tensor],
+    tensors: list[torch.Tensor],
+    name: str,
+    takes_list: bool,
+    spelled_by: Callable[[Dialect], Dialect],
 ) -> Callable[..., Any]:
     dialect, reason = _dialect_of(tensors)
     reason = reason or next(filter(None, map(_why_not, tensors)), "")
     if not reason:
         try:
-            return compile_graph(graph, inputs, name, dialect=dialect, takes_list=takes_list)
+            return compile_graph(graph, inputs, name, dialect=spelled_by(dialect), takes_list=takes_list)
         except NotLowered as error:  # what the graph does to its inputs is for ATen to do
             reason = str(error)
         except KernelWarning:  # the user wants warnings to be errors

@@ -40,8 +40,8 @@ BUILT_IN: dict[str, Backend] = {
     "native": native,
 }
 
-# Names that stand for another backend.
-ALIASES: dict[str, str] = {}
+# Names that stand for another backend. The first is what programs call ours where PyTorch looks for it.
+ALIASES: dict[str, str] = {"bothways": "native"}
 
 _registered: dict[str, Backend] = {}
 _loaded_entry_points: dict[str, Backend] = {}

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from bothways.building.compiling import Failure, TookTooLong, failure_of, run
 from bothways.building.declarations import BASIC, prelude
 from bothways.building.loading import Library
 from bothways.building.toolchain import BEST, MEANS, Toolchain, is_choice, probe, toolchain
-from bothways.cache.disk import Cache, encoded, key_of, open_cache, warn_unused
+from bothways.cache.disk import Cache, decoded, encoded, key_of, open_cache, warn_unused
+from bothways.cache.portable import ACCEPTS
 from bothways.cache.trust import safe_folder
 from bothways.config import config
 from bothways.errors import BuildFailed, NoCompiler, warn_once
@@ -151,6 +152,16 @@ def working_tools(cache: Cache | None) -> Toolchain:
     return best if chosen == BEST else toolchain(chosen)
 
 
+def compiler_problem() -> str:
+    """What keeps kernels from being built now, in the words of the compiler; "" when nothing does. Nothing is kept."""
+    try:
+        return _problem(working_tools(open_cache()), MEANS, None)
+    except NoCompiler as error:
+        return error.problem
+    except Failure as failure:
+        return str(failure)
+
+
 def load(key: str, cache: Cache) -> Library | None:
     """A library that was built before, by its key; None when it is there no more."""
     library = _loaded.get(key)
@@ -168,6 +179,18 @@ def load(key: str, cache: Cache) -> Library | None:
 def library_key(source: CSource, tools: Toolchain) -> str:
     # Comments name lines of the user's, which move when something else in the file is edited.
     return key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", source.whole(str(source), tools)))
+
+
+def _is_built_here(key: str, files: Mapping[str, bytes]) -> bool:
+    """Whether the library of a shipment is what this compiler would have built: its source has the same key here."""
+    try:
+        tools = working_tools(open_cache())
+        return key == key_of(FORMAT, tools.identity, repr(tools), _COMMENT.sub("", decoded(files[SOURCE])))
+    except (NoCompiler, KeyError, UnicodeDecodeError):
+        return False
+
+
+ACCEPTS[LIBRARY] = _is_built_here
 
 
 def _library(source: CSource, tools: Toolchain, cache: Cache | None) -> Library:

@@ -13,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from bothways.building.build import cpus
-from bothways.building.cuda_driver import Module, architecture, driver_version
-from bothways.building.nvrtc import FLAGS, nvrtc
-from bothways.cache.disk import Cache, encoded, key_of, open_cache, warn_unused
+from bothways.building.cuda_driver import Module, NoDriver, architecture, driver_version
+from bothways.building.nvrtc import FLAGS, NoNVRTC, nvrtc
+from bothways.cache.disk import Cache, decoded, encoded, key_of, open_cache, warn_unused
+from bothways.cache.portable import ACCEPTS
 from bothways.record.generated import stage
 
 FORMAT = "1"  # changes when what an entry of the cache holds changes
@@ -141,6 +144,18 @@ def tools_of(device: int) -> str:
 def source_key(source: CudaSource, tools: str) -> str:
     # Comments name lines of the user's, which move when something else in the file is edited.
     return key_of("cuda", tools, _COMMENT.sub("", source.whole(str(source))), source.plan)
+
+
+def _is_built_for_here(key: str, files: Mapping[str, bytes]) -> bool:
+    """Whether machine code of a shipment is what would have been built here, for one of the GPUs there are."""
+    try:
+        text, plan = _COMMENT.sub("", decoded(files[SOURCE])), decoded(files[LAUNCHES])
+        return any(key == key_of("cuda", tools_of(index), text, plan) for index in range(torch.cuda.device_count()))
+    except (KeyError, UnicodeDecodeError, NoDriver, NoNVRTC):
+        return False
+
+
+ACCEPTS[".cubin"] = _is_built_for_here
 
 
 @stage("build")

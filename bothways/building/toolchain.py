@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from bothways.building.declarations import OF_TWO, VECTORIZED
+from bothways.cache.digests import digest_of
 from bothways.errors import NoCompiler
 
 # What kernels mean depends on these, so they are part of every set: NaN, infinity and signed zeros are what they are
@@ -232,10 +233,9 @@ def identity(command: tuple[str, ...]) -> str:
 
 def _file_identity(path: str) -> str:
     try:
-        facts = os.stat(path)
+        return f"{path} {digest_of({path: path})}"
     except OSError as error:  # it was there a moment ago
         raise NoCompiler(f"there is no C compiler: {error}") from None
-    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
 
 
 CPU_FACTS = {

@@ -135,6 +135,10 @@ class Cache:
                 self._remove(entry)
         self._remove_abandoned()
 
+    def keys(self) -> list[str]:
+        """Those of all entries, sorted."""
+        return sorted(entry.name for _, _, entry in self._entries())
+
     def info(self) -> Info:
         entries = self._entries()
         limit = config.kernel_cache_megabytes * 2**20

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.cache.digests import digest_of
 from bothways.cache.disk import key_of
 from bothways.cache.spelling import NotSpelled, function_name, spelled
 from bothways.config import config
@@ -82,12 +83,9 @@ def captured_key(
 
 @functools.cache
 def versions() -> str:
-    """PyTorch, Python, and our own code, known by its files as Python itself knows them: by size and time."""
+    """PyTorch, Python, and our own code, known by what its files hold: the same wherever the same is installed."""
     root = Path(__file__).parent.parent
-    files = [
-        (folder, entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-        for folder in sorted({str(root), *(path for path, _, _ in os.walk(root) if not path.endswith("__pycache__"))})
-        for entry in os.scandir(folder)
-        if entry.name.endswith(".py")
-    ]
-    return f"{sys.version}\n{torch.__version__} {torch.version.git_version}\n{sorted(files)}"
+    folders = (path for path, _, _ in os.walk(root) if not path.endswith("__pycache__"))
+    paths = [entry.path for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".py")]
+    code = digest_of({os.path.relpath(path, root): path for path in paths})
+    return f"{sys.version}\n{torch.__version__} {torch.version.git_version}\n{code}"

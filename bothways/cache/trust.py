@@ -78,6 +78,15 @@ def read_own_files(folder: Path) -> dict[str, bytes]:
         os.close(descriptor)
 
 
+def read_own_file(path: Path) -> bytes:
+    """What a file holds that is ours alone, below folders where others cannot replace it."""
+    real = os.path.join(safe_folder(path.absolute().parent), path.name)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with open(os.open(real, flags), "rb") as file:
+        _check_own_file(real, os.fstat(file.fileno()))
+        return file.read()
+
+
 def _facts(path: str, make: bool) -> os.stat_result:
     try:
         return os.lstat(path)

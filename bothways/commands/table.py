@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bothways.commands.cache import look_after_cache
+from bothways.commands.doctor import examine
 from bothways.commands.report import write_report
+from bothways.commands.repro import reproduce
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "cache": Command(look_after_cache, "info | clear", "shows or empties the folder of built kernels"),
     "report": Command(write_report, "[-o FILE] [--time] script.py", "runs a program, and writes its report as a page"),
+    "doctor": Command(examine, "", "says what is wrong on this machine, and how to mend it"),
+    "repro": Command(
+        reproduce, "[-o FILE] script.py …", "writes a small script for the first graph that fails or differs"
+    ),
 }
 
 

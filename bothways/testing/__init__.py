@@ -3,7 +3,9 @@
 The names follow the ones compiler writers know from PyTorch's own tests, so such tests read the same here.
 """
 
+from bothways.testing.bisecting import bisect
 from bothways.testing.cases import TestCase
+from bothways.testing.checking import check
 from bothways.testing.compare import difference, same
 from bothways.testing.record import CompileCounter, CompileCounterWithBackend, RecordGraphs
 from bothways.testing.text import normalize_gm
@@ -13,6 +15,8 @@ __all__ = [
     "CompileCounterWithBackend",
     "RecordGraphs",
     "TestCase",
+    "bisect",
+    "check",
     "difference",
     "normalize_gm",
     "same",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import compiler_names
 import figure
 import reference
 
@@ -27,6 +28,7 @@ def made() -> dict[Path, str]:
         page: filled(page.read_text(), listings()),
         DOCS / "api.md": reference.text(),
         DOCS / "road.svg": figure.text(),
+        DOCS / "torch-compiler.md": compiler_names.text(),
     }
 
 

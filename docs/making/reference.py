@@ -13,7 +13,9 @@ from typing import Any
 
 import bothways
 from bothways import errors
+from bothways.api.doctor import Diagnosis, Finding
 from bothways.backends import aot
+from bothways.cache.portable import Shipment
 from bothways.config import Config, config
 from bothways.record.compilation import Compilation
 from bothways.record.graphs import GraphText
@@ -21,6 +23,8 @@ from bothways.record.outcomes import Generated, KernelFacts, Outcome, Piece, Sav
 from bothways.report import Explanation
 from bothways.report.profile import Measured, Profile
 from bothways.runtime.program import Check
+from bothways.testing.bisecting import Culprit
+from bothways.testing.checking import Agreement
 
 HEAD = """\
 # API reference
@@ -39,7 +43,9 @@ class Section:
 
 def sections() -> list[Section]:
     """What is public, in the order people meet it."""
-    own = ["compile", "explain", "report", "profile", "history", "memory", "reset", "set_stance"]
+    own = [
+        "compile", "explain", "report", "profile", "history", "memory", "reset", "set_stance", "doctor"
+    ]  # fmt: skip
     said = ["disable", "allow_in_graph", "assume_constant_result", "graph_break", "is_compiling"]
     sizes, dropin, traced = ["mark_dynamic", "mark_static"], ["install", "uninstall"], ["trace", "trace_wrapped"]
 
@@ -78,6 +84,7 @@ MODULES = [
 RECORDS = (
     Explanation, Profile, Measured, Compilation, GraphText, Check, Outcome, Piece, Generated, KernelFacts, SavedValue,
     errors.Break, errors.Position,
+    Agreement, Culprit, Diagnosis, Finding, Shipment,
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The drop-in: programs written for ``torch.compile`` run on bothways; afterwards PyTorch is itself again."""
 
 import importlib
+import importlib.util
 import pickle
 import subprocess
 import sys
@@ -31,7 +32,9 @@ def installed():
 
 def state_of_pytorch() -> dict[tuple[str, str], object]:
     """Every attribute of every module the drop-in speaks of, and what else it links."""
-    modules = [importlib.import_module(name) for name in MODULES]
+    # Libraries other than PyTorch may be away.
+    theirs = [name for name in MODULES if importlib.util.find_spec(name.partition(".")[0])]
+    modules = [importlib.import_module(name) for name in theirs]
     state = {(module.__name__, name): value for module in modules for name, value in vars(module).items()}
     state |= {("bases", name): getattr(errors, name).__bases__ for name in names.ERRORS}
     state["class", "config"] = type(torch._dynamo.config)

@@ -711,3 +711,11 @@ def test_loading_another_compiler_does_not_compile_a_module_again():
         assert counter.frame_count == 1, bothways.explain(compiled).recompilations
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_names_that_only_tools_for_tests_read_may_be_replaced(monkeypatch):
+    """``torch._dynamo`` replaces this one when it is imported."""
+    original = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: original(seed))
+    double = bothways.compile(lambda x: x * 2, fullgraph=True, backend="eager")
+    assert torch.equal(double(torch.ones(2)), torch.full((2,), 2.0))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bothways.api.dropin import backward, compilers, facades, tracing, translate
+from bothways.api.dropin import backward, compilers, facades, regions, tracing, trainers, translate
 from bothways.api.dropin.changes import Change
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark
@@ -46,6 +46,11 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch.compiler", "is_dynamo_compiling", Mark.IS_COMPILING),
     DropInRow("torch._utils", "is_compiling", Mark.IS_COMPILING),
     DropInRow("torch.compiler", "cudagraph_mark_step_begin", facades.nothing),
+    DropInRow("torch.compiler", "set_enable_guard_collectives", facades.nothing),
+    DropInRow("torch.compiler", "nested_compile_region", regions.nested_compile_region),
+    DropInRow("torch.compiler", "substitute_in_graph", regions.substitute_in_graph),
+    DropInRow("torch.compiler", "save_cache_artifacts", regions.save_cache_artifacts),
+    DropInRow("torch.compiler", "load_cache_artifacts", regions.load_cache_artifacts),
     # What programs import from the compiler itself: compiling and looking at the result,
     DropInRow("torch._dynamo", "optimize", facades.optimize),
     DropInRow("torch._dynamo", "optimize_assert", facades.optimize_assert),
@@ -100,4 +105,5 @@ LINKS: dict[str, Callable[[ModuleType], Iterator[Change]]] = {
     "torch._dynamo.exc": translate.adopt_errors,
     "torch._dynamo.utils": translate.share_counters,
     "torch._dynamo._trace_wrapped_higher_order_op": translate.name_wrapped_calls,
+    "accelerate.utils.dataclasses": trainers.name_backend,
 }

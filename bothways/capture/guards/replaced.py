@@ -109,6 +109,9 @@ def _is_of_bothways(function: Any) -> bool:
 
 # What bothways reads ------------------------------------------------------------------------------------------------
 
+# What neither captures nor compiles: it looks on.
+_BESIDE = ("bothways.testing", "bothways.commands", "bothways.report", "bothways.api.doctor")
+
 Reader = tuple[types.CodeType, dict[str, Any]]  # a code of bothways, and its globals
 
 
@@ -133,7 +136,7 @@ def _readers(_loaded: int) -> dict[str, list[Reader]]:
     """The codes of bothways by the names they mention; those of modules that are loaded later come to them."""
     readers: dict[str, list[Reader]] = {}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "bothways":
+        if name.partition(".")[0] == "bothways" and not name.startswith(_BESIDE):
             for function in _functions_of(module):
                 for code in _codes_in(function.__code__):
                     for mention in code.co_names:

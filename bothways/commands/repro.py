@@ -1,0 +1,47 @@
+"""``python -m bothways repro [-o FILE] script.py [arguments]``: runs a program, compares each graph with what was
+captured before it is used, and writes the first that fails or differs as a small script with its inputs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bothways.api.decorators import set_stance
+from bothways.api.dropin import install
+from bothways.commands.running import hide_own_frames, program_of
+from bothways.testing.reproducing import Watcher
+
+USAGE = "usage: python -m bothways repro [-o FILE] script.py [arguments]"
+
+
+def reproduce(arguments: list[str]) -> int:
+    """Run a program and watch; 0 when every graph agreed, 1 when a script was written."""
+    path = Path("repro.py")
+    if arguments[:1] == ["-o"] and len(arguments) > 1:
+        path, arguments = Path(arguments[1]), arguments[2:]
+    program = program_of(arguments) if arguments else "a program is expected"
+    if isinstance(program, str):
+        print(f"{program}\n{USAGE}", file=sys.stderr)
+        return 2
+    path = path.absolute()  # the program may go elsewhere
+    watcher = Watcher(path)
+    install()
+    hide_own_frames()
+    set_stance(force_backend=watcher)
+    try:
+        program()
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            print(f"the program ended with {error.code}", file=sys.stderr)
+    finally:
+        said = _said(watcher, path)
+        print(said, file=sys.stderr)
+    return 0 if watcher.problem is None else 1
+
+
+def _said(watcher: Watcher, path: Path) -> str:
+    count = f"{watcher.graphs} graph{'s' * (watcher.graphs != 1)}"
+    if watcher.problem is None:
+        return f"{count}: each gives what it gives as captured. If results differ, it is the capture: see testing.check"
+    head = f"a graph of {count} fails or differs: {watcher.problem}"
+    return f"{head}\n{watcher.unwritten or f'wrote {path}: run it with python'}"

@@ -1,0 +1,1 @@
+"""What a hit needs, and no more: the dispatcher, programs, continuations, nodes."""

@@ -1,0 +1,186 @@
+"""``bothways.testing.check(f, args)``: a function run plainly and compiled, from the same start, and compared.
+
+What is compared is all that a caller can see: what is returned or raised, gradients, and every object that the function
+can reach and change. Afterwards everything is as it was before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bothways.testing.compare import difference
+from bothways.testing.world import World, picture
+
+# How far kernels may be from ATen, which adds in another order, by the least precise dtype there is.
+TOLERANCES: dict[torch.dtype, float] = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}
+EXACT = 1e-7
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a comparison found. It is true where plain and compiled agree; print it to read what does not.
+
+    ``difference`` is the first one, plain on the left; ``call`` is the compiled call that showed it, the first being
+    the one that is captured. ``seen`` is what the plain call returned or raised.
+    """
+
+    function: str
+    difference: str | None
+    call: int
+    seen: str
+
+    def __bool__(self) -> bool:
+        return self.difference is None
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"{self.function}: {self.call} compiled calls agree with plain Python, which {self.seen}"
+        head = f"{self.function}: compiled call {self.call} differs from plain Python, which {self.seen}"
+        return f"{head}\n  {self.difference}"
+
+
+def check(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Callable[..., Any] = "native",
+    calls: int = 2,
+    gradients: bool = True,
+    tol: float | None = None,
+    **options: Any,
+) -> Agreement:
+    """Run a function plainly and compiled, each time from the same start, and compare all that can be seen.
+
+    Compared are what is returned or raised, the gradients of what is returned, and everything that the function can
+    change: arguments, closures, globals, attributes, parameters, random numbers. Then everything is put back.
+
+    - ``fn``: a function, method or module; what is compiled already is compared with its original.
+    - ``args``, ``kwargs``: what to call it with.
+    - ``backend``, ``options``: how to compile it, as for ``bothways.compile``.
+    - ``calls``: how many compiled calls; the second takes the program that the first has made.
+    - ``gradients``: call a backward of what is returned as well.
+    - ``tol``: relative and absolute tolerance of floating-point values; by dtype unless given.
+
+    >>> print(bothways.testing.check(lambda x: x.sin() * 2, [torch.ones(3)]))
+    <lambda>: 2 compiled calls agree with plain Python, which returned 1 tensor
+    """
+    kwargs = dict(kwargs or {})
+    compiled = _compiled(fn, backend, options)
+    named = {"fn": fn} | {f"argument {index}": value for index, value in enumerate(args)} | kwargs
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    plainly = functools.partial(_plainly, compiled, args, kwargs)
+    return compared(name, plainly, functools.partial(compiled, *args, **kwargs), named, calls, gradients, tol)
+
+
+def compared(
+    name: str,
+    plain: Callable[[], Any],
+    compiled: Callable[[], Any],
+    named: Mapping[str, Any],
+    calls: int = 2,
+    gradients: bool = True,
+    tol: float | None = None,
+) -> Agreement:
+    """Two calls that should do the same, each made from the same start; ``named`` leads to all that they may change."""
+    world = World(named)
+    expected = _observed(world, plain, gradients)
+    seen = _seen(expected)
+    tolerance = _tolerance(expected) if tol is None else tol
+    world.rewind()
+    for call in range(1, calls + 1):
+        actual = _observed(world, compiled, gradients)
+        world.rewind()
+        differs = difference(expected, actual, tol=tolerance)
+        if differs is not None:
+            return Agreement(name, differs.removeprefix("result"), call, seen)
+    return Agreement(name, None, calls, seen)
+
+
+def _compiled(fn: Callable[..., Any], backend: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    # Imported late: the package imports this module while it is itself being imported.
+    import bothways
+
+    try:
+        bothways.history(fn)
+    except TypeError:  # it is not compiled
+        made: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
+        return made
+    return fn
+
+
+def _plainly(compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The original, and plain functions below it: a stance says so."""
+    import bothways
+
+    with bothways.set_stance("force_eager"):
+        return compiled(*args, **kwargs)
+
+
+def _observed(world: World, call: Callable[[], Any], gradients: bool) -> dict[str, Any]:
+    """What a call does, for someone who looks on."""
+    seen: dict[str, Any] = dict.fromkeys(("raised", "returned", "raised by the backward", "gradients"))
+    tensors: list[torch.Tensor] = []
+    try:
+        returned = call()
+        seen["returned"] = picture(returned, "returned")
+        tensors = [tensor for tensor in _tensors(returned, set()) if tensor.requires_grad] if gradients else []
+    except Exception as error:
+        seen["raised"] = type(error).__qualname__, str(error)
+    if tensors:
+        try:
+            tangents = [_tangent(tensor, index) for index, tensor in enumerate(tensors)]
+            torch.autograd.backward(tensors, tangents, retain_graph=True)
+            seen["gradients"] = [_gradient(tensor) for tensor in tensors]
+        except Exception as error:
+            seen["raised by the backward"] = type(error).__qualname__, str(error)
+    seen["afterwards"] = world.picture()
+    seen["random numbers"] = torch.get_rng_state()
+    return seen
+
+
+def _gradient(tensor: torch.Tensor) -> Any:
+    """Of what is returned, a leaf has one to look at."""
+    return None if not tensor.is_leaf or tensor.grad is None else tensor.grad.detach().clone()
+
+
+def _tangent(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """The same gradient for the same result, whatever came before."""
+    generator = torch.Generator().manual_seed(index)
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    return drawn.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _tensors(item, seen)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()), seen)
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)) and not callable(value):
+        yield from _tensors(vars(value), seen)
+
+
+def _tolerance(observed: Any) -> float:
+    dtypes = {tensor.dtype for tensor in _tensors(observed, set())}
+    return next((tolerance for dtype, tolerance in TOLERANCES.items() if dtype in dtypes), EXACT)
+
+
+def _seen(observed: dict[str, Any]) -> str:
+    if observed["raised"] is not None:
+        return f"raised {observed['raised'][0]}"
+    count = 0
+    with contextlib.suppress(RecursionError):
+        count = sum(1 for _ in _tensors(observed["returned"], set()))
+    return f"returned {count} tensor{'s' * (count != 1)}"
