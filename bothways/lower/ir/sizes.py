@@ -42,7 +42,7 @@ class SizeNames:
     def as_value(self, number: Any) -> Any:
         """A whole number as an operand of tensors. What a program computes may be too large for C, as it may be for
         ATen, so Python computes it and hands it over, or raises."""
-        if not isinstance(number, Size) or list(number.expression.terms) == [(next(number.expression.atoms()),)]:
+        if not isinstance(number, Size) or number.expression == Expression.atom(next(number.expression.atoms())):
             return number
         return Size(self, Expression.atom(Applied("max", (number.expression, number.expression))))
 

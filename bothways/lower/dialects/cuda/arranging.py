@@ -262,18 +262,21 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     bytes_kept = sum(element.memory.dtype.itemsize for element in kept_elements(body, reduced[-1]))
     scratch = [part for part in body if isinstance(part, Scratch)]
     bytes_kept += sum(part.dtype.itemsize if part.dtype.itemsize > 4 else 4 for part in scratch)
-    most_spans = max(1, min(SPAN_OF_ROW, LONG_CODE // max(1, work_in(inner) * width)))
-    team = min(1024, max(1, _power_of_two(-(-vectors // most_spans))))
+    known = product(reduced)
+    most = next((part.length for part in scratch), known)  # of sizes that are not known, what scratch is for
+    # Rows that are kept whatever their length turns out to be have registers for the longest.
+    longest = -(-most // width) if scratch and type(known) is not int else vectors
+    spans_of_row = SPAN_OF_ROW if longest == vectors else 4 * SPAN_OF_ROW
+    most_spans = max(1, min(spans_of_row, LONG_CODE // max(1, work_in(inner) * width)))
+    team = min(1024, max(1, _power_of_two(-(-longest // most_spans))))
     while team < 1024 and (
-        -(-vectors // team) * width * bytes_kept > 4 * REGISTERS
+        -(-longest // team) * width * bytes_kept > 4 * REGISTERS
         or (rows * team < PROCESSORS * 512 and vectors >= 2 * team)
     ):
         team *= 2
     splits = 1
     if not scratch and rows * team < FEW_BLOCKS * 256 and vectors >= 2 * LEAST_PART:
         splits = max(1, min(-(-2 * FEW_BLOCKS // rows), vectors // LEAST_PART))
-    known = product(reduced)
-    most = next((part.length for part in scratch), known)  # of sizes that are not known, what scratch is for
     spans = 0
     if type(most) is int:
         in_vectors = -(-most // width)
