@@ -199,11 +199,7 @@ class _Splitting:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
 
     def _module(self, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-        module = graph_module(graph)
-        for node in graph.nodes:
-            if node.op == "get_attr":
-                setattr(module, str(node.target), getattr(self.graph, str(node.target)))
-        return module
+        return graph_module(graph, self.graph)
 
     def _noted(self, module: torch.fx.GraphModule, inputs: Sequence[int], places: Sequence[int]) -> Half:
         writes = {

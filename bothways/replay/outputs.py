@@ -178,7 +178,7 @@ Copy = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy tensors, by one launch for each dtype; nobody is told of a change."""
+    """Copy tensors, by one launch for each dtype."""
     kinds: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         pair = kinds.setdefault(target.dtype, ([], []))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 
 
 class Recording:
-    """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere."""
+    """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere. It writes
+    to those in ``written``, whether they are among its results or not; to any, where that is not known."""
 
     def __init__(
         self,
@@ -27,6 +28,7 @@ class Recording:
         lane: Lane,
         takes_list: bool,
         hidden: int | None,
+        written: Set[int] | None,
     ) -> None:
         self._copied = tuple(copied)
         given = list(values)
@@ -47,7 +49,8 @@ class Recording:
         self.recorded: Recorded = recorder.record(run, given, takes_list, lane, hidden is not None)
         self.outputs = Outputs(self.recorded.outputs, given, hidden)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
-        self._back = [place for place in dict.fromkeys(self.outputs.written()) if place in self._copied]
+        changed = {*(copied if written is None else written), *self.outputs.written()}
+        self._back = [place for place in self._copied if place in changed]
         self.used = 0
         self.bytes = self.recorded.bytes + sum(static.nbytes for static in self._statics)
 
@@ -107,7 +110,8 @@ class Recording:
         self.recorded.replay()
         results = self.outputs.hand_out(values)
         if self._back:
-            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+            # Versions are for others to count, and a tensor that it did not write to has none.
+            copy_all([values[place].data for place in self._back], [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
 

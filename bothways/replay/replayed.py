@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from bothways.record.replays import Replays
 from bothways.replay.outputs import NotPlanned, is_apart
 from bothways.replay.recorders import GraphRecorder, Lane, recorder_of
 from bothways.replay.recording import Recording
-from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph
+from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph, written_inputs
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.logs import say
 
@@ -83,6 +83,7 @@ class Replayed:
         self.function = "a function" if place is None else place.function
         self._mode = None if place is None else place.cuda_graphs
         self._hidden: int | None = None
+        self.written: Set[int] | None = None  # the inputs that it writes to, where that is known
         self._numbers: list[int] | None = None  # places of inputs, unknown until the first call
         self._tensors: list[int] = []
         self._floats: list[int] = []
@@ -226,7 +227,7 @@ class Replayed:
         lane.busy = True
         try:
             made = Recording(
-                self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden
+                self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden, self.written
             )
         except NotPlanned as error:
             self._leave(kind, str(error))
@@ -316,6 +317,7 @@ def replayed(
     if graph is not None and not recorder.runs_python and (why := why_not_graph(graph.graph)):
         state.leave_alone(why)
         return run
+    state.written = None if graph is None else written_inputs(graph.graph)
 
     def of_list(values: list[Any]) -> Any:
         results = state.call(values)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.ops.waiting import WAITING
 
 LAUNCH = 4.0  # us of the host's, about, for one call that launches
@@ -36,6 +36,26 @@ def why_not_graph(graph: torch.fx.Graph) -> str:
         if node.op == "call_function" and (why := _why_not(node.name, node.target)):
             return why
     return ""
+
+
+def written_inputs(graph: torch.fx.Graph) -> frozenset[int]:
+    """The places of inputs that operations of a graph write to: they, or what they may be a window on."""
+    inputs = {node: place for place, node in enumerate(graph.find_nodes(op="placeholder"))}
+    found: set[torch.fx.Node] = set()
+    rest = [source for node in graph.nodes if _writes(node) for source in node.all_input_nodes]
+    while rest:
+        node = rest.pop()
+        if node not in found:
+            found.add(node)
+            rest += node.all_input_nodes
+    return frozenset(inputs[node] for node in found & inputs.keys())
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    operation = ops.of_node(node)
+    return operation.writes or operation.keeps_statistics
 
 
 def why_never(run: Callable[..., Any]) -> str:

@@ -75,10 +75,11 @@ def test_a_step_launches_no_more_than_eager(name, dtype):
     other = copy.deepcopy(model)
     x = torch.randn(shape, device="cuda", dtype=dtype)
     plain, compiled = stepping(model, model, x), stepping(other, bothways.compile(other, backend="native"), x)
-    for _ in range(3):
-        plain()
-        compiled()
-    (expected, _), (found, waits) = launches(plain), launches(compiled)
+    with bothways.config.patch(cuda_graphs=False):  # a replay is one launch, with copies around it
+        for _ in range(3):
+            plain()
+            compiled()
+        (expected, _), (found, waits) = launches(plain), launches(compiled)
     assert found <= expected + more
     assert waits == 0
 

@@ -55,7 +55,8 @@ def test_rows_of_any_length_are_few_lines_for_a_thread(rows, texts):
 def test_a_step_whose_batches_differ_shares_an_area_of_unknown_size(texts):
     def train(compile_step):
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+        layers = [torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4)]
+        net = torch.nn.Sequential(*layers)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         @compile_step

@@ -265,3 +265,24 @@ def test_batch_norm_in_training_and_evaluation():
             run(x).square().sum().backward()
         close(gradients(ours), gradients(plain))
         close(list(ours.buffers()), list(plain.buffers()))
+
+
+def test_statistics_that_are_replaced_are_written_where_they_are():
+    """Operations write to them without giving them back."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16)).to(DEVICE, torch.float64)
+    for _ in range(2):  # the second time programs come from the disk
+        ours = copy.deepcopy(plain)
+        expected = copy.deepcopy(plain)
+        compiled = bothways.compile(ours)
+        for call in range(14):
+            x = random(6, 8).double()
+            for model, run in ((expected, expected), (ours, compiled)):
+                if call % 3 == 2:
+                    state = {name: value.clone() for name, value in model.state_dict().items()}
+                    model.load_state_dict(state, assign=True)
+                model.zero_grad()
+                run(x).square().sum().backward()
+            close(gradients(ours), gradients(expected))
+            close(list(ours.buffers()), list(expected.buffers()))
+        bothways.reset()

@@ -287,12 +287,12 @@ def test_memory_says_what_is_held_by_whom(recorder):
 
 def test_explain_and_history_say_what_is_replayed(recorder):
     compiled, w = bothways.compile(program), random(8, 8)
-    assert "not replayed, no call has come three times" not in str(bothways.explain(compiled))
+    assert "not replayed, no call has come three times" not in bothways.explain(compiled).details
     compiled(random(4, 8), w)
-    assert "not replayed, no call has come three times" in str(bothways.explain(compiled))
+    assert "not replayed, no call has come three times" in bothways.explain(compiled).details
     for _ in range(4):
         compiled(random(4, 8), w)
-    assert "forward: replayed (1 CUDA graph" in str(bothways.explain(compiled))
+    assert "forward: replayed (1 CUDA graph" in bothways.explain(compiled).details
     assert "3 calls" in str(bothways.history(compiled)[0])
 
 
