@@ -88,7 +88,7 @@ def is_wanted() -> bool:
     """Whether somebody may look: a terminal, and nobody said no."""
     try:
         return os.environ.get(VARIABLE, "1") != "0" and sys.stderr is not None and sys.stderr.isatty()
-    except (ValueError, AttributeError):  # it is closed, or is no file at all
+    except (ValueError, AttributeError, TypeError):  # it is closed, is no file at all, or builtins are patched
         return False
 
 

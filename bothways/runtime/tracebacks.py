@@ -21,7 +21,10 @@ HIDDEN = "__tracebackhide__"
 
 
 def is_full() -> bool:
-    return os.environ.get(VARIABLE, "") == "full"
+    try:
+        return os.environ.get(VARIABLE, "") == "full"
+    except TypeError:  # while builtins that ``os`` uses are patched
+        return False
 
 
 def without_own(trace: types.TracebackType | None) -> types.TracebackType | None:

@@ -9,7 +9,6 @@ from observing import facts
 from torch import nn
 
 import bothways
-from bothways.errors import Unsupported
 from bothways.testing import CompileCounterWithBackend, same
 
 
@@ -150,16 +149,19 @@ def test_a_leaf_is_made_inside(backend):
         assert same(other.grad, plain.grad)
 
 
-def test_an_argument_that_was_used_before_is_a_break():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_was_used_before_wants_a_gradient(backend):
     def function(x):
         y = x * 2
         x.requires_grad_()
         return y + x
 
     x, other = torch.ones(2), torch.ones(2)
-    assert same(bothways.compile(function, backend="eager")(other), function(x))
-    with pytest.raises(Unsupported):
-        bothways.compile(function, fullgraph=True)(torch.ones(2))
+    expected, found = function(x), bothways.compile(function, backend=backend, fullgraph=True)(other)
+    assert same(found, expected) and found.requires_grad and other.requires_grad
+    for result in (expected, found):
+        result.sum().backward()
+    assert same(other.grad, x.grad)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
