@@ -461,7 +461,7 @@ def test_a_hook_that_is_registered_or_removed_inside():
 
 @everywhere
 def test_hooks_with_a_number_of_their_own(backend):
-    blocks = [Block() for _ in range(5)]
+    blocks = [Block().double() for _ in range(5)]  # gradients grow a thousandfold on their way
     seen = []
 
     def note(number):
@@ -478,7 +478,7 @@ def test_hooks_with_a_number_of_their_own(backend):
         block.register_forward_hook(note(number))
         block.register_full_backward_hook(scale(number))
     compiled = [bothways.compile(block, backend=backend) for block in blocks]
-    x = torch.randn(4, 8)
+    x = torch.randn(4, 8, dtype=torch.float64)
     expected = trained(blocks, blocks, x)
     order = list(seen)
     seen.clear()
