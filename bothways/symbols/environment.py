@@ -225,10 +225,11 @@ class Environment:
         if expression.constant is None:
             if not self.freezes:
                 raise Frozen(f"{expression} has to be a plain number")
-            # Each symbol by itself: a product that must be 12 is guarded as its factors.
-            for symbol in sorted(expression.symbols()):
-                own = Expression.atom(symbol)
-                self.decide(own, Expression.of(self.values[symbol]), ZERO)
+            # Each atom by itself: a product that must be 12 is guarded as its factors, and a remainder as what it is,
+            # whatever number it is the remainder of.
+            for atom in sorted(set(expression.atoms())):
+                own = Expression.atom(atom)
+                self.decide(own, Expression.of(own.value(self.values)), ZERO)
         return value
 
     def _need_value(self, expression: Expression | Real) -> None:

@@ -40,6 +40,20 @@ def test_numbers_that_cut(backend):
 
 
 @everywhere
+def test_what_is_repeated_by_a_remainder_is_compiled_for_each_remainder(backend):
+    """How often a loop turns and what an index takes are plain numbers; the number they come from is not one."""
+    weights = [0.5, 1.5, -2.0]
+
+    def program(x, n):
+        for _ in range(1 + n % 3):
+            x = x.sin() + n
+        return x * weights[n % 3], [n] * (n // 40)
+
+    compiled = agree(program, [(x(), n) for n in range(2, 30)], backend, programs=4)
+    assert "(L['n'] % 3) == 2" in guards(compiled)
+
+
+@everywhere
 def test_numbers_inside_arguments(backend):
     def program(tensors, settings):
         return tensors[0] * settings["n"] + settings["shift"][0]
