@@ -1,4 +1,4 @@
-"""Operations of a graph that ATen runs as a copy and a change of it, in place where nobody reads the original again.
+"""Operations of a graph that ATen runs as a copy and a change of it, in place where no later node reads the original.
 
 Tracing makes each change a new value. ATen copies the old one for that, which eager's formulas, working in place on
 what they have just made, do not. What came into the graph, leaves it, or is read later is never changed.
@@ -46,8 +46,8 @@ def in_place(target: Any) -> Any:
 
 
 def _is_free(node: Node, places: dict[Node, int], sharing: dict[int, list[Node]]) -> bool:
-    """Whether the first argument is a tensor of the graph's own that lies as the result does, and nobody else reads it
-    or what shares its memory from here on."""
+    """Whether the first argument is a tensor of the graph's own that lies as the result does, and no other node reads
+    it or what shares its memory from here on."""
     given, *others = node.args
     if not isinstance(given, Node) or not _makes_its_result(given):
         return False

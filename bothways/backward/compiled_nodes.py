@@ -1,7 +1,7 @@
 """Nodes of functions that bothways compiled, inside a captured backward: their own backward graph takes their place.
 
 Like a node of a custom function, such a node is opened before the program runs. Capture copies its backward graph into
-the program; where a node has none that could be copied, and where nobody captures, the node's compiled backward runs.
+the program; where a node has none that could be copied, and where nothing is captured, its compiled backward runs.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Run:
         self.is_handed_over = True
         if recorder.refusal is not None:
             raise NotPlaced(recorder.refusal)
-        if recorder.environment.conditions:  # which nobody would check before the program runs again
+        if recorder.environment.conditions:  # which no guard would check before the program runs again
             raise NotPlaced("what autograd does depends on sizes that change")
         names = [group.name for group in recorder.groups]
         order = order_of(self.roots, self.inputs, names)
@@ -157,7 +157,7 @@ class CapturingEngine:
     ) -> Any:
         given = (roots, grads, keep_graph, create_graph, inputs, *args)
         chosen = choice()
-        # Inside a captured backward another one is plain; and so is what somebody traces.
+        # Inside a captured backward another one is plain; and so is what a tracer follows.
         if chosen is None or state.run is not None or is_traced():
             return self._run_plain(given, kwargs)
         reason = why_plain()
@@ -237,7 +237,7 @@ def run_program(
     if run is not None:
         run.is_started = True
     hooks = program.opened(hooks, inputs)
-    if run is None:  # the engine took this thread for the one that captures: nobody says what compiles here
+    if run is None:  # the engine took this thread for the one that captures: no call says what compiles here
         return program.module(inputs, sizes, scalars, hooks, packed)
     compiled = program.compiled_by(run.compiler, run.again)
     if not run.again:
@@ -253,7 +253,7 @@ def choice() -> tuple[Compiler, bool] | None:
     return (default_compiler[0], False) if config.capture_backward and default_compiler else None
 
 
-# What compiles where nobody says it; filled by the layer that knows.
+# What compiles where no call says it; filled by the layer that knows.
 default_compiler: list[Compiler] = []
 
 

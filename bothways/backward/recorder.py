@@ -117,7 +117,7 @@ class BackwardRecorder:
     def _formula(self, name: str) -> Callable[..., Any]:
         if name in FORMULAS:
             return formulas.formula(name)
-        # C++ has told its name to somebody else in this process, and does so once.
+        # C++ has told its name to another compiler in this process, and does so once.
         self.refusal = f"the formula of {name} belongs to another compiler"
         return steps.add
 

@@ -64,8 +64,8 @@ class Recording:
         return self._statics[self._copied.index(place)]
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Whether a call's inputs are where the graph reads them, or can be brought there, and nobody holds what it
-        has lent."""
+        """Whether a call's inputs are where the graph reads them, or can be brought there, and what it has lent
+        is held no more."""
         if not self._lie_there(*values):
             return False
         for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):

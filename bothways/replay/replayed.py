@@ -293,7 +293,7 @@ def forget_lent(addresses: Sequence[int]) -> None:
 
 
 def one_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
-    """The device that all tensors are on, and that somebody records on; None if there is no such one."""
+    """The device that all tensors are on, and that there is a recorder for; None if there is no such one."""
     devices = {tensor.device for tensor in tensors}
     if torch.device("cuda") in devices and torch.cuda.device_count() == 1:
         devices = (devices - {torch.device("cuda")}) | {torch.device("cuda", 0)}

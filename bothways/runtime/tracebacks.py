@@ -83,7 +83,7 @@ def _show_of_thread(given: Any) -> None:
 
 
 def show_users_frames() -> None:
-    """Have uncaught exceptions shown without frames of ours, unless somebody else shows them."""
+    """Have uncaught exceptions shown without frames of ours, unless another ``sys.excepthook`` shows them."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
     if threading.excepthook is threading.__excepthook__:

@@ -62,7 +62,7 @@ def _warnings_as_errors() -> Iterator[None]:
 
 
 def _copies(inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
-    """Inputs that no one else has, and the leaves that lead to them: what is changed in place may be no leaf itself."""
+    """Inputs of the call's own, and the leaves that lead to them: what is changed in place may be no leaf itself."""
     leaves: list[torch.Tensor] = []
     given: list[Any] = []
     for value in inputs:

@@ -22,7 +22,7 @@ import torch
 from bothways import torch_compat
 from bothways.runtime.dispatcher import is_compiled
 
-# Code that is followed by what it is given, not through its globals: it belongs to nobody's program.
+# Code that is followed by what it is given, not through its globals: it belongs to no program of the user's.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "bothways"})
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, torch.dtype,
          torch.device, torch.Size, torch.layout, torch.memory_format, range, slice)  # fmt: skip

@@ -270,8 +270,8 @@ def _renewed(
 
 
 def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> None:
-    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what nobody
-    saved as the memory that it is."""
+    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what the
+    user's function did not save as the memory that it is."""
     values = list(ctx.to_save)
     if graph.new_values:
         graph.changes.write_back(inputs, results[graph.result_count : graph.visible_count])

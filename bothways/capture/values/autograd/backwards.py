@@ -42,7 +42,7 @@ def _like(grad: torch.Tensor) -> torch.Tensor:
 
 
 def _differentiated_again(grad: torch.Tensor) -> torch.Tensor:
-    """A gradient that has a history where gradients are differentiated in turn, as far as anybody knows."""
+    """A gradient that has a history where gradients are differentiated in turn, as far as capture knows."""
     return grad.requires_grad_(torch.is_grad_enabled() and (grad.is_floating_point() or grad.is_complex()))
 
 

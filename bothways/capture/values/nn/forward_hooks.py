@@ -1,6 +1,6 @@
 """Forward hooks of modules: which ones there are, in order.
 
-The numbers they are registered under are others for each module, and nobody looks at them: a program depends on the
+The numbers they are registered under are others for each module, and no guard is about them: a program depends on the
 hooks alone, so that another module with hooks of the same code finds it.
 """
 
