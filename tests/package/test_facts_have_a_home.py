@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
-# Attributes of callables that are ours, and which files may name them. Everybody else asks a function of the first.
+# Attributes of callables that are ours, and which files may name them. Other files ask a function of the first.
 ATTRIBUTES = {
     "__bothways__": ["runtime/dispatcher.py", "driver/compiled.py", "api/modules.py", "api/history.py",
                      "capture/values/nn/modules.py"],

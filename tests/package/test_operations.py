@@ -1,4 +1,4 @@
-"""Records of operations agree with PyTorch's schemas and with each other, and nobody keeps a list of his own.
+"""Records of operations agree with PyTorch's schemas and with each other, and no other file keeps a list of its own.
 
 What the schemas of this PyTorch say is asked of every operation it has, so that a new one without a row is noticed.
 """
@@ -125,7 +125,7 @@ def test_a_row_for_what_sounds_random_says_whether_it_draws():
     assert {name for name in sounding if not ops.named(name).draws} == ONLY_SOUND
 
 
-# What is about PyTorch's tests, or gives a view of nothing that anybody holds.
+# What is about PyTorch's tests, or gives a view of nothing that is held.
 NO_VIEWS = {"_test_autograd_multiple_dispatch_view"}
 
 
