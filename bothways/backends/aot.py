@@ -250,8 +250,8 @@ def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     outputs: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
     if isinstance(outputs, torch.fx.Node):  # one call whose results are not counted yet
         return []
-    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
+    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:

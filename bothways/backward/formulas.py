@@ -57,8 +57,8 @@ def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         return grad.clone()
     if leaf.is_contiguous():
         return grad.clone(memory_format=torch.contiguous_format)
-    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
-    return made.copy_(grad)
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
+    return copy.copy_(grad)
 
 
 mark(own_copy, Mark.IN_GRAPH)

@@ -54,7 +54,7 @@ def _through_ctypes(
     loaded: Loaded, launches: Sequence[Launch], kinds: str, after: Callable[[], None] | None = None
 ) -> Callable[..., None]:
     def run(*values: Any) -> None:
-        given = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
+        numbers = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
         stream = torch_compat.current_raw_stream(loaded.device)
         with Inside(loaded.device):
             if after is not None:
@@ -63,7 +63,7 @@ def _through_ctypes(
                 # Side by side: they may be one table, of which only the beginning is filled.
                 words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()
                 for place, argument in enumerate(one.arguments):
-                    words[place] = _argument(given, *argument) % 2**64
+                    words[place] = _argument(numbers, *argument) % 2**64
                 function = loaded.functions[one.kernel]
                 check(launch(function, one.blocks, one.threads, one.shared, stream, words))
                 if after is not None:
@@ -72,12 +72,12 @@ def _through_ctypes(
     return run
 
 
-def _argument(given: Sequence[int], one: int, how: int, other: int) -> int:
+def _argument(numbers: Sequence[int], one: int, how: int, other: int) -> int:
     if how == LITERAL:
         return other
     if how == AS_GIVEN:
-        return given[one]
-    return given[one] + (other if how == BEHIND else given[other])
+        return numbers[one]
+    return numbers[one] + (other if how == BEHIND else numbers[other])
 
 
 def _word(value: Any, kind: str) -> int:

@@ -77,7 +77,7 @@ class Outputs:
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], hidden: int | None) -> None:
         """Decide what becomes of outputs that lie in one storage."""
-        numbers = [number for _, found in group for number in found]
+        numbers = [number for _, own in group for number in own]
         if hidden is not None and all(number >= hidden for number in numbers):
             self._lent += group
             return

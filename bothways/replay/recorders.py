@@ -70,12 +70,12 @@ _recorders: dict[str, GraphRecorder] = {}
 
 def recorder_of(device: torch.device) -> GraphRecorder | None:
     """What records on a device; None where nothing does."""
-    found = _recorders.get(device.type)
-    if found is None and device.type == "cuda" and torch.version.cuda is not None:
+    recorder = _recorders.get(device.type)
+    if recorder is None and device.type == "cuda" and torch.version.cuda is not None:
         from bothways.replay.cuda_graphs import CudaGraphs
 
-        found = _recorders.setdefault("cuda", CudaGraphs())
-    return found
+        recorder = _recorders.setdefault("cuda", CudaGraphs())
+    return recorder
 
 
 @contextmanager

@@ -110,8 +110,8 @@ def _compiled(fn: Callable[..., Any], backend: Any, options: dict[str, Any]) -> 
     try:
         bothways.history(fn)
     except TypeError:  # it is not compiled
-        made: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
-        return made
+        compiled: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
+        return compiled
     return fn
 
 

@@ -282,11 +282,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _slots(kind: type) -> list[str]:
     if issubclass(kind, torch.Tensor):
         return []
-    found: list[str] = []
+    names: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
-        found += [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in found if not name.startswith("__")]
+        names += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if not name.startswith("__")]
 
 
 def _put_state(generator: torch.Generator, state: torch.Tensor) -> None:
