@@ -1,5 +1,6 @@
 """What every test run needs: kernels cached in a folder of its own, a PyTorch that is awake, and turns."""
 
+import gc
 import os
 import tempfile
 import types
@@ -32,6 +33,12 @@ for _device in (torch.cuda, torch.xpu, torch.mtia):
 def nothing_compiled_yet():
     """Functions of one code share programs, also with those of an earlier test that are not collected yet."""
     bothways.reset()
+
+
+def pytest_collection_finish():
+    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
