@@ -43,7 +43,7 @@ def measure(row: str, engine: str) -> dict[str, float]:
     prepare = prepare_with(engine)
     (torch.ones(2, requires_grad=True) * 2).backward(torch.ones(2))  # wake up PyTorch itself: this imports, too
     work = WORKLOADS[row](prepare)
-    gc.collect()  # looking through what the imports have left takes 90 ms, and belongs to nobody's step
+    gc.collect()  # looking through what the imports have left takes 90 ms, and belongs to no step
     started = time.perf_counter()
     work.step()
     first = time.perf_counter() - started

@@ -1,6 +1,6 @@
 """One training step as bothways sees it, stage after stage: the program behind docs/walkthrough.md.
 
-``python examples/walkthrough.py`` prints every listing of that page. All of them come from what anybody can ask:
+``python examples/walkthrough.py`` prints every listing of that page. All of them come from what a user can ask:
 ``bothways.history``, ``dis``, ``linecache``, and the stages called by hand.
 """
 

@@ -43,7 +43,7 @@ def report(found):
     failed = {name for facts in found.values() for name in facts["failed"]}
     not_run = {name for facts in found.values() for name in facts["not_run"]}
     rows_there_are = {str(target) for target in LOWERINGS}
-    # Calls that nobody needs are dropped, lowered or not.
+    # Calls whose results are not used are dropped, lowered or not.
     never = {name for name in met if name not in rows_there_are or left.get(name, 0) >= met[name]}
     sometimes = {name for name in met if plain.get(name, 0)} - never
     always = set(met) - never - sometimes
@@ -61,7 +61,7 @@ def report(found):
         f"PyTorch {torch.__version__.split('+')[0]}, CPU.",
         "",
         f"Of each operation at most {at_most} samples run. Left out: {listed(SKIPPED)} and what begins like these, and",
-        f"what gives memory that nobody wrote to: {listed(UNDEFINED)}.",
+        f"what gives memory that was never written to: {listed(UNDEFINED)}.",
         "",
         "| dtype | samples, each forward and backward | operations that fail |",
         "| --- | --- | --- |",

@@ -1,5 +1,6 @@
 """What every test run needs: kernels cached in a folder of its own, a PyTorch that is awake, and turns."""
 
+import gc
 import os
 import tempfile
 import types
@@ -34,6 +35,12 @@ def nothing_happened_yet():
     numbers are the same whichever tests ran before."""
     bothways.reset()
     torch.manual_seed(0)
+
+
+def pytest_collection_finish():
+    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,7 +31,7 @@ op_db = methods.op_db
 # What takes long and is made of operations that others have as well, or has none that kernels could compute.
 SKIPPED = tuple("linalg. fft. svd pca_lowrank ormqr signal. sparse. lu cholesky jiterator".split())
 MADE_OF_OTHERS = ("special.", "_foreach", "masked.")  # left to the slow tests
-UNDEFINED = ("empty", "new_empty")  # what is in memory that nobody wrote to
+UNDEFINED = ("empty", "new_empty")  # what is in memory that was never written to
 FOREACH = [
     operation
     for name in ("unary", "binary", "pointwise", "reduce", "other")

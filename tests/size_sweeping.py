@@ -115,7 +115,7 @@ def variants(operation, samples):
                 continue
             try:
                 if any(not same(run(operation, call), run(operation, call)) for call in calls):
-                    continue  # eager itself reads what nobody wrote
+                    continue  # eager itself reads what was never written
             except Exception:  # whatever eager says about it
                 continue
             return calls

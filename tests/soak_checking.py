@@ -70,7 +70,7 @@ def snapshot(value, seen=None):
 
 
 def asked(question):
-    """An answer, or why there is none: autograd does not let anybody use some views any more."""
+    """An answer, or why there is none: autograd does not let some views be used any more."""
     try:
         return question()
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """Every operation that kernels compute, called on the numbers where functions go wrong, and compared with eager.
 
 The operations are those of the table of lowerings; how each is called follows from its schema, so that a new row of
-the table is tried without anybody remembering. Results have eager's signs of zero, infinities and NaNs; other numbers
+the table is tried without being remembered. Results have eager's signs of zero, infinities and NaNs; other numbers
 may differ as far as eager's do from those of double precision.
 """
 

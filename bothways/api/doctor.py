@@ -188,15 +188,15 @@ def _gpu(index: int) -> Iterator[Finding]:
     yield Finding(f"GPU {index}", f"{properties.name}, {arch}, {properties.total_memory / 2**30:.0f} GiB")
     advice = "pip install 'bothways[cuda]'; until then graphs on GPUs run as ATen operations"
     try:
-        found = nvrtc()
+        nvrtc_here = nvrtc()
     except NoNVRTC as error:
         yield Finding("NVRTC", str(error), Health.WRONG, advice)
         return
-    if found.knows(arch):
-        yield Finding("NVRTC", f"{found.version}, driver {driver_version()}")
+    if nvrtc_here.knows(arch):
+        yield Finding("NVRTC", f"{nvrtc_here.version}, driver {driver_version()}")
     else:
         newer = "pip install --upgrade nvidia-cuda-nvrtc"
-        yield Finding("NVRTC", f"{found.version} does not know {arch}", Health.WRONG, newer)
+        yield Finding("NVRTC", f"{nvrtc_here.version} does not know {arch}", Health.WRONG, newer)
 
 
 def _cache() -> Iterator[Finding]:

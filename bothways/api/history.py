@@ -45,7 +45,7 @@ def compiled_state(target: Any) -> CompiledFunction | None:
     if isinstance(target, torch.nn.Module) and state_of(target) is None:
         target = type(target).__call__
     if isinstance(target, torch.nn.Module):
-        found = state_of(target)
-        return found if isinstance(found, CompiledFunction) else None
+        kept = state_of(target)
+        return kept if isinstance(kept, CompiledFunction) else None
     state = target.__bothways__ if is_compiled(target) else None
     return state if isinstance(state, CompiledFunction) else None

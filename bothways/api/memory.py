@@ -31,8 +31,8 @@ def memory() -> list[Held]:
     """
     held = []
     for one in all_replayed():
-        found = one.recordings
-        if found:
-            nodes, size = sum(item.recorded.nodes for item in found), sum(item.bytes for item in found)
-            held.append(Held(one.function, one.replays.name, len(found), nodes, size))
+        recordings = one.recordings
+        if recordings:
+            nodes, size = sum(item.recorded.nodes for item in recordings), sum(item.bytes for item in recordings)
+            held.append(Held(one.function, one.replays.name, len(recordings), nodes, size))
     return sorted(held, key=lambda one: -one.bytes)

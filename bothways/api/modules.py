@@ -108,9 +108,9 @@ def state_of(module: torch.nn.Module) -> Any:
 
 def _subclass(cls: type, members: dict[str, Any]) -> type:
     """A subclass the user's code does not hear of: neither ``__init_subclass__`` nor a metaclass is called."""
-    made = type.__new__(type(cls), cls.__name__, (torch.nn.Module,), members)
-    made.__bases__ = (cls,)
-    return made
+    subclass = type.__new__(type(cls), cls.__name__, (torch.nn.Module,), members)
+    subclass.__bases__ = (cls,)
+    return subclass
 
 
 def _is_twin(module: torch.nn.Module) -> bool:
@@ -123,7 +123,7 @@ def _identity(module: torch.nn.Module) -> torch.nn.Module:
 
 def _own_copy(function: Any, qualname: str) -> types.FunctionType:
     """A function object of its own, so that each compiled module has its own dispatcher and name."""
-    made = types.FunctionType(function.__code__, function.__globals__, qualname.rpartition(".")[2])
-    made.__qualname__ = qualname
-    made.__module__ = function.__module__
-    return made
+    twin = types.FunctionType(function.__code__, function.__globals__, qualname.rpartition(".")[2])
+    twin.__qualname__ = qualname
+    twin.__module__ = function.__module__
+    return twin

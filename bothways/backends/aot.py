@@ -237,7 +237,7 @@ def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
 
 
 def _ends_inside(graph: torch.fx.Graph) -> bool:
-    """Whether what autograd does begins and ends inside, as in a whole training step: nobody can look at it."""
+    """Whether what autograd does begins and ends inside, as in a whole training step: the caller cannot look at it."""
     nodes = list(graph.nodes)
     if not any(node.target is gradients for node in nodes) or any(facts_of_node(node).watched for node in nodes):
         return False
@@ -248,10 +248,10 @@ def _ends_inside(graph: torch.fx.Graph) -> bool:
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:
     """Tensors laid out like the outputs of a captured graph."""
     outputs: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
-    if isinstance(outputs, torch.fx.Node):  # one call whose results nobody has counted yet
+    if isinstance(outputs, torch.fx.Node):  # one call whose results are not counted yet
         return []
-    found = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
-    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in found]
+    examples = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    return [value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None for value in examples]
 
 
 def _layout_shows(graph: torch.fx.GraphModule) -> bool:

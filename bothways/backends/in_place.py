@@ -1,4 +1,4 @@
-"""Operations of a graph that ATen runs as a copy and a change of it, in place where nobody reads the original again.
+"""Operations of a graph that ATen runs as a copy and a change of it, in place where no later node reads the original.
 
 Tracing makes each change a new value. ATen copies the old one for that, which eager's formulas, working in place on
 what they have just made, do not. What came into the graph, leaves it, or is read later is never changed.
@@ -30,8 +30,8 @@ def change_in_place(graph: torch.fx.Graph) -> None:
     for node, change in wanted.items():
         if change is not None and _is_free(node, places, sharing):
             node.target = change
-            given: Any = node.args[0]
-            together = sharing[_memory(given.meta["val"])]  # from now on the result is that memory, too
+            operand: Any = node.args[0]
+            together = sharing[_memory(operand.meta["val"])]  # from now on the result is that memory, too
             together += sharing[_memory(node.meta["val"])]
             sharing[_memory(node.meta["val"])] = together
 
@@ -46,12 +46,12 @@ def in_place(target: Any) -> Any:
 
 
 def _is_free(node: Node, places: dict[Node, int], sharing: dict[int, list[Node]]) -> bool:
-    """Whether the first argument is a tensor of the graph's own that lies as the result does, and nobody else reads it
-    or what shares its memory from here on."""
-    given, *others = node.args
-    if not isinstance(given, Node) or not _makes_its_result(given):
+    """Whether the first argument is a tensor of the graph's own that lies as the result does, and no other node reads
+    it or what shares its memory from here on."""
+    operand, *others = node.args
+    if not isinstance(operand, Node) or not _makes_its_result(operand):
         return False
-    old, new = given.meta.get("val"), node.meta.get("val")
+    old, new = operand.meta.get("val"), node.meta.get("val")
     if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and _lie_alike(old, new)):
         return False
     owners = sharing[_memory(old)]

@@ -176,10 +176,10 @@ class _Splitting:
         graph.output(tuple(copies[node] for node in results))
         return self._noted(self._module(graph), inputs, places)
 
-    def _behind(self, results: Iterable[Node], given: Iterable[Node]) -> set[Node]:
+    def _behind(self, results: Iterable[Node], inputs: Iterable[Node]) -> set[Node]:
         """The nodes that results are computed from, up to those that are given."""
         needed: set[Node] = set()
-        known, pending = set(given), list(results)
+        known, pending = set(inputs), list(results)
         while pending:
             node = pending.pop()
             if node not in needed and node not in known:
@@ -248,10 +248,10 @@ Compile = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
 def run_halves(halves: Halves, inputs: Sequence[Any], compile: Compile, takes_list: bool) -> Callable[..., Any]:
     """A function that does what both do. ``compile`` makes one of a graph, of inputs like these and a name."""
     fakes = [node.meta["val"] for node in halves.on_gpu.graph.graph.nodes if node.op == "placeholder"]
-    given = [inputs[place] for place in halves.on_gpu.inputs]
+    captured = [inputs[place] for place in halves.on_gpu.inputs]
     device = halves.device
     moved: list[tuple[int, Any, dict[str, Any]]] = [(at, node.target, dict(node.kwargs)) for at, node in halves.moved]
-    on_gpu = compile(halves.on_gpu.graph, [*given, *fakes[len(given) :]], "on the GPU")
+    on_gpu = compile(halves.on_gpu.graph, [*captured, *fakes[len(captured) :]], "on the GPU")
     numbers, on_cpu = (_compiled(half, inputs, compile) for half in (halves.numbers, halves.on_cpu))
     pick = _picked(halves.on_gpu.inputs)
     places = [*halves.on_gpu.outputs, *(halves.on_cpu.outputs if halves.on_cpu is not None else ())]

@@ -1,7 +1,7 @@
 """Nodes of functions that bothways compiled, inside a captured backward: their own backward graph takes their place.
 
 Like a node of a custom function, such a node is opened before the program runs. Capture copies its backward graph into
-the program; where a node has none that could be copied, and where nobody captures, the node's compiled backward runs.
+the program; where a node has none that could be copied, and where nothing is captured, its compiled backward runs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class OpenedGraph:
         """The inputs of the forward."""
         kept = list(self.saved)
         add_live(kept, self.node, self.graph)
-        found = dict(zip(self.graph.needed_inputs, kept, strict=False))
-        found.update(zip(self.graph.other_inputs, self.node.others, strict=True))
-        return [found[place] for place in range(len(found))]
+        by_place = dict(zip(self.graph.needed_inputs, kept, strict=False))
+        by_place.update(zip(self.graph.other_inputs, self.node.others, strict=True))
+        return [by_place[place] for place in range(len(by_place))]
 
 
 class ReleasedNode:
@@ -55,18 +55,18 @@ def compiled_node(
     opened: OpenedGraph, saved: Sequence[torch.Tensor], grads: Sequence[Gradient], wanted: Sequence[Any]
 ) -> list[Gradient]:
     """Run the compiled backward of a node. ``wanted`` says how gradients are: (sizes, dtype, device), or None."""
-    found = list(CompiledNode.run_backward(ReleasedNode(opened.node, saved), *grads))
-    return [None if outline is None else grad for grad, outline in zip(found, wanted, strict=True)]
+    results = list(CompiledNode.run_backward(ReleasedNode(opened.node, saved), *grads))
+    return [None if outline is None else grad for grad, outline in zip(results, wanted, strict=True)]
 
 
 @in_graphs(opaque=True, has_effects=True)
 def compiled_node_as_told(opened: OpenedGraph, saved: Any, grads: Any, wanted: Any) -> list[torch.Tensor]:
     """The same as one node of a graph: a tensor for each gradient that is wanted, without gaps in memory."""
     refuse_stand_ins(compiled_node_as_told)
-    found = []
+    results = []
     for grad, outline in zip(compiled_node(opened, saved, grads, wanted), wanted, strict=True):
         if outline is not None:
             sizes, dtype, device = outline
-            found.append(torch.zeros(sizes, dtype=dtype, device=device) if grad is None else grad.contiguous())
-    return found
+            results.append(torch.zeros(sizes, dtype=dtype, device=device) if grad is None else grad.contiguous())
+    return results
 

@@ -41,9 +41,9 @@ class Received:
 
 def opened(node: Any) -> tuple[Opened, Received]:
     """A node of a custom function as a program takes it."""
-    made = opened_class(backward_engine.function_of(node))()
-    made.__dict__ = node.__dict__
-    return made, Received(node)
+    context = opened_class(backward_engine.function_of(node))()
+    context.__dict__ = node.__dict__
+    return context, Received(node)
 
 
 class FilledContext:
@@ -79,7 +79,7 @@ class FilledContext:
 
 
 def custom(
-    given: tuple[Opened, Received],
+    opened_node: tuple[Opened, Received],
     saved: Sequence[Any],
     grads: Sequence[Gradient],
     needs: tuple[bool, ...],
@@ -87,7 +87,7 @@ def custom(
     materializes: bool,
 ) -> list[Gradient]:
     """Run a custom backward; ``needs`` is its ``needs_input_grad``, ``takes_tensor`` which arguments were tensors."""
-    node, received = given
+    node, received = opened_node
     context = FilledContext(node, saved, needs, materializes)
     arrived = list(grads)
     if materializes:
@@ -104,15 +104,15 @@ def zeros(received: Received, place: int) -> Gradient:
 
 def checked(function: type, results: Any, takes_tensor: Sequence[bool]) -> list[Gradient]:
     """The results as the engine takes them, or its errors."""
-    found = list(results) if isinstance(results, tuple) else [results]
+    gradients = list(results) if isinstance(results, tuple) else [results]
     name, count = function.__name__ + "Backward", len(takes_tensor)
-    while len(found) > count and found[-1] is None:
-        found.pop()
-    if len(found) != count:
+    while len(gradients) > count and gradients[-1] is None:
+        gradients.pop()
+    if len(gradients) != count:
         raise RuntimeError(
-            f"function {name} returned an incorrect number of gradients (expected {count}, got {len(found)})"
+            f"function {name} returned an incorrect number of gradients (expected {count}, got {len(gradients)})"
         )
-    for place, result in enumerate(found):
+    for place, result in enumerate(gradients):
         if result is None:
             continue
         if not takes_tensor[place]:
@@ -122,4 +122,4 @@ def checked(function: type, results: Any, takes_tensor: Sequence[bool]) -> list[
             )
         if not isinstance(result, torch.Tensor):
             raise TypeError(f"expected Variable or None (got {type(result).__name__})")
-    return found
+    return gradients

@@ -77,7 +77,7 @@ class Run:
         self.is_handed_over = True
         if recorder.refusal is not None:
             raise NotPlaced(recorder.refusal)
-        if recorder.environment.conditions:  # which nobody would check before the program runs again
+        if recorder.environment.conditions:  # which no guard would check before the program runs again
             raise NotPlaced("what autograd does depends on sizes that change")
         names = [group.name for group in recorder.groups]
         order = order_of(self.roots, self.inputs, names)
@@ -155,50 +155,50 @@ class CapturingEngine:
     def run_backward(
         self, roots: Any, grads: Any, keep_graph: Any, create_graph: Any, inputs: Any = (), *args: Any, **kwargs: Any
     ) -> Any:
-        given = (roots, grads, keep_graph, create_graph, inputs, *args)
+        arguments = (roots, grads, keep_graph, create_graph, inputs, *args)
         chosen = choice()
-        # Inside a captured backward another one is plain; and so is what somebody traces.
+        # Inside a captured backward another one is plain; and so is what a tracer follows.
         if chosen is None or state.run is not None or is_traced():
-            return self._run_plain(given, kwargs)
+            return self._run_plain(arguments, kwargs)
         reason = why_plain()
         if reason is None:
             if gate.begin_captured():
                 run = Run(*chosen, roots, inputs, user_position(), bool(create_graph))
                 if create_graph and kwargs.get("accumulate_grad"):
                     warnings.warn(CYCLE, stacklevel=2)
-                return self._run_captured(run, given, kwargs)
+                return self._run_captured(run, arguments, kwargs)
             reason = "another thread runs a backward"
         backwards.plain(user_position(), reason)
-        return self._run_plain(given, kwargs)
+        return self._run_plain(arguments, kwargs)
 
-    def _run_plain(self, given: Any, kwargs: Any) -> Any:
+    def _run_plain(self, arguments: Any, kwargs: Any) -> Any:
         if state.run is not None:  # inside a captured one, whose hooks call for another
-            return self.real.run_backward(*given, **kwargs)
+            return self.real.run_backward(*arguments, **kwargs)
         gate.begin_plain()
         try:
-            return self.real.run_backward(*given, **kwargs)
+            return self.real.run_backward(*arguments, **kwargs)
         finally:
             gate.end()
 
-    def _run_captured(self, run: Run, given: Any, kwargs: Any) -> Any:
+    def _run_captured(self, run: Run, arguments: Any, kwargs: Any) -> Any:
         state.run = run
         try:
-            is_done, result = self._handed_over(run, given, kwargs)
+            is_done, result = self._handed_over(run, arguments, kwargs)
             # Outside of any handler, so that a user's exception has no context of ours.
-            return result if is_done else self.real.run_backward(*given, **kwargs)
+            return result if is_done else self.real.run_backward(*arguments, **kwargs)
         finally:
             state.run = None
             steps.callbacks.clear()
             run.forget()
             gate.end()
 
-    def _handed_over(self, run: Run, given: Any, kwargs: Any) -> tuple[bool, Any]:
+    def _handed_over(self, run: Run, arguments: Any, kwargs: Any) -> tuple[bool, Any]:
         """Whether the engine handed the backward over to a program, and what that gave."""
         try:
             backward_engine.set_recorder(run.make_recorder, run.dynamic)
             try:
                 # It hands over what is not differentiated again; the program then is, as the Python that it is.
-                roots, grads, keep_graph, _, *others = given
+                roots, grads, keep_graph, _, *others = arguments
                 result = self.real.run_backward(roots, grads, keep_graph, False, *others, **kwargs)
             finally:
                 gate.close()
@@ -237,7 +237,7 @@ def run_program(
     if run is not None:
         run.is_started = True
     hooks = program.opened(hooks, inputs)
-    if run is None:  # the engine took this thread for the one that captures: nobody says what compiles here
+    if run is None:  # the engine took this thread for the one that captures: no call says what compiles here
         return program.module(inputs, sizes, scalars, hooks, packed)
     compiled = program.compiled_by(run.compiler, run.again)
     if not run.again:
@@ -253,7 +253,7 @@ def choice() -> tuple[Compiler, bool] | None:
     return (default_compiler[0], False) if config.capture_backward and default_compiler else None
 
 
-# What compiles where nobody says it; filled by the layer that knows.
+# What compiles where no call says it; filled by the layer that knows.
 default_compiler: list[Compiler] = []
 
 

@@ -49,7 +49,7 @@ def cpp_hook(hook: int, grad: Any) -> Any:
 
 
 def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """A gradient that shares its memory with nobody, laid out as the leaf is where that has neither gaps nor overlaps.
+    """A gradient with memory of its own, laid out as the leaf is where that has neither gaps nor overlaps.
 
     One operation of a graph: how a gradient lies is not for captured code to ask.
     """
@@ -57,8 +57,8 @@ def own_copy(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         return grad.clone()
     if leaf.is_contiguous():
         return grad.clone(memory_format=torch.contiguous_format)
-    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
-    return made.copy_(grad)
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
+    return copy.copy_(grad)
 
 
 mark(own_copy, Mark.IN_GRAPH)

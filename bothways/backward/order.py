@@ -62,18 +62,18 @@ def order_of(roots: Iterable[torch.Tensor], inputs: Sequence[Any], names: Sequen
     edges = [backward_engine.node_of(root) for root in roots]
     following = {None: edges}
     waiting: dict[Any, int] = {}
-    found = list(edges)
+    pending = list(edges)
     for node in edges:
         waiting[node] = waiting.get(node, 0) + 1
     seen = set(edges)
-    while found:
-        node = found.pop()
+    while pending:
+        node = pending.pop()
         following[node] = [other for other, _ in node.next_functions if other is not None]
         for other in following[node]:
             waiting[other] = waiting.get(other, 0) + 1
             if other not in seen:
                 seen.add(other)
-                found.append(other)
+                pending.append(other)
     runs = _leading_to({backward_engine.node_of(one) for one in inputs}, following) if inputs else None
     handed = _handed_over(following, dict(waiting), runs)
     if [ROOT, *(node.name() for node in handed[1:])] != list(names):
@@ -88,32 +88,32 @@ def _leading_to(targets: set[Any], following: dict[Any, list[Any]]) -> set[Any]:
     for node, others in following.items():
         for other in others:
             before.setdefault(other, []).append(node)
-    found, left = set(targets), list(targets)
+    leading, left = set(targets), list(targets)
     while left:
         for node in before.get(left.pop(), ()):
-            if node not in found:
-                found.add(node)
+            if node not in leading:
+                leading.add(node)
                 left.append(node)
-    return found
+    return leading
 
 
 def _handed_over(following: dict[Any, list[Any]], waiting: dict[Any, int], runs: set[Any] | None) -> list[Any]:
     left: list[Any] = [None]
-    found: list[Any] = []
+    order: list[Any] = []
     while left:
         node = left.pop()
-        found.append(node)
+        order.append(node)
         for other in following.get(node, ()):
             if runs is not None and other not in runs:
                 continue
             waiting[other] -= 1
             if not waiting[other]:
                 left.append(other)
-    return found
+    return order
 
 
 def _as_eager(following: dict[Any, list[Any]], waiting: dict[Any, int], runs: set[Any] | None) -> list[Any]:
-    ready, found = _Ready(), [None]
+    ready, order = _Ready(), [None]
 
     def reach(others: list[Any]) -> None:
         for other in others:
@@ -126,6 +126,6 @@ def _as_eager(following: dict[Any, list[Any]], waiting: dict[Any, int], runs: se
     reach(following[None])
     while ready:
         node = ready.pop()
-        found.append(node)
+        order.append(node)
         reach(following.get(node, []))
-    return found
+    return order

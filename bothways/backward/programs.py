@@ -33,11 +33,11 @@ class BackwardProgram:
 
     def opened(self, hooks: tuple[Any, ...], inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The hooks as the module takes them: the user's own, and what can be looked into for custom functions."""
-        found = [self._own(hook, place not in self.unreached) for place, hook in enumerate(hooks)]
+        hooked = [self._own(hook, place not in self.unreached) for place, hook in enumerate(hooks)]
         for place, saved in self.custom_nodes.items():
-            node = found[place]
-            found[place] = opened(node) if saved is None else OpenedGraph(node, [inputs[index] for index in saved])
-        return tuple(found)
+            node = hooked[place]
+            hooked[place] = opened(node) if saved is None else OpenedGraph(node, [inputs[index] for index in saved])
+        return tuple(hooked)
 
     @staticmethod
     def _own(hook: Any, is_reached: bool) -> Any:

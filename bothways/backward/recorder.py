@@ -117,7 +117,7 @@ class BackwardRecorder:
     def _formula(self, name: str) -> Callable[..., Any]:
         if name in FORMULAS:
             return formulas.formula(name)
-        # C++ has told its name to somebody else in this process, and does so once.
+        # C++ has told its name to another compiler in this process, and does so once.
         self.refusal = f"the formula of {name} belongs to another compiler"
         return steps.add
 
@@ -160,10 +160,10 @@ class BackwardRecorder:
         return self._call(steps.tensor_hook, (GivenItem("hooks", hook), list(grads), place), given(grads))
 
     def cpp_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
-        made = self._instruction(formulas.cpp_hook, (hook, grads[place]))
-        found = list(grads)
-        found[place] = self._stand_in(CallResult(made, None))
-        return found
+        call = self._instruction(formulas.cpp_hook, (hook, grads[place]))
+        results = list(grads)
+        results[place] = self._stand_in(CallResult(call, None))
+        return results
 
     def pre_hook(self, grads: Tensors, hook: int) -> Tensors:
         return self._call(steps.pre_hook, (GivenItem("hooks", hook), list(grads)), given(grads))
@@ -176,8 +176,8 @@ class BackwardRecorder:
 
     def unpack(self, hook: int | None, packed: int) -> torch.Tensor:
         assert hook is not None
-        made = self._instruction(steps.unpack, (GivenItem("hooks", hook), GivenItem("packed", packed)))
-        return self._stand_in(CallResult(made, None))
+        call = self._instruction(steps.unpack, (GivenItem("hooks", hook), GivenItem("packed", packed)))
+        return self._stand_in(CallResult(call, None))
 
     def begin_slices(self, grads: Tensors, base: Any, view: Any) -> Tensors:
         return self._call(steps.begin_slices, (list(grads), plain(base), plain(view)), [True, True, True])
@@ -200,10 +200,10 @@ class BackwardRecorder:
     # What the stand-ins mean.
 
     def _stand_in(self, meaning: GivenItem | CallResult | GradientSum) -> torch.Tensor:
-        made = torch.empty(0)
-        self._kept.append(made)  # as long as it is here, no other tensor has its id
-        self._meaning[id(made)] = meaning
-        return made
+        tensor = torch.empty(0)
+        self._kept.append(tensor)  # as long as it is here, no other tensor has its id
+        self._meaning[id(tensor)] = meaning
+        return tensor
 
     def _number(self, value: Any, symbols: list[Symbol]) -> Any:
         symbol = self.environment.symbol(value, 0 if symbols is self.size_symbols else -math.inf)
@@ -211,14 +211,14 @@ class BackwardRecorder:
         return symbol_number(self.environment, symbol)
 
     def _instruction(self, target: Callable[..., Any], args: tuple[Any, ...]) -> ProgramCall:
-        made = ProgramCall(target, args, len(self.groups) - 1)
-        self.groups[-1].instructions.append(made)
-        return made
+        call = ProgramCall(target, args, len(self.groups) - 1)
+        self.groups[-1].instructions.append(call)
+        return call
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], defined: Sequence[bool]) -> Tensors:
         """An instruction that gives a list, with tensors where there can be some."""
-        made = self._instruction(target, args)
-        return [self._stand_in(CallResult(made, place)) if is_there else None for place, is_there in enumerate(defined)]
+        call = self._instruction(target, args)
+        return [self._stand_in(CallResult(call, place)) if is_there else None for place, is_there in enumerate(defined)]
 
     def _parts(self, stand_in: torch.Tensor) -> tuple[torch.Tensor, ...]:
         meaning = self._meaning.get(id(stand_in))

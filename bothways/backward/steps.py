@@ -40,25 +40,25 @@ def add(left: Gradient, right: Gradient) -> Gradient:
 
 def tensor_hook(hook: Callable[..., Any], grads: Sequence[Gradient], place: int) -> list[Gradient]:
     """A hook of one tensor."""
-    found = list(grads)
-    result = hook(found[place])
+    gradients = list(grads)
+    result = hook(gradients[place])
     if result is not None:
-        found[place] = checked_result(hook, found[place], result)
-    return found
+        gradients[place] = checked_result(hook, gradients[place], result)
+    return gradients
 
 
 def pre_hook(hook: Callable[..., Any], grads: Sequence[Gradient]) -> list[Gradient]:
     """A hook of a node, before it runs."""
-    found = tuple(grads)
-    result = hook(found)
-    return list(found) if result is None else checked_results(hook, found, result)
+    gradients = tuple(grads)
+    result = hook(gradients)
+    return list(gradients) if result is None else checked_results(hook, gradients, result)
 
 
 def post_hook(hook: Callable[..., Any], results: Sequence[Gradient], grads: Sequence[Gradient]) -> list[Gradient]:
     """A hook of a node, after it ran."""
-    found = tuple(results)
-    result = hook(found, tuple(grads))
-    return list(found) if result is None else checked_results(hook, found, result)
+    gradients = tuple(results)
+    result = hook(gradients, tuple(grads))
+    return list(gradients) if result is None else checked_results(hook, gradients, result)
 
 
 def leaf_hook(hook: Callable[..., Any], leaf: torch.Tensor) -> None:
@@ -131,27 +131,27 @@ def end_slices(
     wanted: Sequence[bool], whole: Gradient, results: Sequence[Gradient], part: Gradient
 ) -> list[Gradient]:
     """Put what the change of the view gave in place of the part."""
-    found: list[Gradient] = []
+    gradients: list[Gradient] = []
     for place, is_wanted in enumerate(wanted):
         result = results[place]
         if not is_wanted or result is None:
-            found.append(None)
+            gradients.append(None)
         elif place == 0:
             part.copy_(result)  # type: ignore[union-attr]
-            found.append(whole)
+            gradients.append(whole)
         else:
-            found.append(result)
-    return found
+            gradients.append(result)
+    return gradients
 
 
 def unpack(hook: Callable[..., Any], packed: Any) -> torch.Tensor:
     """What a saved tensor's own hook makes of what it was packed as."""
-    found = hook(packed)
-    if not isinstance(found, torch.Tensor):
+    tensor = hook(packed)
+    if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(found)}"
+            f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(tensor)}"
         )
-    return found
+    return tensor
 
 
 def fits(grad: Gradient, wanted: Any) -> bool:
@@ -173,9 +173,9 @@ def fits(grad: Gradient, wanted: Any) -> bool:
 
 def check(grads: Sequence[Gradient], wanted: Sequence[Any]) -> list[Any]:
     """The gradients that a node gave, as those who get them need them."""
-    found = list(grads)
-    for grad, one in zip(found, wanted):  # noqa: B905
+    gradients = list(grads)
+    for grad, one in zip(gradients, wanted):  # noqa: B905
         if not fits(grad, one):
-            converted: list[Any] = convert(found, wanted)
+            converted: list[Any] = convert(gradients, wanted)
             return converted
-    return [grad if one is not None else None for grad, one in zip(found, wanted)]  # noqa: B905
+    return [grad if one is not None else None for grad, one in zip(gradients, wanted)]  # noqa: B905

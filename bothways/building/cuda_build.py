@@ -218,8 +218,8 @@ def _resolved(device: int, routines: Mapping[str, Sequence[Launch]], modules: Se
             shared[one.kernel] = max(shared.get(one.kernel, 0), one.shared)
     functions: dict[str, int] = {}
     for name, size in shared.items():
-        found = next((handle for module in modules if (handle := module.find(name, size))), 0)
-        if not found:
+        function = next((handle for module in modules if (handle := module.find(name, size))), 0)
+        if not function:
             raise RuntimeError(f"the machine code has no kernel {name}")
-        functions[name] = found
+        functions[name] = function
     return Loaded(device, routines, functions)

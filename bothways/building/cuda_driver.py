@@ -100,13 +100,13 @@ class Module:
 
     def find(self, name: str, shared: int = 0) -> int:
         """The handle of a kernel, 0 if it is in another module; ``shared`` are the bytes that its launches ask for."""
-        found = ctypes.c_void_p()
+        function = ctypes.c_void_p()
         with Inside(self.device):
-            if driver().cuModuleGetFunction(ctypes.byref(found), self._handle, name.encode()):
+            if driver().cuModuleGetFunction(ctypes.byref(function), self._handle, name.encode()):
                 return 0
             if shared > SHARED_BY_ALL:
-                check(driver().cuFuncSetAttribute(found, MAX_DYNAMIC_SHARED, shared))
-        return found.value or 0
+                check(driver().cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, shared))
+        return function.value or 0
 
 
 def launch(

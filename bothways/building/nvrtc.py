@@ -103,8 +103,8 @@ def _loaded(path: str) -> NVRTC:
 def _places() -> Iterator[str]:
     """Where the library may be, the likeliest first: that of PyTorch's own CUDA before any other."""
     release = (torch.version.cuda or "").partition(".")[0]
-    found = [path for folder in _folders() for path in sorted(glob.glob(os.path.join(folder, LIBRARY)))]
-    plain = [path for path in found if ".alt." not in path]
+    paths = [path for folder in _folders() for path in sorted(glob.glob(os.path.join(folder, LIBRARY)))]
+    plain = [path for path in paths if ".alt." not in path]
     yield from sorted(plain, key=lambda path: f".so.{release}" not in os.path.basename(path))
     yield from (f"libnvrtc.so.{number}" for number in (release, "13", "12") if number)
 

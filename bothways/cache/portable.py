@@ -137,13 +137,13 @@ def unpacked(content: bytes, path: str = "(bytes)") -> Shipment:
 
 
 def _entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, dict[str, bytes]]]:
-    found: dict[str, dict[str, bytes]] = {}
+    entries: dict[str, dict[str, bytes]] = {}
     for name in archive.namelist():
         key, _, file = name.partition("/")
         # Names of entries are hashes, and those of files have no folder: nothing is written elsewhere.
         if is_key(key) and file and "/" not in file and file not in (".", "..") and "\0" not in file:
-            found.setdefault(key, {})[file] = archive.read(name)
-    yield from found.items()
+            entries.setdefault(key, {})[file] = archive.read(name)
+    yield from entries.items()
 
 
 def _take(cache: Cache, key: str, files: dict[str, bytes]) -> bool:

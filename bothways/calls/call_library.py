@@ -18,127 +18,25 @@ import torch
 
 from bothways import torch_compat
 from bothways.building.build import TRIES, CSource, library_of
+from bothways.calls.bound_names import KNOWN, PYTHON, TORCH, makers, text_with_names, usual_functions
 from bothways.calls.entry_source import ENTER, POINTER, SPELLING
 from bothways.calls.guard_rows import Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
 from bothways.errors import BothwaysError, NoCompiler
-from bothways.runtime.stamps import version_offset
 
-# What the library calls, given to it as addresses, so that it needs no header and no symbol: of Python,
-PYTHON: dict[str, tuple[str, str]] = {
-    "Py_IncRef": ("void", "PyObject *"),
-    "Py_DecRef": ("void", "PyObject *"),
-    "PyErr_Occurred": ("PyObject *", "void"),
-    "PyErr_ExceptionMatches": ("int", "PyObject *"),
-    "PyErr_Clear": ("void", "void"),
-    "PyErr_NoMemory": ("PyObject *", "void"),
-    "PyErr_BadArgument": ("int", "void"),
-    "PyEval_SaveThread": ("void *", "void"),
-    "PyEval_RestoreThread": ("void", "void *"),
-    "PyMem_Malloc": ("void *", "uint64_t"),
-    "PyMem_Free": ("void", "void *"),
-    "PyBytes_AsString": ("const char *", "PyObject *"),
-    "PyLong_AsLongLong": ("int64_t", "PyObject *"),
-    "PyLong_AsVoidPtr": ("void *", "PyObject *"),
-    "PyFloat_AsDouble": ("double", "PyObject *"),
-    "PyTuple_New": ("PyObject *", "int64_t"),
-    "PyTuple_SetItem": ("int", "PyObject *, int64_t, PyObject *"),
-    "PyTuple_GetItem": ("PyObject *", "PyObject *, int64_t"),
-    "PySequence_Tuple": ("PyObject *", "PyObject *"),
-    "PySequence_Contains": ("int", "PyObject *, PyObject *"),
-    "PyDict_GetItemWithError": ("PyObject *", "PyObject *, PyObject *"),
-    "PyDict_Next": ("int", "PyObject *, int64_t *, PyObject **, PyObject **"),
-    "PyDict_Size": ("int64_t", "PyObject *"),
-    "PyObject_GetAttr": ("PyObject *", "PyObject *, PyObject *"),
-    "PyObject_GetItem": ("PyObject *", "PyObject *, PyObject *"),
-    "PyObject_GenericGetDict": ("PyObject *", "PyObject *, void *"),
-    "PyObject_Size": ("int64_t", "PyObject *"),
-    "PyObject_IsTrue": ("int", "PyObject *"),
-    "PyObject_RichCompareBool": ("int", "PyObject *, PyObject *, int"),
-    "PyObject_CallNoArgs": ("PyObject *", "PyObject *"),
-    "PyObject_CallFunctionObjArgs": ("PyObject *", "PyObject *, ..."),
-    "PyObject_CallMethodObjArgs": ("PyObject *", "PyObject *, PyObject *, ..."),
-    "PyFunction_GetCode": ("PyObject *", "PyObject *"),
-    "PyFunction_GetDefaults": ("PyObject *", "PyObject *"),
-    "PyFunction_GetKwDefaults": ("PyObject *", "PyObject *"),
-    "PyCFunction_NewEx": ("PyObject *", "Method *, PyObject *, PyObject *"),
-    "_PyType_Lookup": ("PyObject *", "PyObject *, PyObject *"),
-}
-# and of PyTorch's C interface for programs that were compiled ahead of time.
-TORCH: dict[str, tuple[str, str]] = {
-    "aoti_torch_get_dim": ("int32_t", "void *, int64_t *"),
-    "aoti_torch_get_sizes": ("int32_t", "void *, int64_t **"),
-    "aoti_torch_get_strides": ("int32_t", "void *, int64_t **"),
-    "aoti_torch_get_dtype": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_layout": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_device_type": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_get_device_index": ("int32_t", "void *, int32_t *"),
-    "aoti_torch_dtype_element_size": ("uint64_t", "int32_t"),
-    "aoti_torch_get_storage_offset": ("int32_t", "void *, int64_t *"),
-    "aoti_torch_get_storage_size": ("int32_t", "void *, int64_t *"),
-    "aoti_torch_get_data_ptr": ("int32_t", "void *, void **"),
-    "aoti_torch_is_contiguous": ("int32_t", "void *, _Bool *"),
-}
-
-DATA_PTR: str = sys.intern("data_ptr")
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
-TP_DESCR_GET = 54  # of typeslots.h, part of Python's stable interface
-
-# Objects and numbers it knows, by their names in C.
-KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
-    "exception": ("PyObject *", lambda: id(Exception)),
-    "dictionary": ("PyObject *", lambda: id(dict)),
-    "whole_number": ("PyObject *", lambda: id(int)),
-    "text": ("PyObject *", lambda: id(str)),
-    "raw": ("PyObject *", lambda: id(bytes)),
-    "none": ("PyObject *", lambda: id(None)),
-    "no": ("PyObject *", lambda: id(False)),
-    "yes": ("PyObject *", lambda: id(True)),
-    "tensor_class": ("PyObject *", lambda: id(torch.Tensor)),
-    "parameter_class": ("PyObject *", lambda: id(torch.nn.Parameter)),
-    "data_ptr": ("PyObject *", lambda: id(DATA_PTR)),
-    "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
-    **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
-    "tensor_offset": ("int64_t", torch_compat.tensor_offset),
-    "strided": ("int64_t", torch_compat.strided_code),
-    "version_offset": ("int64_t", version_offset),
-}
-DECLARATIONS = """\
-typedef struct Object { int64_t references; struct Object *type; } PyObject;
-typedef struct { const char *name; void *function; int flags; const char *text; } Method;
-typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
-typedef _Bool (*Question)(const void *);
-enum { FASTCALL = 0x80 };
-"""
 
 
 def source_text() -> str:
     """The whole file."""
-    functions = {**PYTHON, **TORCH}
-    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
-    variables += [f"static {kind} {name};" for name, (kind, _) in KNOWN.items()]
-    names = enumerate([*functions, *KNOWN])
-    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in names]
-    bound = ["void bind(const int64_t *given) {", *bind, "}\n"]
-    return "\n".join([DECLARATIONS, *variables, *bound, guard_text(), ENTER])
-
-
-_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
+    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER)
 
 
 class CallLibrary:
     """The loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        _bound.append(library)
-        # PyDLL: Python's lock is held, and exceptions are looked for.
-        python = ctypes.PyDLL(library._name, handle=library._handle)
-        addresses = _given()
-        python.bind((ctypes.c_int64 * len(addresses))(*addresses))
-        self._make_check: Any = python.make_check
-        self._make_entry: Any = python.make_entry
-        for make in (self._make_check, self._make_entry):
-            make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+        self._make_check, self._make_entry = makers(library, usual_functions(), "make_check", "make_entry")
 
     def check(
         self, rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int] = ()
@@ -237,21 +135,6 @@ def _layouts_are_known() -> bool:
         return False
     known = [*map(torch_compat.c_function, TORCH), *(ask() for _, ask in KNOWN.values())]
     return None not in known and torch_compat.device_code("cpu") is not None
-
-
-def _given() -> list[int]:
-    """The addresses and numbers that the library is given, in the order it expects them."""
-    functions = [getattr(ctypes.pythonapi, name) for name in PYTHON]
-    functions += [torch_compat.c_function(name) for name in TORCH]
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
-    return [*addresses, *(known() or 0 for _, known in KNOWN.values())]
-
-
-def _slot(cls: type, number: int) -> int | None:
-    ask = ctypes.pythonapi["PyType_GetSlot"]  # a new object, whose types are its own
-    ask.argtypes, ask.restype = [ctypes.py_object, ctypes.c_int], ctypes.c_void_p
-    address: int | None = ask(cls, number)
-    return address
 
 
 # What is asked before the library is trusted.

@@ -16,13 +16,13 @@ from bothways import torch_compat
 from bothways.building.build import CSource, library_of
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, Launch, Loaded
 from bothways.building.cuda_driver import Inside, check, context, driver, launch, raise_error
-from bothways.calls.call_library import DECLARATIONS, KNOWN, PYTHON, TORCH, call_library
+from bothways.calls.bound_names import PYTHON, TORCH, makers, text_with_names
+from bothways.calls.call_library import call_library
 from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
 from bothways.calls.launch_source import DRIVER, LAUNCH, MORE_PYTHON, STREAM
 from bothways.errors import BothwaysError
 
 MOST_ARGUMENTS = 512
-_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
 
 
 def launcher(loaded: Loaded, name: str, kinds: str) -> Callable[..., None]:
@@ -54,7 +54,7 @@ def _through_ctypes(
     loaded: Loaded, launches: Sequence[Launch], kinds: str, after: Callable[[], None] | None = None
 ) -> Callable[..., None]:
     def run(*values: Any) -> None:
-        given = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
+        numbers = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
         stream = torch_compat.current_raw_stream(loaded.device)
         with Inside(loaded.device):
             if after is not None:
@@ -63,7 +63,7 @@ def _through_ctypes(
                 # Side by side: they may be one table, of which only the beginning is filled.
                 words = (ctypes.c_uint64 * max(MOST_ARGUMENTS, len(one.arguments)))()
                 for place, argument in enumerate(one.arguments):
-                    words[place] = _argument(given, *argument) % 2**64
+                    words[place] = _argument(numbers, *argument) % 2**64
                 function = loaded.functions[one.kernel]
                 check(launch(function, one.blocks, one.threads, one.shared, stream, words))
                 if after is not None:
@@ -72,12 +72,12 @@ def _through_ctypes(
     return run
 
 
-def _argument(given: Sequence[int], one: int, how: int, other: int) -> int:
+def _argument(numbers: Sequence[int], one: int, how: int, other: int) -> int:
     if how == LITERAL:
         return other
     if how == AS_GIVEN:
-        return given[one]
-    return given[one] + (other if how == BEHIND else given[other])
+        return numbers[one]
+    return numbers[one] + (other if how == BEHIND else numbers[other])
 
 
 def _word(value: Any, kind: str) -> int:
@@ -99,23 +99,8 @@ def _make_launch() -> Any:
     if call_library() is None or None in homes:  # whose tries show that tensors are what they are taken for
         return None
     try:
-        library = library_of(CSource((), (_text(functions),)))
+        library = library_of(CSource((), (text_with_names(functions, ENTER, LAUNCH),)))
     except (BothwaysError, OSError, RuntimeError):
         return None
-    _bound.append(library)
-    python = ctypes.PyDLL(library._name, handle=library._handle)
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in homes]
-    addresses += [known() or 0 for _, known in KNOWN.values()]
-    python.bind((ctypes.c_int64 * len(addresses))(*addresses))
-    make: Any = python.make_launch
-    make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+    [make] = makers(library, homes, "make_launch")
     return make
-
-
-def _text(functions: Mapping[str, tuple[str, str]]) -> str:
-    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
-    variables += [f"static {kind} {name};" for name, (kind, _) in KNOWN.items()]
-    names = enumerate([*functions, *KNOWN])
-    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in names]
-    bound = ["void bind(const int64_t *given) {", *bind, "}\n"]
-    return "\n".join([DECLARATIONS, *variables, *bound, ENTER, LAUNCH])

@@ -23,7 +23,7 @@ def write_report(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", default="report.html", help="where to write it (report.html)")
     parser.add_argument("--time", action="store_true", help="measure kernels and ATen calls, which slows the run down")
     own, rest = _split(arguments)
-    given = parser.parse_args(own)
+    options = parser.parse_args(own)
     # After it the program's own ``-o`` is not ours.
     program = program_of(rest) if rest else "a program is expected"
     if isinstance(program, str):
@@ -32,13 +32,13 @@ def write_report(arguments: list[str]) -> int:
     install()
     hide_own_frames()
     with keeping_everyone() as states, contextlib.ExitStack() as stack:
-        measured: Profile | None = stack.enter_context(profile()) if given.time else None
+        measured: Profile | None = stack.enter_context(profile()) if options.time else None
         try:
             program()
         finally:
             stack.close()
             page = explanation_page(explained_states(states), measured, title=" ".join(rest))
-            path = write_page(given.output, page)
+            path = write_page(options.output, page)
             print(f"bothways: the report is {path}", file=sys.stderr)
     return 0
 

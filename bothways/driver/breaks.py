@@ -33,10 +33,10 @@ class BreakCounts:
         # By place, not by reason: the reason may name sizes, which change from call to call.
         self._counts: Counter[tuple[str, Position]] = Counter()
 
-    def is_last(self, found: Break) -> bool:
+    def is_last(self, end: Break) -> bool:
         """Count a break; whether nothing more is to be captured after it."""
-        self._counts[found.code, found.where] += 1
-        return self._counts[found.code, found.where] >= BREAKS_BEFORE_PLAIN or found.code in BREAKS_FOR_GOOD
+        self._counts[end.code, end.where] += 1
+        return self._counts[end.code, end.where] >= BREAKS_BEFORE_PLAIN or end.code in BREAKS_FOR_GOOD
 
     @property
     def may_wait(self) -> bool:
@@ -44,27 +44,27 @@ class BreakCounts:
         of_once = [count for (code, _), count in self._counts.items() if code in BREAKS_ONCE]
         return all(count + 1 < MOST_ONCE for count in of_once)
 
-    def is_only_now(self, found: Break) -> bool:
+    def is_only_now(self, end: Break) -> bool:
         """Whether the break is of this call and not of the next. One that says so often is taken for any other."""
-        if found.code in BREAKS_ONCE:
-            self._counts[found.code, found.where] += 1
-        return found.code in BREAKS_ONCE and self._counts[found.code, found.where] < MOST_ONCE
+        if end.code in BREAKS_ONCE:
+            self._counts[end.code, end.where] += 1
+        return end.code in BREAKS_ONCE and self._counts[end.code, end.where] < MOST_ONCE
 
 
 def note_break(
-    found: Break, record: Compilation | None, history: History, function: types.FunctionType, backend_name: str
+    end: Break, record: Compilation | None, history: History, function: types.FunctionType, backend_name: str
 ) -> None:
     """Write down a break, and tell the user of one that is new; without a record, the call was not looked at."""
-    is_new = is_news(found, history.breaks)
+    is_new = is_news(end, history.breaks)
     if record is None:
         if not is_new:
             return
         record = Compilation(function.__qualname__, backend_name, begins_at(function))
-        record.conclude(Conclusion.PLAIN, short(found))
+        record.conclude(Conclusion.PLAIN, short(end))
         history.add(record)
-    record.breaks.append(found)
-    if found.code in BREAKS_OF_LOOPS:
-        history.turned.add(found.where)
+    record.breaks.append(end)
+    if end.code in BREAKS_OF_LOOPS:
+        history.turned.add(end.where)
     if is_new:
-        counters["graph_break"][found.reason] += 1
-        logs.broke(record, found)
+        counters["graph_break"][end.reason] += 1
+        logs.broke(record, end)

@@ -97,13 +97,13 @@ class Callees:
 
 def _twin(function: types.FunctionType) -> types.FunctionType:
     """A function that does the same, so that the function itself is not kept alive."""
-    made = types.FunctionType(
+    twin = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
-    made.__dict__.update(function.__dict__)
-    return made
+    twin.__kwdefaults__ = function.__kwdefaults__
+    twin.__qualname__, twin.__module__, twin.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    twin.__dict__.update(function.__dict__)
+    return twin
 
 
 def _is_same(twin: types.FunctionType, function: types.FunctionType) -> bool:

@@ -175,30 +175,30 @@ class CompiledFunction:
             with self._lock:
                 begin = limits.clock()
                 program = self._program_for(values)
-                found, end = self._pool.in_vain, limits.clock()
+                in_vain, end = self._pool.in_vain, limits.clock()
             # Outside of the handler, so that a user's exception has no context of ours.
             if program is None:
                 result = self._plain(values)
             else:
                 result = self.dispatcher.run(program, values, functools.partial(self._unstable, program))
-            if found is not None:
-                self._came_through(program, found, end - begin, limits.clock() - end)
+            if in_vain is not None:
+                self._came_through(program, in_vain, end - begin, limits.clock() - end)
             return result
         except BaseException as error:
             raise cut(error)  # noqa: B904  # it is the same
         finally:
             del values  # an exception keeps the frames it has passed
 
-    def _came_through(self, program: Program | None, found: Break, capturing: float, running: float) -> None:
+    def _came_through(self, program: Program | None, in_vain: Break, capturing: float, running: float) -> None:
         """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
         with self._lock:
-            if found.code == "op_failed" and program is not None and not self.options.fullgraph:
+            if in_vain.code == "op_failed" and program is not None and not self.options.fullgraph:
                 # The operation works, or its error is caught: from now on it is a break and no more.
-                self.history.disbelieved.add(found.where)
+                self.history.disbelieved.add(in_vain.where)
                 self.dispatcher.drop(program)
             self._pool.budget.spend(capturing, running)
             if self._pool.budget.is_exhausted and not self.dispatcher.is_plain:
-                self._go_plain(self._pool.budget.text(found))
+                self._go_plain(self._pool.budget.text(in_vain))
 
     def _redefined(self, values: tuple[Any, ...]) -> Any:
         """The user's function has other code or defaults than when it was compiled: begin again with those.
@@ -320,14 +320,14 @@ class CompiledFunction:
         self.history.turned.add((captured.broke.where, *captured.broke.stack)[-1])  # in a loop, or it had waited
         return Verdict.ONCE
 
-    def _judge_escape(self, record: Compilation, found: Break, failed: str | None) -> Verdict:
+    def _judge_escape(self, record: Compilation, end: Break, failed: str | None) -> Verdict:
         """The function raises on these values: keep when, so that they are not captured each time."""
-        self._note_break(found, record)
-        self._pool.gave_up = short(found)
+        self._note_break(end, record)
+        self._pool.gave_up = short(end)
         record.conclude(Conclusion.PLAIN, self._pool.gave_up)
-        if self._pool.breaks.is_only_now(found) or (failed is not None and not self._has_room(failed)):
+        if self._pool.breaks.is_only_now(end) or (failed is not None and not self._has_room(failed)):
             return Verdict.REFUSE
-        self._pool.in_vain = found
+        self._pool.in_vain = end
         return Verdict.AS_IT_IS
 
     def _connect(self, captured: Capture) -> None:
@@ -373,12 +373,12 @@ class CompiledFunction:
         if not is_nested:
             self._count_break(unsupported.break_)
 
-    def _note_break(self, found: Break, record: Compilation | None) -> None:
-        note_break(found, record, self.history, self.original, self.options.backend_name)
+    def _note_break(self, end: Break, record: Compilation | None) -> None:
+        note_break(end, record, self.history, self.original, self.options.backend_name)
 
-    def _count_break(self, found: Break) -> None:
-        if self._pool.breaks.is_last(found):
-            self._stop(short(found))
+    def _count_break(self, end: Break) -> None:
+        if self._pool.breaks.is_last(end):
+            self._stop(short(end))
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because another tracer traces it."""
@@ -394,9 +394,9 @@ class CompiledFunction:
         with self._lock:
             self.dispatcher.drop(program)
             check = failing_check(program, self.dispatcher, values)
-            found = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
-            self._note_break(found, next((one for one in self.history.compilations if one.made is program), None))
-            self._count_break(found)
+            end = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
+            self._note_break(end, next((one for one in self.history.compilations if one.made is program), None))
+            self._count_break(end)
         return self._plain(values)
 
     def _may_recompile(self, record: Compilation, reason: str) -> bool:

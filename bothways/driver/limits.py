@@ -43,11 +43,11 @@ class Budget:
         self._in_the_way += 1
         self.pause = min(2 ** (self._in_the_way - FREE), LONGEST_PAUSE) if self._in_the_way > FREE else 0
 
-    def text(self, found: Break) -> str:
+    def text(self, last: Break) -> str:
         times = f"{self.capturing / self.running:.0f} times" if self.running else "more than"
         return (
             f"{self.captures} captures came to nothing and took {self.capturing:.2g} s, {times} what the calls take "
-            f"(config.wasted_capture_ratio allows {config.wasted_capture_ratio} times). The last one ended with {found}"
+            f"(config.wasted_capture_ratio allows {config.wasted_capture_ratio} times). The last one ended with {last}"
         )
 
 

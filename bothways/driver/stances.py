@@ -45,7 +45,7 @@ class _Current:
         self.listeners: list[Callable[[Stance], None]] = []
 
     def tell(self) -> None:
-        """Have everybody take the stance; also those who come after one where that was interrupted."""
+        """Have all listeners take the stance; also those that come after one where that was interrupted."""
         try:
             for listener in self.listeners:
                 listener(self.stance)

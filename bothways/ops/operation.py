@@ -35,7 +35,7 @@ class Gives(Enum):
 
 
 class LooksLike(Enum):
-    """Where the result looks like dense floating operands, so that nobody has to be asked."""
+    """Where the result looks like dense floating operands, so that no shape rule has to be asked."""
 
     ONE = auto()
     TWO = auto()  # the second may be a number
@@ -89,7 +89,7 @@ class Operation:
     # What it gives.
     gives: Gives = Gives.UNKNOWN
     aliases: bool = False  # the schema says that results may be in the arguments' memory
-    takes_apart: bool = False  # several views at once, none of which autograd lets anybody change
+    takes_apart: bool = False  # several views at once, none of which autograd allows to be changed
     begins_alike: bool = False  # a view that begins with the first element
     permutes: bool = False  # a view after which nothing can be told from how a tensor lies
     looks_like: LooksLike | None = None

@@ -22,15 +22,15 @@ TABLES = (pointwise, reductions, views, making, products, layers, random, operat
 
 def _assembled() -> dict[str, dict[str, Any]]:
     """Facts by name. A fact of an operation is said once."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for table in TABLES:
         for row in table.ROWS:
             for name in row.names:
-                known = found.setdefault(name, {})
+                known = rows.setdefault(name, {})
                 if known.keys() & row.facts.keys():
                     raise ValueError(f"{name} has two rows in the tables of operations")
                 known.update(row.facts)
-    return found
+    return rows
 
 
 FACTS = _assembled()

@@ -85,8 +85,8 @@ def value_text(value: Any) -> str:
 def _written(lines: Sequence[Line]) -> Iterable[str]:
     before = ""
     for line in lines:
-        found = _FRAME.search(line.where) if line.where else None
-        where = f"# {found[1].rpartition('/')[2]}:{found[2]} in {found[3]}: {found[4]}" if found is not None else ""
+        match = _FRAME.search(line.where) if line.where else None
+        where = f"# {match[1].rpartition('/')[2]}:{match[2]} in {match[3]}: {match[4]}" if match is not None else ""
         if where and where != before:
             yield where
         before = where

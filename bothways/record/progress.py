@@ -85,7 +85,7 @@ _line: ProgressLine | None = None
 
 
 def is_wanted() -> bool:
-    """Whether somebody may look: a terminal, and nobody said no."""
+    """Whether the user may look: a terminal, and the variable does not say no."""
     try:
         return os.environ.get(VARIABLE, "1") != "0" and sys.stderr is not None and sys.stderr.isatty()
     except (ValueError, AttributeError, TypeError):  # it is closed, is no file at all, or builtins are patched

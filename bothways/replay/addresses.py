@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bothways import torch_compat
 from bothways.building.build import CSource, library_of
-from bothways.calls.call_library import DECLARATIONS, KNOWN, PYTHON, TORCH, call_library
+from bothways.calls.bound_names import PYTHON, TORCH, makers, text_with_names, usual_functions
+from bothways.calls.call_library import call_library
 from bothways.calls.entry_source import ENTER
 from bothways.errors import BothwaysError
 
 ANYWHERE = -1  # of an input that is copied, or no tensor
-_bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory
 
 COMPARE = """\
 static PyObject *compare(PyObject *self, PyObject *const *arguments, int64_t count) {
@@ -52,26 +50,9 @@ def _make() -> Any:
     """What makes a builtin function of addresses; None where there can be none."""
     if call_library() is None:  # whose tries show that tensors are what they are taken for
         return None
-    functions = {**PYTHON, **TORCH}
     try:
-        library = library_of(CSource((), (_text(functions),)))
+        library = library_of(CSource((), (text_with_names({**PYTHON, **TORCH}, ENTER, COMPARE),)))
     except (BothwaysError, OSError, RuntimeError):
         return None
-    _bound.append(library)
-    python = ctypes.PyDLL(library._name, handle=library._handle)
-    homes = [getattr(ctypes.pythonapi, name) for name in PYTHON] + [torch_compat.c_function(name) for name in TORCH]
-    known = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in homes]
-    known += [ask() or 0 for _, ask in KNOWN.values()]
-    python.bind((ctypes.c_int64 * len(known))(*known))
-    make: Any = python.make_comparison
-    make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+    [make] = makers(library, usual_functions(), "make_comparison")
     return make
-
-
-def _text(functions: Mapping[str, tuple[str, str]]) -> str:
-    variables = [f"static {result} (*{name})({takes});" for name, (result, takes) in functions.items()]
-    variables += [f"static {kind} {name};" for name, (kind, _) in KNOWN.items()]
-    names = enumerate([*functions, *KNOWN])
-    bind = [f"    {name} = (__typeof__({name}))given[{index}];" for index, name in names]
-    bound = ["void bind(const int64_t *given) {", *bind, "}\n"]
-    return "\n".join([DECLARATIONS, *variables, *bound, ENTER, COMPARE])

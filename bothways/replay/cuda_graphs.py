@@ -84,11 +84,11 @@ class CudaGraphs:
 
     def lane(self, device: torch.device) -> Stream:
         key = device.index, torch_compat.current_raw_stream(device.index)
-        found = self._lanes.get(key)
-        if found is None:
+        stream = self._lanes.get(key)
+        if stream is None:
             with self._lock:
-                found = self._lanes.setdefault(key, Stream(key))
-        return found
+                stream = self._lanes.setdefault(key, Stream(key))
+        return stream
 
     def record(
         self, run: Callable[..., Any], values: list[Any], takes_list: bool, lane: Lane, lends: bool
@@ -129,15 +129,15 @@ class RecordedGraph:
             nodes = kernel_nodes(self.graph.raw_cuda_graph())
             same, other = again(numbers), again(others)  # which have to live while they are read
             alike = kernel_nodes(same.graph.raw_cuda_graph()), kernel_nodes(other.graph.raw_cuda_graph())
-            found = slots_of(nodes, alike[0], alike[1], expressions(numbers), expressions(others), expressions.are_ours)
+            slots = slots_of(nodes, alike[0], alike[1], expressions(numbers), expressions(others), expressions.are_ours)
         except NotRead as error:
             return f"where a number is in it is not known: {error}"
         except Exception as error:  # an operation that takes no such number
             return f"with another number it raised {type(error).__name__}: {error}"
-        if isinstance(found, str):
-            return found
-        self._slots, self._expressions = found, expressions
-        self._nodes = {slot.node: nodes[slot.node] for slot in found}
+        if isinstance(slots, str):
+            return slots
+        self._slots, self._expressions = slots, expressions
+        self._nodes = {slot.node: nodes[slot.node] for slot in slots}
         return ""
 
     def set_numbers(self, numbers: Sequence[float]) -> None:

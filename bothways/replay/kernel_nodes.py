@@ -80,8 +80,8 @@ def _node(handle: int) -> Any:
     if driver().cuGraphKernelNodeGetParams_v2(ctypes.c_void_p(handle), ctypes.byref(parameters)):
         return UNREAD
     if not parameters.arguments:
-        found = _in_buffer(parameters)
-        return KernelNode(handle, parameters, found, False) if found or not _sizes(parameters) else UNREAD
+        buffers = _in_buffer(parameters)
+        return KernelNode(handle, parameters, buffers, False) if buffers or not _sizes(parameters) else UNREAD
     arguments = [
         bytearray(ctypes.string_at(parameters.arguments[place], size)) for place, size in enumerate(_sizes(parameters))
     ]
@@ -91,15 +91,15 @@ def _node(handle: int) -> Any:
 def _in_buffer(parameters: Parameters) -> list[bytearray]:
     """Arguments that libraries give as one buffer."""
     words = ctypes.cast(parameters.extra, ctypes.POINTER(ctypes.c_void_p))
-    found: dict[int, int] = {}
+    extras: dict[int, int] = {}
     for place in range(0, 8, 2):
         if not parameters.extra or not words[place]:
             break
-        found[words[place] or 0] = words[place + 1] or 0
-    if BUFFER not in found or SIZE not in found:
+        extras[words[place] or 0] = words[place + 1] or 0
+    if BUFFER not in extras or SIZE not in extras:
         return []
-    size = ctypes.c_size_t.from_address(found[SIZE]).value
-    return [bytearray(ctypes.string_at(found[BUFFER], size))]
+    size = ctypes.c_size_t.from_address(extras[SIZE]).value
+    return [bytearray(ctypes.string_at(extras[BUFFER], size))]
 
 
 def _sizes(parameters: Parameters) -> list[int]:
@@ -182,10 +182,10 @@ def _add_slots(
             continue  # nothing of a number's: what differs between equal numbers is where memory is
         if all(0 < int.from_bytes(word, "little") < HIGH for word in words):
             continue  # the upper half of an address; of a double it is the lower one, whose upper one differs as well
-        found = _slot_at(kept, other, offset, now, then)
-        if found is None:
+        slot = _slot_at(kept, other, offset, now, then)
+        if slot is None:
             return False
-        begin, spelling, number = found
+        begin, spelling, number = slot
         slots.append(Slot(node, place, begin, spelling, number))
         covered = begin + struct.calcsize(spelling) - 4
     tail = len(kept) % 4
@@ -201,8 +201,8 @@ def _slot_at(
         if begin < 0 or begin + size > len(kept):
             continue
         for number, (before, after) in enumerate(zip(now, then, strict=True)):
-            found = bytes(kept[begin : begin + size]), bytes(other[begin : begin + size])
-            if before != after and found == (_packed(spelling, before), _packed(spelling, after)):
+            numbers = bytes(kept[begin : begin + size]), bytes(other[begin : begin + size])
+            if before != after and numbers == (_packed(spelling, before), _packed(spelling, after)):
                 return begin, spelling, number
     return None
 

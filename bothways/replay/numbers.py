@@ -31,31 +31,31 @@ class Expressions:
         self._names = [names[place] for place in places]
         known = set(self._names)
         lines: list[ast.stmt] = []
-        found: dict[str, ast.expr] = {name: ast.Name(name, ast.Load()) for name in self._names}
+        expressions: dict[str, ast.expr] = {name: ast.Name(name, ast.Load()) for name in self._names}
         for statement in ast.walk(function):
             if isinstance(statement, ast.Assign) and _is_of(statement.value, known):
                 [target] = statement.targets
                 assert isinstance(target, ast.Name)
                 known.add(target.id)
                 lines.append(statement)
-                found[target.id] = ast.Name(target.id, ast.Load())
+                expressions[target.id] = ast.Name(target.id, ast.Load())
         for node in ast.walk(function):
             if isinstance(node, (ast.BinOp, ast.UnaryOp)) and _is_of(node, known):
-                found[ast.unparse(node)] = node
+                expressions[ast.unparse(node)] = node
         inside = {id(node) for call in ast.walk(function) if _launches(call) for node in ast.walk(call)}
         inside |= {id(node) for line in lines for node in ast.walk(line)}
         uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in known]
         taken = {id(name) for name in ast.walk(function.body[0])} if _takes_list(function) else set()
         # Whether no operation of ATen's has anything to do with them: they are arguments of our kernels alone.
         self.are_ours = all(id(node) in inside or id(node) in taken for node in uses)
-        result = ast.Return(ast.Tuple(list(found.values()), ast.Load()))
+        result = ast.Return(ast.Tuple(list(expressions.values()), ast.Load()))
         arguments = ast.arguments([], [ast.arg(name) for name in self._names], None, [], [], None, [])
         body = [*lines, result]
-        made = ast.FunctionDef("numbers", arguments, body, [], lineno=1)
+        definition = ast.FunctionDef("numbers", arguments, body, [], lineno=1)
         if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
-            vars(made)["type_params"] = []
+            vars(definition)["type_params"] = []
         scope: dict[str, Any] = {}
-        exec(compile(ast.fix_missing_locations(ast.Module([made], [])), "<numbers>", "exec"), scope)
+        exec(compile(ast.fix_missing_locations(ast.Module([definition], [])), "<numbers>", "exec"), scope)
         self._function = scope["numbers"]
 
     def __call__(self, numbers: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """What leaves a recording: the caller's own tensors where the function gave its inputs, fresh tensors for the rest.
 
 Memory that replays write to is never handed out, but for what is lent: results that only the backward of the same
-graph sees, in memory that nothing is written to while somebody holds it.
+graph sees, in memory that nothing is written to while the caller or autograd holds it.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Outputs:
             groups.setdefault(memory, {}).setdefault(id(output), (output, []))[1].append(number)
         for group in groups.values():
             self._plan(list(group.values()), hidden)
-        # The number of holders when nobody has any of it: our tensors, and the object that counts.
+        # The number of holders when no caller has any of it: our tensors, and the object that counts.
         lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
         self.lent = [tensor for tensor, _ in self._lent]
         self._storages = [(storage, torch_compat.storage_uses(storage)) for storage in lent.values()]
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], hidden: int | None) -> None:
         """Decide what becomes of outputs that lie in one storage."""
-        numbers = [number for _, found in group for number in found]
+        numbers = [number for _, own in group for number in own]
         if hidden is not None and all(number >= hidden for number in numbers):
             self._lent += group
             return
@@ -107,7 +107,7 @@ class Outputs:
         return [place for _, place in self._inputs] + [window.place for window in self._windows]
 
     def are_free(self) -> bool:
-        """Whether nobody holds what was lent."""
+        """Whether neither the caller nor autograd holds what was lent."""
         uses = torch_compat.storage_uses
         return all(uses(storage) == count for storage, count in self._storages)
 

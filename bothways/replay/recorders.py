@@ -16,7 +16,7 @@ from bothways.locks import Lock
 
 
 class Lane:
-    """A stream that recordings are replayed on. ``busy`` is true while one of them has results that nobody copied."""
+    """A stream that recordings are replayed on. ``busy``: one of them has results that are not copied yet."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -69,18 +69,18 @@ _recorders: dict[str, GraphRecorder] = {}
 
 
 def recorder_of(device: torch.device) -> GraphRecorder | None:
-    """Who records on a device, if somebody does."""
-    found = _recorders.get(device.type)
-    if found is None and device.type == "cuda" and torch.version.cuda is not None:
+    """What records on a device; None where nothing does."""
+    recorder = _recorders.get(device.type)
+    if recorder is None and device.type == "cuda" and torch.version.cuda is not None:
         from bothways.replay.cuda_graphs import CudaGraphs
 
-        found = _recorders.setdefault("cuda", CudaGraphs())
-    return found
+        recorder = _recorders.setdefault("cuda", CudaGraphs())
+    return recorder
 
 
 @contextmanager
 def recording_with(kind: str, recorder: GraphRecorder) -> Iterator[None]:
-    """Have functions that are compiled inside recorded by someone else, on one type of device."""
+    """Have functions that are compiled inside recorded by another recorder, on one type of device."""
     before = _recorders.get(kind)
     _recorders[kind] = recorder
     try:

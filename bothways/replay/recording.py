@@ -31,11 +31,11 @@ class Recording:
         written: Set[int] | None,
     ) -> None:
         self._copied = tuple(copied)
-        given = list(values)
+        inputs = list(values)
         with torch.inference_mode(False), torch.no_grad():
             for place in copied:
-                given[place] = _like(values[place])
-        self._statics = [given[place] for place in copied]
+                inputs[place] = _like(values[place])
+        self._statics = [inputs[place] for place in copied]
         copy_all(self._statics, [values[place] for place in copied])  # whoever looks at them meanwhile sees sound data
         self._layouts = [(static.shape, static.stride(), static.dtype) for static in self._statics]
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else ANYWHERE for value in values]
@@ -46,8 +46,8 @@ class Recording:
         self.numbers = tuple([values[place] for place in self._floats])
         self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
         self.why_fixed: str | None = None  # why numbers cannot be set; unknown until they change
-        self.recorded: Recorded = recorder.record(run, given, takes_list, lane, hidden is not None)
-        self.outputs = Outputs(self.recorded.outputs, given, hidden)
+        self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, hidden is not None)
+        self.outputs = Outputs(self.recorded.outputs, inputs, hidden)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
         changed = {*(copied if written is None else written), *self.outputs.written()}
         self._back = [place for place in self._copied if place in changed]
@@ -64,8 +64,8 @@ class Recording:
         return self._statics[self._copied.index(place)]
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Whether a call's inputs are where the graph reads them, or can be brought there, and nobody holds what it
-        has lent."""
+        """Whether a call's inputs are where the graph reads them, or can be brought there, and what it has lent
+        is held no more."""
         if not self._lie_there(*values):
             return False
         for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
@@ -96,12 +96,12 @@ class Recording:
 
     def _again(self, values: Sequence[Any], numbers: Sequence[float]) -> Recorded:
         """The same once more, with other numbers, in memory of its own."""
-        given = list(values)
+        inputs = list(values)
         for place, static in zip(self._copied, self._statics, strict=True):
-            given[place] = static
+            inputs[place] = static
         for place, number in zip(self._floats, numbers, strict=True):
-            given[place] = number
-        return self._recorder.record(self._run, given, self._takes_list, self._lane, True)
+            inputs[place] = number
+        return self._recorder.record(self._run, inputs, self._takes_list, self._lane, True)
 
     def replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The results for a call that fits."""

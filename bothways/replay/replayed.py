@@ -127,8 +127,8 @@ class Replayed:
                     if not self._floats or self._set(recording, values, lane):
                         return self._replay(recording, values, lane)
                     has_other_numbers = True
-            found = self._recorded(kind, values, lane, has_other_numbers)
-            return None if found is None else self._replay(found, values, lane)
+            fitting = self._recorded(kind, values, lane, has_other_numbers)
+            return None if fitting is None else self._replay(fitting, values, lane)
 
     def _note(self, values: Sequence[Any]) -> None:
         """Note which inputs are numbers: calls of a kind share those that are whole."""
@@ -226,7 +226,7 @@ class Replayed:
         kind.made += 1
         lane.busy = True
         try:
-            made = Recording(
+            new = Recording(
                 self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden, self.written
             )
         except NotPlanned as error:
@@ -238,16 +238,16 @@ class Replayed:
             return None
         finally:
             lane.busy = False
-        if not self._is_wanted and (why := pays_off(launches_of(self._run), values, copied, made.copied_bytes)):
+        if not self._is_wanted and (why := pays_off(launches_of(self._run), values, copied, new.copied_bytes)):
             self._leave(kind, why)
             return None
-        kind.recordings.insert(0, made)
-        for address in made.outputs.lent_addresses:
+        kind.recordings.insert(0, new)
+        for address in new.outputs.lent_addresses:
             _lent[address] = _lent.get(address, 0) + 1
         self._drop_least_used()
         self._count()
-        say("graphs_on_gpu", f"{self.owner}: recorded, {made.recorded.nodes} nodes, {made.bytes / 1e6:.1f} MB")
-        return made
+        say("graphs_on_gpu", f"{self.owner}: recorded, {new.recorded.nodes} nodes, {new.bytes / 1e6:.1f} MB")
+        return new
 
     def leave_alone(self, why: str) -> None:
         """Record nothing of it."""
@@ -265,9 +265,9 @@ class Replayed:
             say("graphs_on_gpu", f"{self.owner}: not replayed, {why}")
 
     def _drop_least_used(self) -> None:
-        found = [(recording.used, kind, recording) for kind in self._kinds.values() for recording in kind.recordings]
-        found.sort(key=lambda item: item[0] or 1 << 62)  # one that was just made is used next
-        for _, kind, recording in found[: max(len(found) - MOST_RECORDINGS, 0)]:
+        by_use = [(recording.used, kind, recording) for kind in self._kinds.values() for recording in kind.recordings]
+        by_use.sort(key=lambda item: item[0] or 1 << 62)  # one that was just made is used next
+        for _, kind, recording in by_use[: max(len(by_use) - MOST_RECORDINGS, 0)]:
             kind.recordings.remove(recording)
             self._forget([recording])
 
@@ -276,10 +276,10 @@ class Replayed:
             forget_lent(recording.outputs.lent_addresses)
 
     def _count(self) -> None:
-        found = self.recordings
-        self.replays.recordings = len(found)
-        self.replays.nodes = sum(recording.recorded.nodes for recording in found)
-        self.replays.bytes = sum(recording.bytes for recording in found)
+        recordings = self.recordings
+        self.replays.recordings = len(recordings)
+        self.replays.nodes = sum(recording.recorded.nodes for recording in recordings)
+        self.replays.bytes = sum(recording.bytes for recording in recordings)
 
     def __del__(self) -> None:
         self._forget(self.recordings)
@@ -293,7 +293,7 @@ def forget_lent(addresses: Sequence[int]) -> None:
 
 
 def one_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
-    """The device that all tensors are on, and that somebody records on; None if there is no such one."""
+    """The device that all tensors are on, and that there is a recorder for; None if there is no such one."""
     devices = {tensor.device for tensor in tensors}
     if torch.device("cuda") in devices and torch.cuda.device_count() == 1:
         devices = (devices - {torch.device("cuda")}) | {torch.device("cuda", 0)}

@@ -41,14 +41,14 @@ def why_not_graph(graph: torch.fx.Graph) -> str:
 def written_inputs(graph: torch.fx.Graph) -> frozenset[int]:
     """The places of inputs that operations of a graph write to: they, or what they may be a window on."""
     inputs = {node: place for place, node in enumerate(graph.find_nodes(op="placeholder"))}
-    found: set[torch.fx.Node] = set()
+    written: set[torch.fx.Node] = set()
     rest = [source for node in graph.nodes if _writes(node) for source in node.all_input_nodes]
     while rest:
         node = rest.pop()
-        if node not in found:
-            found.add(node)
+        if node not in written:
+            written.add(node)
             rest += node.all_input_nodes
-    return frozenset(inputs[node] for node in found & inputs.keys())
+    return frozenset(inputs[node] for node in written & inputs.keys())
 
 
 def _writes(node: torch.fx.Node) -> bool:

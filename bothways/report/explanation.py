@@ -169,7 +169,7 @@ class Explanation:
                 lines += _section(f"{language} of the {one.name} graph", [text.strip()])
         lines += _section("Breaks", [str(one) for one in self.breaks])
         lines += _section("Recompilations", self.recompilations)
-        lines += _section("Backwards", [str(found) for found in self.backwards])
+        lines += _section("Backwards", [str(backward) for backward in self.backwards])
         return writable("\n".join(lines))
 
 

@@ -56,10 +56,10 @@ class ReportFacts:
         number = len(self._functions)
         breaks = breaks_of(compilations)
         self._functions.append({"name": name, "summary": summary.split("\n"), "standings": list(map(str, standings))})
-        known = {id(found): self._break(found) for found in breaks}
+        known = {id(each): self._break(each) for each in breaks}
         before: dict[str, Compilation] = {}
         for one in compilations:
-            own = [known[id(found)] for found in one.breaks if id(found) in known]
+            own = [known[id(each)] for each in one.breaks if id(each) in known]
             self._compilation(number, one, before.get(one.function), own)
             if one.program is not None:
                 before[one.function] = one
@@ -89,8 +89,8 @@ class ReportFacts:
         return self._places.setdefault((where.filename, where.line, where.function), len(self._places))
 
     def _place_in_trace(self, trace: str) -> Position | None:
-        found = _FRAME.search(trace) if trace else None
-        return None if found is None else Position(found[1], int(found[2]), found[3])
+        match = _FRAME.search(trace) if trace else None
+        return None if match is None else Position(match[1], int(match[2]), match[3])
 
     # Compilations.
 
@@ -131,15 +131,15 @@ class ReportFacts:
             rows.append([value.name, value.value, value.size, self._place(where), value.is_input])
         return rows
 
-    def _break(self, found: Break) -> int:
-        where = found.places[0]
+    def _break(self, end: Break) -> int:
+        where = end.places[0]
         number = len(self._breaks)
         if where.line:
             line = self._sources.at(where.filename, where.line)
             line.states.add("break")
             line.breaks.append(number)
-        stack = [self._place(at) for at in found.places]
-        self._breaks.append({"code": found.code, "reason": found.reason, "hint": found.hint, "stack": stack})
+        stack = [self._place(at) for at in end.places]
+        self._breaks.append({"code": end.code, "reason": end.reason, "hint": end.hint, "stack": stack})
         return number
 
     def _plain(self, standing: Standing, compilations: Sequence[Compilation]) -> None:
@@ -188,8 +188,8 @@ class ReportFacts:
         number, kernel = len(self._kernels), kernels[0]
         members = []
         for member in dict.fromkeys(member for one in kernels for member in one.members):
-            found = _MEMBER.match(member)
-            operation, file, line, code = found.groups() if found is not None else (member, "", "0", "")
+            match = _MEMBER.match(member)
+            operation, file, line, code = match.groups() if match is not None else (member, "", "0", "")
             members.append([operation, file, int(line), code])
             path = self._path(file, int(line))
             if path is not None:

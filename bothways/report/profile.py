@@ -114,10 +114,10 @@ class Profile:
         if id(program) not in self._timed:
             try:
                 make = getattr(program.dialect, "timed", None)
-                made = {} if make is None else make(program.kernel_text, program.kinds, program.originals)
+                by_name = {} if make is None else make(program.kernel_text, program.kinds, program.originals)
             except (BothwaysError, OSError, RuntimeError):  # no compiler, a full disk: routines are timed as wholes
-                made = {}
-            self._timed[id(program)] = program, made
+                by_name = {}
+            self._timed[id(program)] = program, by_name
         timed: tuple[Callable[..., Any], Callable[[], list[int]]] | None = self._timed[id(program)][1].get(name)
         return (function, None) if timed is None else timed
 
@@ -162,8 +162,8 @@ class Profile:
         return self._sum(key, "routine", title, program.function, program.graph, _lines_of(kernels), program.source)
 
     def _of_call(self, program: WatchedProgram, name: str, text: str) -> Measured:
-        found = _COMMENT.search(text)
-        where = found[1] if found is not None else _place_of(program.origins.get(text.strip().split(" = ")[0], ""))
+        match = _COMMENT.search(text)
+        where = match[1] if match is not None else _place_of(program.origins.get(text.strip().split(" = ")[0], ""))
         key = program.function, program.graph, name, where
         places = (where,) if where else ()
         return self._sum(key, "ATen", name.removeprefix("at_").rstrip("_"), program.function, program.graph, places)
@@ -224,8 +224,8 @@ class Profile:
     def of_kernel(self, program: str, kernel: str) -> tuple[int, int] | None:
         """How often a kernel of a program ran, and for how many nanoseconds altogether."""
         rows = (row for row in self._sums.values() if row.kind == "kernel" and row.count)
-        found = [row for row in rows if (row.program, row.name) == (program, kernel)]
-        return (sum(row.count for row in found), sum(row.nanoseconds for row in found)) if found else None
+        own = [row for row in rows if (row.program, row.name) == (program, kernel)]
+        return (sum(row.count for row in own), sum(row.nanoseconds for row in own)) if own else None
 
     def lines(self) -> Iterable[tuple[str, int, int]]:
         """Nanoseconds by a file's own name and a line; what several lines share is shared out among them."""
@@ -268,13 +268,13 @@ def _bytes_in(tree: Any) -> int:
 
 
 def _lines_of(kernels: Iterable[KernelFacts]) -> tuple[str, ...]:
-    places = (found[1] for kernel in kernels for member in kernel.members if (found := _PLACE.search(member)))
+    places = (match[1] for kernel in kernels for member in kernel.members if (match := _PLACE.search(member)))
     return tuple(dict.fromkeys(places))
 
 
 def _place_of(trace: str) -> str:
-    found = _FRAME.search(trace)
-    return f"{os.path.basename(found[1])}:{found[2]}" if found is not None else ""
+    match = _FRAME.search(trace)
+    return f"{os.path.basename(match[1])}:{match[2]}" if match is not None else ""
 
 
 def _time(nanoseconds: float) -> str:

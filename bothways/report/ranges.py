@@ -56,7 +56,7 @@ def routine_title(program: WatchedProgram, name: str) -> str:
     """``bothways step (forward) layer_norm_relu, model.py:8``."""
     kernels = [kernel for kernel in program.kernels if kernel.routine == name]
     names = dict.fromkeys(re.sub(r"^kernel_\d+_", "", kernel.name) for kernel in kernels)
-    places = dict.fromkeys(found[1] for kernel in kernels for one in kernel.members if (found := _PLACE.search(one)))
+    places = dict.fromkeys(match[1] for kernel in kernels for one in kernel.members if (match := _PLACE.search(one)))
     what = " ".join([*names][:MOST_LINES]) or name
     lines = ", ".join([*places][:MOST_LINES]) + ", …" * (len(places) > MOST_LINES)
     return f"bothways {program.function or 'graph'} ({program.graph}) {what}{f', {lines}' if lines else ''}"

@@ -80,13 +80,13 @@ class SourceMap:
 
     def file_called(self, name: str, line: int) -> str | None:
         """The file that a comment with a file's own name means."""
-        found = sorted(self._by_name.get(name, ()))
-        return next((path for path in found if line in self._lines[path]), found[0] if found else None)
+        paths = sorted(self._by_name.get(name, ()))
+        return next((path for path in paths if line in self._lines[path]), paths[0] if paths else None)
 
     def files(self) -> list[dict[str, Any]]:
         """The files, the user's first, each with the functions that something was found in."""
         names = sorted({*self._lines, *self._wanted}, key=lambda name: (is_library(name), name))
-        return [found for name in names if (found := self._file(name))["functions"]]
+        return [file for name in names if (file := self._file(name))["functions"]]
 
     def _file(self, filename: str) -> dict[str, Any]:
         lines, facts = source_lines(filename), self._lines[filename]
@@ -144,20 +144,20 @@ def functions_in(filename: str, lines: list[str], touched: set[int]) -> list[Fun
         codes = list(_codes(compile("".join(lines), filename, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError, RecursionError):
         codes = []
-    found: dict[types.CodeType, tuple[int, int]] = {}
+    bounds: dict[types.CodeType, tuple[int, int]] = {}
     for line in touched:
         around = [(last - first, code) for code, first, last in codes if first <= line <= last]
         if around:
             code = min(around, key=lambda pair: pair[0])[1]
-            found[code] = next((first, last) for other, first, last in codes if other is code)
+            bounds[code] = next((first, last) for other, first, last in codes if other is code)
     shown = []
-    for code, (first, last) in found.items():
-        others = [set(range(begin, end + 1)) for other, (begin, end) in found.items() if other is not code]
+    for code, (first, last) in bounds.items():
+        others = [set(range(begin, end + 1)) for other, (begin, end) in bounds.items() if other is not code]
         inner = frozenset().union(*(other for other in others if first <= min(other) and max(other) <= last))
         own = frozenset(line for _, _, line in code.co_lines() if line)
         shown.append(FunctionLines(code.co_qualname, first, last, own, inner))
-    outside = {line for line in touched if not any(first <= line <= last for first, last in found.values())}
-    if outside and (lines or not found):
+    outside = {line for line in touched if not any(first <= line <= last for first, last in bounds.values())}
+    if outside and (lines or not bounds):
         first, last = min(outside), max(outside)
         inner = frozenset(line for line in range(first, last + 1) if line not in outside)
         shown.append(FunctionLines("module level", first, last, frozenset(outside), inner))

@@ -44,8 +44,8 @@ def bound(facts: FunctionFacts, count: int, forward: Run, backward: Run) -> Run:
     is_plain = not facts.held and not facts.fixed and count == arguments
     bodies = (plain_bodies if is_plain else full_bodies)(facts, forward, backward)
     names = {"__module__": facts.cls.__module__, "__qualname__": facts.cls.__qualname__}
-    made = type(facts.cls.__name__, (torch.autograd.Function,), {**names, **bodies})
-    apply: Run = torch_compat.unchecked_apply(made)
+    function = type(facts.cls.__name__, (torch.autograd.Function,), {**names, **bodies})
+    apply: Run = torch_compat.unchecked_apply(function)
     if is_plain:
         return apply
 

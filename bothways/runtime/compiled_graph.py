@@ -24,7 +24,7 @@ class CompiledGraph:
     ``writes_at_end``: it changes its inputs when everything else is done, so that it can fail without a trace.
     ``read_inputs``: the inputs that it reads, where that is known.
     ``share``: what tells of inputs whether one that it changes shares memory with another.
-    ``lends``: what is told from which result on nobody sees them but the backward of the graph.
+    ``lends``: what is told from which result on only the backward of the graph sees them.
     ``key``: what it can be recalled by from the cache on disk.
     """
 

@@ -64,8 +64,8 @@ def full_bodies(facts: FunctionFacts, run_forward: Run, run_backward: Run) -> di
     """Bodies for a function that holds tensors without saving them, reads others, or has results without gradients."""
     places = (*facts.saved, *facts.held)
 
-    def forward(ctx: Any, *given: Any) -> Any:
-        *tensors, others = given
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        *tensors, others = arguments
         results, kept = run_forward(None, *tensors, *others)
         if facts.saved:
             ctx.save_for_backward(*(kept[place] for place in facts.saved))

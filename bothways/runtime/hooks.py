@@ -39,7 +39,7 @@ def hook_behind(hook: Any) -> Any:
 
 
 def no_hook(*gradients: Any) -> None:
-    """What a hook does that nobody has named."""
+    """What a hook does that no program has named."""
 
 
 class LateHook(StandsForHook):

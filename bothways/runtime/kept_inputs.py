@@ -91,14 +91,14 @@ def _together(tensors: Sequence[torch.Tensor]) -> dict[int, tuple[torch.Tensor, 
         is_plain = tensor.dim() == 1 and tensor.layout is torch.strided and not tensor.requires_grad
         if is_plain and tensor.stride(0) == 1 and tensor.numel() <= MOST_ELEMENTS:
             kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    found: dict[int, tuple[torch.Tensor, int]] = {}
+    copies: dict[int, tuple[torch.Tensor, int]] = {}
     for vectors in kinds.values():
         if len(vectors) > 1:
             copy, begin = torch.cat(vectors), 0
             for vector in vectors:
-                found[id(vector)] = copy, begin
+                copies[id(vector)] = copy, begin
                 begin += vector.numel()
-    return found
+    return copies
 
 
 def _share_memory(graph: CompiledGraph, tensors: Sequence[torch.Tensor], written: AbstractSet[int]) -> bool:

@@ -37,10 +37,10 @@ def without_own(trace: types.TracebackType | None) -> types.TracebackType | None
     kept = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith(OWN_CODE)]
     if not kept or len(kept) == len(frames):
         return trace
-    made: types.TracebackType | None = None
+    shown: types.TracebackType | None = None
     for frame in reversed(kept):
-        made = types.TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return made
+        shown = types.TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return shown
 
 
 def cut(error: BaseException) -> BaseException:
@@ -75,15 +75,15 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
     sys.__excepthook__(kind, error, trace)
 
 
-def _show_of_thread(given: Any) -> None:
-    if not is_full() and given.exc_value is not None:
-        _cut_all(given.exc_value, set())
-        given = threading.ExceptHookArgs((given.exc_type, given.exc_value, given.exc_value.__traceback__, given.thread))
-    threading.__excepthook__(given)
+def _show_of_thread(args: Any) -> None:
+    if not is_full() and args.exc_value is not None:
+        _cut_all(args.exc_value, set())
+        args = threading.ExceptHookArgs((args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread))
+    threading.__excepthook__(args)
 
 
 def show_users_frames() -> None:
-    """Have uncaught exceptions shown without frames of ours, unless somebody else shows them."""
+    """Have uncaught exceptions shown without frames of ours, unless another ``sys.excepthook`` shows them."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
     if threading.excepthook is threading.__excepthook__:

@@ -157,11 +157,11 @@ def _graph_at_fault(agrees: Agrees, agreement: Agreement, stage: str, make: Make
         seen = now
 
 
-def _kernel_at_fault(agrees: Agrees, found: Culprit) -> Culprit:
+def _kernel_at_fault(agrees: Agrees, culprit: Culprit) -> Culprit:
     """Which kernel of which half of a graph; which operation, where the kernels do what their loops say."""
     graphs = _Graphs()
     agrees(backend=graphs.lowering(*UNCACHED))
-    others = {text for text in graphs.met if text != found.graph} if found.graph else set()
+    others = {text for text in graphs.met if text != culprit.graph} if culprit.graph else set()
     if agrees(backend=_Graphs(others).lowering(*UNCACHED)):
         others = set()  # it takes others to show
     half = ""
@@ -173,12 +173,12 @@ def _kernel_at_fault(agrees: Agrees, found: Culprit) -> Culprit:
     looking_on = [partial(part, spelled_by=partial(_witness, testimony)) for part in UNCACHED]
     agrees(backend=_Graphs(others).lowering(looking_on[0], looking_on[1]), calls=1)
     for kernel, text, differs in testimony.wrong:
-        return _with(found, half=half, kernel=text, difference=differs, lines=tuple(kernel.origins))
+        return _with(culprit, half=half, kernel=text, difference=differs, lines=tuple(kernel.origins))
     for target in _operations(agrees, others):
         with _left_to_aten(target):
             if agrees(backend=_Graphs(others).lowering(*UNCACHED)):
-                return _with(found, half=half, operation=str(target))
-    return _with(found, half=half)
+                return _with(culprit, half=half, operation=str(target))
+    return _with(culprit, half=half)
 
 
 def _witness(testimony: Testimony, dialect: Any) -> Any:
@@ -187,15 +187,15 @@ def _witness(testimony: Testimony, dialect: Any) -> Any:
 
 def _operations(agrees: Agrees, others: set[str]) -> list[Any]:
     """The operations of the graphs that become kernels and have a lowering, in order."""
-    found: dict[Any, None] = {}
+    targets: dict[Any, None] = {}
 
     def noting(compiler: GraphCompiler, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        found.update(dict.fromkeys(node.target for node in graph.graph.nodes if node.target in LOWERINGS))
+        targets.update(dict.fromkeys(node.target for node in graph.graph.nodes if node.target in LOWERINGS))
         return compiler(graph, inputs)
 
     forward, backward = (partial(noting, part) for part in UNCACHED)
     agrees(backend=_Graphs(others).lowering(forward, backward), calls=1)
-    return list(found)
+    return list(targets)
 
 
 @contextmanager
@@ -208,8 +208,8 @@ def _left_to_aten(target: Any) -> Iterator[None]:
         LOWERINGS[target] = lowering
 
 
-def _with(found: Culprit, **facts: Any) -> Culprit:
-    return Culprit(**{**vars(found), **facts})
+def _with(culprit: Culprit, **facts: Any) -> Culprit:
+    return Culprit(**{**vars(culprit), **facts})
 
 
 def _indented(text: str) -> str:

@@ -110,8 +110,8 @@ def _compiled(fn: Callable[..., Any], backend: Any, options: dict[str, Any]) -> 
     try:
         bothways.history(fn)
     except TypeError:  # it is not compiled
-        made: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
-        return made
+        compiled: Callable[..., Any] = bothways.compile(fn, backend=backend, **options)
+        return compiled
     return fn
 
 
@@ -124,7 +124,7 @@ def _plainly(compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 
 
 def _observed(world: World, call: Callable[[], Any], gradients: bool) -> dict[str, Any]:
-    """What a call does, for someone who looks on."""
+    """What a call does, as its caller sees it."""
     seen: dict[str, Any] = dict.fromkeys(("raised", "returned", "raised by the backward", "gradients"))
     tensors: list[torch.Tensor] = []
     try:

@@ -36,15 +36,15 @@ WIDTH = 100
 
 def problem_of(graph: torch.fx.GraphModule, inputs: Sequence[Any], backend: str | Callable[..., Any]) -> str | None:
     """What is wrong with what a backend makes of a graph, for inputs like these; None where nothing is."""
-    leaves, given = _copies(inputs)
-    named = {"leaves": leaves, "given": given, "attributes": dict(graph.named_buffers())}
+    leaves, copies = _copies(inputs)
+    named = {"leaves": leaves, "given": copies, "attributes": dict(graph.named_buffers())}
     with config.patch(kernels_for_small_graphs=True), _warnings_as_errors():
         try:
-            run = _compiled(graph, given, backend)
+            run = _compiled(graph, copies, backend)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        plain = functools.partial(graph.forward, *given)
-        return compared("graph", plain, functools.partial(run, *given), named).difference
+        plain = functools.partial(graph.forward, *copies)
+        return compared("graph", plain, functools.partial(run, *copies), named).difference
 
 
 def _compiled(graph: torch.fx.GraphModule, inputs: list[Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
@@ -62,19 +62,19 @@ def _warnings_as_errors() -> Iterator[None]:
 
 
 def _copies(inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
-    """Inputs that no one else has, and the leaves that lead to them: what is changed in place may be no leaf itself."""
+    """Inputs of the call's own, and the leaves that lead to them: what is changed in place may be no leaf itself."""
     leaves: list[torch.Tensor] = []
-    given: list[Any] = []
+    copies: list[Any] = []
     for value in inputs:
         if not isinstance(value, torch.Tensor):
-            given.append(value)
+            copies.append(value)
             continue
         copy = _like(value)
         if value.requires_grad:
             leaves.append(copy.requires_grad_())
             copy = copy if value.is_leaf else copy.clone()
-        given.append(copy)
-    return leaves, given
+        copies.append(copy)
+    return leaves, copies
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
@@ -101,9 +101,10 @@ class Watcher:
         problem = problem_of(graph, inputs, self.backend) if self.problem is None else None
         if problem is not None:
             self.problem = problem
-            smaller, given = smallest(graph, inputs, self.backend)
+            smaller, smaller_inputs = smallest(graph, inputs, self.backend)
             try:
-                write(self.path, smaller, given, problem_of(smaller, given, self.backend) or problem, self.backend)
+                problem = problem_of(smaller, smaller_inputs, self.backend) or problem
+                write(self.path, smaller, smaller_inputs, problem, self.backend)
             except NotSpelled as error:
                 self.unwritten = f"the graph holds what has no text: {error}"
         plain: Callable[..., Any] = graph.forward
@@ -186,18 +187,18 @@ def _between(
         if node not in needed:
             needed.add(node)
             waiting += node.all_input_nodes if order[node] >= begin else []
-    smaller, made, given = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), list[Any]()
+    smaller, copied, new_inputs = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), list[Any]()
     for node in (node for node in graph.graph.nodes if node in needed):
         if node.op == "placeholder" or (order[node] < begin and node.op != "get_attr"):
             if not isinstance(values[node], (torch.Tensor, int, float, bool)):
                 return None
-            made[node] = smaller.placeholder(node.name)
-            made[node].meta = {"example_value": values[node]}
-            given.append(values[node])
+            copied[node] = smaller.placeholder(node.name)
+            copied[node].meta = {"example_value": values[node]}
+            new_inputs.append(values[node])
         else:
-            made[node] = smaller.node_copy(node, made.__getitem__)
-    smaller.output((made[end],))
-    return torch.fx.GraphModule(graph, smaller), given
+            copied[node] = smaller.node_copy(node, copied.__getitem__)
+    smaller.output((copied[end],))
+    return torch.fx.GraphModule(graph, smaller), new_inputs
 
 
 # Scripts ---------------------------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ def _import(name: str, thing: Any) -> str:
 
 
 def _attributes(graph: torch.fx.GraphModule) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for node in graph.graph.nodes:
         if node.op == "call_module" or "." in (str(node.target) if node.op == "get_attr" else ""):
             raise NotSpelled(f"{node.target} is a module")
@@ -303,8 +304,8 @@ def _attributes(graph: torch.fx.GraphModule) -> dict[str, torch.Tensor]:
             value = getattr(graph, str(node.target))
             if not isinstance(value, torch.Tensor):
                 raise NotSpelled(f"{node.target} is no tensor")
-            found[str(node.target)] = _like(value)
-    return found
+            tensors[str(node.target)] = _like(value)
+    return tensors
 
 
 def _loading(content: Any, path: Path | None) -> str:

@@ -138,9 +138,9 @@ class _Watched:
     def _function(self, name: str, real: Functions, plain: Functions) -> Callable[..., None]:
         parts, sizes = self.single[name], self.sizes[name]
 
-        def run(*given: Any) -> None:
-            count = len(given) - len(sizes)
-            tensors, numbers = given[:count], dict(zip(sizes, given[count:], strict=True))
+        def run(*arguments: Any) -> None:
+            count = len(arguments) - len(sizes)
+            tensors, numbers = arguments[:count], dict(zip(sizes, arguments[count:], strict=True))
             for one in parts:
                 self._run(one, tensors, numbers, real[one.name], plain[one.name])
 

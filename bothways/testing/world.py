@@ -22,7 +22,7 @@ import torch
 from bothways import torch_compat
 from bothways.runtime.dispatcher import is_compiled
 
-# Code that is followed by what it is given, not through its globals: it belongs to nobody's program.
+# Code that is followed by what it is given, not through its globals: it belongs to no program of the user's.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "bothways"})
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, torch.dtype,
          torch.device, torch.Size, torch.layout, torch.memory_format, range, slice)  # fmt: skip
@@ -282,11 +282,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _slots(kind: type) -> list[str]:
     if issubclass(kind, torch.Tensor):
         return []
-    found: list[str] = []
+    names: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
-        found += [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in found if not name.startswith("__")]
+        names += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if not name.startswith("__")]
 
 
 def _put_state(generator: torch.Generator, state: torch.Tensor) -> None:

@@ -83,8 +83,8 @@ class EngineCalls:
     def accumulate_grad(self, leaf: torch.Tensor, *grads: Any) -> Any:
         # torch 2.13 hands over the gradient that is there already, and takes the new one.
         returns = len(grads) == 3
-        made = self.recorder.accumulate(leaf, grads[1] if returns else grads[0])
-        return made if returns else None
+        accumulated = self.recorder.accumulate(leaf, grads[1] if returns else grads[0])
+        return accumulated if returns else None
 
     def tensor_pre_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
         return self.recorder.tensor_hook(grads, hook, place)
@@ -152,11 +152,11 @@ def sequence_number(node: Any) -> int:
 
 def function_of(node: Any) -> type[torch.autograd.Function]:
     """The custom function that a node is of."""
-    found: type[torch.autograd.Function] = node._forward_cls
-    return found
+    function: type[torch.autograd.Function] = node._forward_cls
+    return function
 
 
 def results_of(node: Any) -> Sequence[Any]:
     """Sizes, dtypes and devices of what a node computed in the forward."""
-    found: Sequence[Any] = node._input_metadata
-    return found
+    results: Sequence[Any] = node._input_metadata
+    return results

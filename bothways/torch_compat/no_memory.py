@@ -1,6 +1,6 @@
 """Tensors without memory that refuse to say where it is.
 
-Their address would be null, and a kernel that somebody launches on it ends the process, or poisons the GPU. Whoever
+Their address would be null, and a kernel that is launched on it ends the process, or poisons the GPU. Whoever
 asks for it, in Python or in C++, gets an error instead, and the tracer leaves that code alone.
 """
 

@@ -24,7 +24,7 @@ foreach_devices: Callable[[], list[str]] = torch.utils._foreach_utils._get_forea
 
 
 def has_step_hooks(optimizer: Any) -> bool:
-    """Whether somebody is told of the optimizer's steps."""
+    """Whether hooks are told of the optimizer's steps."""
     return any(
         (
             optimizer._optimizer_step_pre_hooks,

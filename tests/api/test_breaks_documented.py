@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
+from package_sources import FILES, tree_of
 
 import bothways
 from bothways.errors import HINTS
@@ -54,10 +55,9 @@ def test_the_fix_does_not_break(code):
 
 
 def test_every_code_is_one_that_the_compiler_can_give():
-    package = pathlib.Path(bothways.__file__).parent
     words = set()
-    for path in package.rglob("*.py"):
+    for path in FILES:
         if path.name != "hints.py":
-            nodes = ast.walk(ast.parse(path.read_text()))
+            nodes = ast.walk(tree_of(path))
             words |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert set(HINTS) <= words

@@ -1,4 +1,4 @@
-"""``compile(module)``: what it gives back is that module to everybody who uses it, and runs compiled."""
+"""``compile(module)``: what it gives back is that module for all that use it, and runs compiled."""
 
 import copy
 import io

@@ -90,12 +90,12 @@ def test_a_row_that_fails_leaves_nothing_changed(monkeypatch):
     assert state_of_pytorch() == before
 
 
-def test_what_somebody_else_puts_in_a_changed_place_stays():
+def test_what_another_library_puts_in_a_changed_place_stays():
     theirs = torch.compile
     bothways.install()
-    torch.compile = somebody_elses = lambda fn: fn
+    torch.compile = of_another = lambda fn: fn
     bothways.uninstall()
-    assert torch.compile is somebody_elses
+    assert torch.compile is of_another
     torch.compile = theirs
 
 
@@ -349,7 +349,7 @@ def test_a_backend_registered_with_pytorch_is_found(installed):
         registry._BACKENDS.pop("test_dropin_backend"), registry._COMPILER_FNS.pop("test_dropin_backend")
 
 
-def test_a_backend_nobody_knows(installed):
+def test_a_backend_that_is_not_known(installed):
     with pytest.raises(torch._dynamo.exc.InvalidBackend, match="no_such_backend.*inductor"):
         torch.compile(scaled, backend="no_such_backend")
 

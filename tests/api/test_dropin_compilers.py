@@ -104,7 +104,7 @@ def test_a_table_of_ones_own_is_followed_for_sizes_that_change():
         assert set(names_there) <= set(there) and not any("silu" in name for name in there)
 
 
-def test_a_compiler_for_inference_is_used_where_nobody_wants_a_gradient():
+def test_a_compiler_for_inference_is_used_where_no_gradient_is_wanted():
     from torch._dynamo.backends.common import aot_autograd
 
     forward, inference = Halves(), Halves()

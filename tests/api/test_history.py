@@ -211,7 +211,7 @@ def test_what_a_backend_raises_is_in_the_record():
     assert compilation.graphs == [] and compilation.graph is None, "nothing is kept of what may fail at every call"
 
 
-def test_a_call_that_somebody_traces_is_a_record_that_was_not_captured():
+def test_a_call_that_is_traced_is_a_record_that_was_not_captured():
     compiled = bothways.compile(lambda x: x * 2, backend="eager")
     with FlopCounterMode(display=False), pytest.warns(bothways.errors.TracedWarning):
         compiled(X), compiled(X)

@@ -46,7 +46,7 @@ def written(source):
     return found["f"]
 
 
-# Reading memory that nobody wrote is nothing a test can compare; its shape is.
+# Reading memory that was never written is nothing a test can compare; its shape is.
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

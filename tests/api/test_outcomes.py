@@ -121,7 +121,7 @@ def test_backends_that_compile_nothing_say_which_they_are():
     assert pieces[1].startswith("backward: ")
 
 
-def test_somebodys_own_backend():
+def test_a_backend_of_the_users_own():
     def as_it_is(graph, inputs):
         return graph.forward
 

@@ -234,7 +234,7 @@ def test_a_function_that_was_redefined():
     assert f"{function.__qualname__}: compiled, 1 program" in standings(compiled)
 
 
-def test_calls_that_somebody_traces():
+def test_calls_that_are_traced():
     def function(x):
         return x + 1
 

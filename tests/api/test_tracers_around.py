@@ -107,7 +107,7 @@ def test_modules_are_traced(tracer, backend, is_warm):
 
 
 @pytest.mark.filterwarnings("ignore::bothways.errors.TracedWarning")
-def test_fullgraph_runs_plainly_where_somebody_traces():
+def test_fullgraph_runs_plainly_where_it_is_traced():
     compiled = bothways.compile(function, fullgraph=True, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(torch.jit.trace(compiled, X)(X * 2), function(X * 2))

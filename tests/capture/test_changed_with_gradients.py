@@ -182,7 +182,7 @@ def test_a_view_that_is_changed_changes_the_history_of_its_base(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_view_somebody_has_sees_the_change_and_its_history(backend):
+def test_a_view_that_the_caller_has_sees_the_change_and_its_history(backend):
     def function(r, x, w):
         r.index_add_(0, PLACES, (x * w).sin())
 

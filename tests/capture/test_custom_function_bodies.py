@@ -189,7 +189,7 @@ def test_a_backward_leaves_the_grad_mode_as_it_finds_it():
     assert modes == [False, True] and torch.is_grad_enabled()
 
 
-def test_a_function_nobody_differentiates_is_part_of_the_graph():
+def test_a_function_that_is_not_differentiated_is_part_of_the_graph():
     program = lambda x: Sine.apply(x) + 1
     record = spelled_by(program, torch.ones(3))
     assert record.ops == ["sin", "add"]
@@ -280,7 +280,7 @@ class Changed(Function):
 
 
 class Holding(Function):
-    """Backward reads a tensor that nobody saved."""
+    """Backward reads a tensor that forward did not save."""
 
     @staticmethod
     def forward(ctx, x, y):

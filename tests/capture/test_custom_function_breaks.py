@@ -220,7 +220,7 @@ def test_a_forward_that_is_replaced_is_noticed(monkeypatch):
     assert torch.equal(compiled(x), torch.full((3,), 42.0))
 
 
-def test_the_class_goes_when_nobody_has_it_any_more():
+def test_the_class_goes_when_it_is_held_no_more():
     def run():
         class Local(Function):
             @staticmethod

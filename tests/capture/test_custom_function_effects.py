@@ -1,6 +1,6 @@
 """Custom functions and the world around them: free variables, side effects, bodies that cannot be captured, errors.
 
-A body that touches the world runs as the user's Python at its moment, inside its node, and nobody can tell.
+A body that touches the world runs as the user's Python at its moment, inside its node, as eager runs it.
 """
 
 import pytest
@@ -242,7 +242,7 @@ def test_what_forward_changes_and_the_program_reads(backend, moment):
     agree(program, backend, seen=SEEN, fullgraph=False, captures=None)
 
 
-def test_a_result_that_nobody_uses_still_has_its_effects(backend):
+def test_a_result_that_is_not_used_still_has_its_effects(backend):
     def program(x):
         Counts.apply(x)
         return x * 2

@@ -284,7 +284,7 @@ class Quiet(Function):
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
-def test_gradients_that_nobody_gives_are_none_unless_materialized(backend, used):
+def test_gradients_that_autograd_does_not_give_are_none_unless_materialized(backend, used):
     compiled = agree(lambda x: [Quiet.apply(x.sin())[index] for index in used], backend)
     assert not node_of(compiled).opaque
 

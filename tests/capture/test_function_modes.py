@@ -53,7 +53,7 @@ def test_a_mode_at_the_call_sees_what_it_sees_in_eager(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_backward_is_nobodys_business(backend):
+def test_modes_are_not_told_of_the_backward(backend):
     def function(x):
         return (x.sin() * x).sum()
 

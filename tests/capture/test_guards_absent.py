@@ -28,16 +28,16 @@ def test_whether_it_is_none_says_nothing_else():
     is_one_program(lambda x, y: x + 1 if y is None else x - 1, (X, X), (X, torch.ones(9)), (X, 3), (X, "a"))
 
 
-def test_elements_nobody_reads():
+def test_elements_that_are_not_read():
     is_one_program(lambda x, values: x + values[0], (X, [1, 2]), (X, [1, "b"]), (X, [1]), (X, [1, 2, 3]))
 
 
-def test_keys_nobody_reads():
+def test_keys_that_are_not_read():
     is_one_program(lambda x, d: x + d["a"], (X, {"a": 1}), (X, {"b": 2, "a": 1}), (X, {"a": 1, "c": X}))
     is_one_program(lambda x, d: x + d.get("a", 0), (X, {}), (X, {"b": 2}))
 
 
-def test_attributes_nobody_reads():
+def test_attributes_that_are_not_read():
     one, other = Plain(), Plain()
     other.extra = 7
     is_one_program(lambda x, o: x + o.own, (X, one), (X, other))
@@ -81,7 +81,7 @@ def test_an_attribute_that_is_only_stored():
     assert counter.frame_count == 1
 
 
-def test_globals_nobody_reads(monkeypatch):
+def test_globals_that_are_not_read(monkeypatch):
     steps = Steps(lambda x: x + 1)
     steps.agree(X, frames=1)
     monkeypatch.setitem(globals(), "SCALE", 9)

@@ -1,4 +1,4 @@
-"""Every way to call PyTorch, where a function mode or a tensor class has a say: it is told what eager tells it."""
+"""Every way to call PyTorch, where a function mode or a tensor class overrides them: it is told what eager tells it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Views that autograd lets nobody change: one of several, one taken without gradients, one of a custom function.
+"""Views that autograd does not let be changed: one of several, one taken without gradients, one of a custom function.
 
 Eager's error comes at the operation that changes such a view, or uses one whose base was changed, and what came before
 it has happened. A compiled function gives such views out as what they are, over breaks and to its callers.

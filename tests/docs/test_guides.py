@@ -24,7 +24,7 @@ def loaded(path):
 
 @pytest.mark.parametrize("page", [page for page in GUIDES if BLOCK.search(page.read_text())], ids=lambda at: at.stem)
 def test_the_program_of_a_guide_runs(page, tmp_path, capsys):
-    """In a file of its own, as someone would type it."""
+    """In a file of its own, as a user would type it."""
     program = tmp_path / f"guide_{page.stem}.py"
     program.write_text("\n".join(BLOCK.findall(page.read_text())))
     loaded(program)

@@ -1,4 +1,4 @@
-"""Thin tensors behave like tensors as long as nobody asks for their elements."""
+"""Thin tensors behave like tensors as long as their elements are not asked for."""
 
 import subprocess
 import sys

@@ -86,7 +86,7 @@ def test_a_forward_without_a_backward_is_freed(backend):
 
 
 def test_a_program_that_is_gone_holds_nothing(backend):
-    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # what cuBLAS keeps is nobody's here
+    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # what cuBLAS keeps does not count here
     (torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")).sum()
     before = allocated()
     model = Model().cuda()

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SWEEP = {torch.float32: 8, torch.bfloat16: 5, torch.float16: 4, torch.int64: 4}
 PARTS = 8
 # Eager itself gives something else at every call: sums by atomic additions, in the order in which threads come; where
-# random numbers begin, which nobody writes down when none are drawn.
+# random numbers begin, which are not written down when none are drawn.
 UNORDERED = (
     "grid_sampler", "nn_functional_interpolate", "nn_functional_upsample", "nn_functional_ctc_loss",
     "torch_ops_aten__efficient_attention_forward", "torch_ops_aten__flash_attention_forward",

@@ -1,4 +1,4 @@
-"""A compiled call runs on the stream and the device that are current at the call, and waits for nobody."""
+"""A compiled call runs on the stream and the device that are current at the call, and waits for no other."""
 
 import pytest
 import torch

@@ -121,7 +121,7 @@ def test_there_are_no_more_copies_than_in_eager(program):
     [(fills_what_it_made, True), (a_view_was_read_before, True), (is_read_again, False), (is_returned, False),
      (a_view_is_read_again, False), (is_an_input, False), (is_a_view_of_an_input, False), (is_expanded, False)],
 )  # fmt: skip
-def test_only_what_nobody_reads_again_is_changed(program, is_changed):
+def test_only_what_is_not_read_again_is_changed(program, is_changed):
     graph = bothways.trace(program)(torch.randn(3, 4)).graph
     [filled] = [node for node in graph.nodes if node.op == "call_function" and in_place(node.target) is not None]
     change_in_place(graph)

@@ -193,7 +193,7 @@ def test_the_products_of_a_convolution():
     assert products(lambda: step(4)) <= products(lambda: plain(4))
 
 
-def test_a_gradient_that_nobody_wants_is_not_computed():
+def test_a_gradient_that_is_not_wanted_is_not_computed():
     def scene(compiler):
         net = perceptron(4, 16, 16, 1)
         run = compiler(net)

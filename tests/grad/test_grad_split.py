@@ -112,7 +112,7 @@ def test_a_backward_leaves_alone_what_its_result_has_nothing_to_do_with(backend,
     for size in sizes:
         for function in (program, compiled):
             x, w = torch.ones(size, requires_grad=True), torch.ones(size, requires_grad=True)
-            before = x * x * x  # somebody else's operation, which saved something
+            before = x * x * x  # an operation outside, which saved something
             seen, _, other = function(before, w)
             other.sum().backward()
             assert before.grad_fn is not None and x.grad is None

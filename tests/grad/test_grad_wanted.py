@@ -59,7 +59,7 @@ def products_in(step):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("again", [False, True])
-def test_what_nobody_asks_for_is_not_computed(backend, again):
+def test_what_is_not_asked_for_is_not_computed(backend, again):
     x, first, second = tensors()
     compiled = bothways.compile(function, backend=backend)
 

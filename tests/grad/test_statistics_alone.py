@@ -1,4 +1,4 @@
-"""A normalisation updates its running statistics also where nobody reads what it gives."""
+"""A normalisation updates its running statistics also where its result is never read."""
 
 import copy
 

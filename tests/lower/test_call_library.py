@@ -212,7 +212,7 @@ def test_rows(value, row, expected):
         assert check(value) is expected
     del check
     after = [sys.getrefcount(thing) for thing in (value, row.object, row.other)]
-    # None, True and small numbers are counted by everybody.
+    # None, True and small numbers are counted all over the process.
     assert all(now <= before + 20 for before, now in zip(counts, after, strict=True))
 
 

@@ -122,7 +122,7 @@ def test_many_kernels_are_compiled_side_by_side_and_linked_once(recorded, monkey
     library.run(ctypes.byref(number))
     assert number.value == 11111
     assert [sum(" -c " in call for call in calls()), len(calls())] == [3, 4]
-    assert not hasattr(library, "kernel_0")  # kernels are nobody else's
+    assert not hasattr(library, "kernel_0")  # kernels are not exported
 
 
 def test_small_graphs_are_one_file():

@@ -1,4 +1,4 @@
-"""Images between convolutions lie pixel by pixel in kernels' programs, and nobody outside can tell."""
+"""Images between convolutions lie pixel by pixel in kernels' programs, and the caller cannot tell."""
 
 import pytest
 import torch

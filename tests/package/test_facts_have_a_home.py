@@ -7,14 +7,11 @@ and is itself tested below.
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from package_sources import FILES, PACKAGE, name_of, text_of, tree_of
 
-PACKAGE = Path(__file__).parent.parent.parent / "bothways"
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
-
-# Attributes of callables that are ours, and which files may name them. Everybody else asks a function of the first.
+# Attributes of callables that are ours, and which files may name them. Other files ask a function of the first.
 ATTRIBUTES = {
     "__bothways__": ["runtime/dispatcher.py", "driver/compiled.py", "api/modules.py", "api/history.py",
                      "capture/values/nn/modules.py"],
@@ -35,7 +32,7 @@ ALLOWED = {*USUAL, *ATTRIBUTES}
 
 def pytorch_keys() -> set[str]:
     """The keys of ``node.meta`` that are PyTorch's: ``node_facts`` lists them."""
-    tree = ast.parse((PACKAGE / "node_facts.py").read_text())
+    tree = tree_of(PACKAGE / "node_facts.py")
     assigned = {_name(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     return {key.value for key in assigned["PYTORCH_KEYS"].keys}
 
@@ -97,42 +94,37 @@ def unknown_attributes(source: str) -> list[int]:
     """Lines that put an attribute on something whose type has none, which mypy had to be told to let pass."""
     ignored = {number for number, line in enumerate(source.splitlines(), 1) if "type: ignore[attr-defined]" in line}
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)) if ignored else ():
         for target in [part for target in getattr(node, "targets", ()) for part in _parts(target)]:
             if isinstance(target, ast.Attribute) and node.lineno in ignored and target.attr not in ALLOWED:
                 lines.append(node.lineno)
     return lines
 
 
-def read(path: Path) -> tuple[str, ast.Module]:
-    return path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path))
-
-
 def test_facts_of_nodes_are_in_one_record():
     keys = pytorch_keys()
     problems = []
     for path in FILES:
-        name, tree = read(path)
-        if name != "node_facts.py":
-            problems += [f"{name}:{line} {key}" for line, key in meta_keys(tree) if key.strip("'\"") not in keys]
+        if (name := name_of(path)) != "node_facts.py":
+            used = meta_keys(tree_of(path))
+            problems += [f"{name}:{line} {key}" for line, key in used if key.strip("'\"") not in keys]
     assert problems == []
 
 
 def test_functions_carry_nothing_but_what_is_listed():
     problems = []
     for path in FILES:
-        name, tree = read(path)
-        set_here = attributes_of_functions(tree)
+        name, set_here = name_of(path), attributes_of_functions(tree_of(path))
         problems += [f"{name}:{line} {attribute}" for line, attribute in set_here if attribute not in ALLOWED]
-        problems += [f"{name}:{line}" for line in unknown_attributes(path.read_text())]
+        problems += [f"{name}:{line}" for line in unknown_attributes(text_of(path))]
     assert problems == []
 
 
 def test_each_attribute_of_ours_has_a_home():
     problems = []
     for path in FILES:
-        name, tree = read(path)
-        problems += [f"{name}:{line} {own}" for line, own in own_names(tree) if name not in ATTRIBUTES.get(own, ())]
+        name, used = name_of(path), own_names(tree_of(path))
+        problems += [f"{name}:{line} {own}" for line, own in used if name not in ATTRIBUTES.get(own, ())]
     assert problems == []
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-PACKAGE = Path(__file__).parent.parent.parent / "bothways"
+from package_sources import FILES, PACKAGE, name_of, text_of, tree_of
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
@@ -92,7 +91,7 @@ class File:
 
 @functools.cache
 def read(path: Path) -> File:
-    return File(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path)))
+    return File(name_of(path), tree_of(path))
 
 
 @functools.cache
@@ -264,12 +263,9 @@ def circles(links: dict[str, set[str]]) -> list[str]:
     return found
 
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
-
-
 def test_every_folder_and_file_has_a_place():
     places = {*LAYERS, *SHARED, *EXCEPTIONS}
-    strays = [path.relative_to(PACKAGE).as_posix() for path in FILES if read(path).layer not in places]
+    strays = [name_of(path) for path in FILES if read(path).layer not in places]
     assert strays == []
 
 
@@ -319,8 +315,10 @@ def test_what_is_linked_is_what_is_listed():
     call = next(node for node in calls if ast.unparse(node.func) == "linked.link")
     names = {keyword.arg for keyword in call.keywords}
     assert names == {name for name in listed if not name.startswith("_")}
-    texts = [path.read_text() for path in FILES if "capture" in path.parts]
+    texts = [text_of(path) for path in FILES if "capture" in path.parts]
     assert [name for name in names if not any(f"linked.{name}" in text for text in texts)] == []
+
+
 def test_dialects_know_nothing_of_each_other():
     """What C and CUDA C++ share is in a folder of its own."""
     inside = [read(path) for path in FILES if "lower/dialects/" in path.as_posix()]
@@ -344,7 +342,7 @@ def test_private_torch_names_are_reached_in_one_file():
 def test_files_are_short_enough_to_read_and_say_what_they_are():
     problems = []
     for path in FILES:
-        name, lines = path.relative_to(PACKAGE).as_posix(), len(path.read_text().splitlines())
+        name, lines = name_of(path), len(text_of(path).splitlines())
         problems += [f"{name} has {lines} lines"] * (lines > 500)
         problems += [f"{name} has no docstring"] * (lines > 0 and not ast.get_docstring(read(path).tree))
     assert problems == []

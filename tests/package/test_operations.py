@@ -1,4 +1,4 @@
-"""Records of operations agree with PyTorch's schemas and with each other, and nobody keeps a list of his own.
+"""Records of operations agree with PyTorch's schemas and with each other, and no other file keeps a list of its own.
 
 What the schemas of this PyTorch say is asked of every operation it has, so that a new one without a row is noticed.
 """
@@ -7,11 +7,11 @@ import ast
 import dataclasses
 import operator
 import re
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from package_sources import FILES, PACKAGE, name_of, tree_of
 
 import bothways.lower.ir.graph  # noqa: F401  (registers lowerings)
 from bothways import ops, torch_compat
@@ -21,7 +21,6 @@ from bothways.lower.dialects.c_family import operators as in_c
 from bothways.lower.dialects.reference import operators as in_python
 from bothways.ops import FACTS, LOWERINGS, PRIMITIVES, REDUCTIONS, SHAPE_RULES, WARNINGS, Fails, Gives
 
-PACKAGE = Path(__file__).parent.parent.parent / "bothways"
 aten = torch.ops.aten
 
 
@@ -125,7 +124,7 @@ def test_a_row_for_what_sounds_random_says_whether_it_draws():
     assert {name for name in sounding if not ops.named(name).draws} == ONLY_SOUND
 
 
-# What is about PyTorch's tests, or gives a view of nothing that anybody holds.
+# What is about PyTorch's tests, or gives a view of nothing that is held.
 NO_VIEWS = {"_test_autograd_multiple_dispatch_view"}
 
 
@@ -211,7 +210,7 @@ def test_lowerings_make_primitives_that_there_are():
     """Names in calls of ``map``, and of what makes Maps, in ``lower/ir``."""
     found = set()
     for path in (PACKAGE / "lower/ir").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("map", "_map"):
                 named = node.args[0] if node.args else None
                 found |= {named.value} if isinstance(named, ast.Constant) else set()
@@ -269,9 +268,9 @@ def lists_of_operations(tree):
 
 def test_no_list_of_operations_is_kept_elsewhere():
     found, needed = [], set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        lines = [] if name.startswith("ops/") else list(lists_of_operations(ast.parse(path.read_text())))
+    for path in FILES:
+        name = name_of(path)
+        lines = [] if name.startswith("ops/") else list(lists_of_operations(tree_of(path)))
         places = {place for place in ELSEWHERE if name.startswith(place)}
         found += [] if places else [f"{name}:{line}" for line in lines]
         needed |= places if lines else set()

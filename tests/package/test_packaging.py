@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 
-# What someone does who has installed it and nothing else.
+# What a user does who has installed it and nothing else.
 PROGRAM = """
 import torch, bothways
 assert bothways.__file__.startswith({target!r}), bothways.__file__

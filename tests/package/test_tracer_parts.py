@@ -5,12 +5,13 @@ The package is read with ``ast`` and never imported. A Tracer is known by the na
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
+import package_sources
 import pytest
+from package_sources import PACKAGE, tree_of
 
-CAPTURE = Path(__file__).parent.parent.parent / "bothways" / "capture"
-FILES = sorted(path for path in CAPTURE.rglob("*.py") if "__pycache__" not in path.parts)
+CAPTURE = PACKAGE / "capture"
+FILES = [path for path in package_sources.FILES if path.is_relative_to(CAPTURE)]
 
 # The parts of a Tracer, by the attribute that holds them, and the file of their class: its owner.
 PARTS = {
@@ -75,12 +76,12 @@ def test_nothing_changes_a_part_but_its_owner():
     problems = []
     for path in FILES:
         name = path.relative_to(CAPTURE).as_posix()
-        problems += [f"{name}:{line} {what}" for line, what in changes(ast.parse(path.read_text()))]
+        problems += [f"{name}:{line} {what}" for line, what in changes(tree_of(path))]
     assert problems == []
 
 
 def test_a_tracer_has_these_parts_and_nothing_else():
-    tree = ast.parse((CAPTURE / "tracer.py").read_text())
+    tree = tree_of(CAPTURE / "tracer.py")
     stored = {
         node.attr
         for node in ast.walk(tree)
@@ -90,7 +91,7 @@ def test_a_tracer_has_these_parts_and_nothing_else():
 
 
 def test_each_part_is_a_class_in_its_file():
-    tree = ast.parse((CAPTURE / "tracer.py").read_text())
+    tree = tree_of(CAPTURE / "tracer.py")
     imported = {
         alias.name: f"{node.module}".removeprefix("bothways.capture.").replace(".", "/") + ".py"
         for node in ast.walk(tree)

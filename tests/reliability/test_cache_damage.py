@@ -75,7 +75,7 @@ def check(function=model):
 
 
 def rewrite(entry, name, change):
-    """Change a file, and the checksums with it, as nobody but a bug of ours would."""
+    """Change a file, and the checksums with it, as only a bug of ours would."""
     (entry / name).write_bytes(change((entry / name).read_bytes()))
     files = {path.name: path.read_bytes() for path in sorted(entry.iterdir()) if path.name != CHECKSUMS}
     (entry / CHECKSUMS).write_bytes(checksums(entry.name, files))

@@ -1,4 +1,4 @@
-"""Which folders and files of the cache are believed: those that nobody else can have written, from the root on."""
+"""Which folders and files of the cache are believed: those that no other user can have written, from the root on."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from bothways.testing import same
 
 TWICE = CSource((), ("int twice(int x) { return 2 * x; }\n",))
 PLANTED = CSource((), ("int twice(int x) { return 666; }\n",))
-SOMEBODY = 12345
+OTHER_USER = 12345
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -43,7 +43,7 @@ def place(tmp_path, monkeypatch):
 
 
 def plant(folder):
-    """An entry with somebody else's code, whole in every other respect."""
+    """An entry with another user's code, whole in every other respect."""
     folder.mkdir(mode=0o700, exist_ok=True)
     cache, key = Cache(folder), building.library_key(TWICE, building.toolchain())
     with cache.workplace() as workplace:
@@ -73,10 +73,10 @@ def test_what_is_planted_would_be_loaded_from_a_folder_of_our_own(place):
 
 
 @as_root
-def test_a_link_of_somebody_else_is_not_followed(place):
+def test_a_link_of_another_user_is_not_followed(place):
     plant(place / "planted")
     (place / "cache").symlink_to(place / "planted")
-    os.lchown(place / "cache", SOMEBODY, SOMEBODY)
+    os.lchown(place / "cache", OTHER_USER, OTHER_USER)
     found, told = answer()
     assert found == 42 and "cache is a link that belongs to another user" in told
 
@@ -86,7 +86,7 @@ def test_nor_is_one_on_the_way(place, monkeypatch):
     (place / "planted").mkdir(mode=0o700)
     plant(place / "planted" / "cache")
     (place / "way").symlink_to("planted")
-    os.lchown(place / "way", SOMEBODY, SOMEBODY)
+    os.lchown(place / "way", OTHER_USER, OTHER_USER)
     monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(place / "way" / "cache"))
     found, told = answer()
     assert found == 42 and "way is a link that belongs to another user" in told
@@ -96,7 +96,7 @@ def test_nor_is_one_on_the_way(place, monkeypatch):
 def test_nor_is_one_behind_a_link_of_our_own(place):
     plant(place / "planted")
     (place / "theirs").symlink_to("planted")
-    os.lchown(place / "theirs", SOMEBODY, SOMEBODY)
+    os.lchown(place / "theirs", OTHER_USER, OTHER_USER)
     (place / "cache").symlink_to("theirs")
     found, told = answer()
     assert found == 42 and "theirs is a link that belongs to another user" in told
@@ -130,16 +130,16 @@ def test_a_link_to_nowhere_makes_the_folder(place):
 
 @as_root
 @pytest.mark.parametrize("name", ["cache", "."])
-def test_a_folder_of_somebody_else_is_not_used(name, place):
+def test_a_folder_of_another_user_is_not_used(name, place):
     entry = plant(place / "cache")
-    os.chown(place / name, SOMEBODY, SOMEBODY)
+    os.chown(place / name, OTHER_USER, OTHER_USER)
     found, told = answer()
     assert found == 42 and "belongs to another user" in told
     assert entry.exists()
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o707])
-def test_a_folder_below_one_that_everybody_can_write_is_not_used(mode, place, monkeypatch):
+def test_a_folder_below_one_that_all_users_can_write_is_not_used(mode, place, monkeypatch):
     (place / "open").mkdir()
     plant(place / "open" / "cache")
     (place / "open").chmod(mode)
@@ -163,7 +163,7 @@ def test_in_one_like_the_temporary_folder_it_is_not(place):
     assert found == 42 and "cache can be changed by other users" in told
 
 
-def test_a_group_of_our_own_is_nobody_else(place, monkeypatch):
+def test_a_group_of_our_own_is_no_other_user(place, monkeypatch):
     (place / "shared").mkdir()
     (place / "shared").chmod(0o770)
     monkeypatch.setattr(trust, "_is_own_group", lambda gid: True)
@@ -177,7 +177,7 @@ def test_a_group_of_our_own_is_nobody_else(place, monkeypatch):
 
 
 @as_root
-def test_a_group_with_others_in_it_is_somebody_else(place):
+def test_a_group_with_others_in_it_is_another_user(place):
     (place / "shared").mkdir()
     os.chown(place / "shared", 0, 4)
     (place / "shared").chmod(0o775)
@@ -186,9 +186,9 @@ def test_a_group_with_others_in_it_is_somebody_else(place):
 
 
 @as_root
-def test_the_home_of_somebody_else_is_one_warning_and_no_cache(place, monkeypatch):
+def test_the_home_of_another_user_is_one_warning_and_no_cache(place, monkeypatch):
     (place / "home").mkdir(mode=0o755)
-    os.chown(place / "home", SOMEBODY, SOMEBODY)
+    os.chown(place / "home", OTHER_USER, OTHER_USER)
     monkeypatch.delenv("BOTHWAYS_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(place / "home"))
@@ -201,7 +201,7 @@ def test_the_home_of_somebody_else_is_one_warning_and_no_cache(place, monkeypatc
     assert list((place / "home").iterdir()) == []
 
 
-def test_a_temporary_folder_that_everybody_can_write_is_not_built_in(place, monkeypatch):
+def test_a_temporary_folder_that_all_users_can_write_is_not_built_in(place, monkeypatch):
     (place / "open").mkdir()
     (place / "open").chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(place / "open"))
@@ -243,7 +243,7 @@ def open_to_all(path, place):
 def give_away(path, place):
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
-    os.chown(path, SOMEBODY, SOMEBODY)
+    os.chown(path, OTHER_USER, OTHER_USER)
 
 
 HARMS = [replace_by_link, give_another_name, replace_by_pipe, replace_by_folder, open_to_all, give_away]
@@ -251,7 +251,7 @@ HARMS = [replace_by_link, give_another_name, replace_by_pipe, replace_by_folder,
 
 @pytest.mark.parametrize("name", ["kernels.so", "checksums"])
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_file_that_may_be_somebody_elses_is_built_again(harm, name, place):
+def test_a_file_that_may_be_another_users_is_built_again(harm, name, place):
     assert answer() == (42, "")
     [entry] = [path for path in (place / "cache").iterdir() if is_key(path.name)]
     harm(entry / name, place)

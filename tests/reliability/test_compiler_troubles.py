@@ -181,7 +181,7 @@ def test_arguments_of_cc_do_not_change_what_kernels_mean(arguments, monkeypatch)
     special = torch.tensor([float("nan"), float("inf"), -0.0, 1e-310, 5e-324, 1.0], dtype=torch.float64)
     check(lambda x: ((x != x) | (x - x != 0)) & (1 / (x + 0.0) > -1), special)
     check(lambda x: (x + x) * 0.5 + (-0.0), special)
-    assert torch.tensor(5e-324, dtype=torch.float64) * 1 != 0  # nobody told this process to flush such numbers
+    assert torch.tensor(5e-324, dtype=torch.float64) * 1 != 0  # this process was not told to flush such numbers
 
 
 @pytest.mark.parametrize("cc", ["gcc 'x", '"', "gcc \\", "/", "/dev/null", "gcc\udcff"])
@@ -261,7 +261,7 @@ def test_what_is_in_the_cache_is_used_though_the_compiler_hangs(tmp_path, compil
     script = Path(os.environ["CC"])
     facts = script.stat()
     hangs = f'#!/bin/sh\n{HANG.format(children=tmp_path / "children")}\n'
-    script.write_text(hangs + "#" * (facts.st_size - len(hangs)))  # the same compiler, as far as anyone can see
+    script.write_text(hangs + "#" * (facts.st_size - len(hangs)))  # the same compiler, as far as its file tells
     os.utime(script, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     forget()
     with config.patch(compiler_seconds=1):
@@ -335,7 +335,7 @@ begin = subprocess._fork_exec
 
 def slow(*args):
     number = begin(*args)
-    time.sleep(0.3)  # a machine with much to do: the process runs, and nobody knows its number yet
+    time.sleep(0.3)  # a machine with much to do: the process runs, and its number is not known yet
     return number
 
 subprocess._fork_exec = slow
@@ -428,7 +428,7 @@ def test_full_disks_everywhere_mean_aten(small_disk, monkeypatch):
     assert len(told) == 1 and "No space left" in told[0] and "report" not in told[0]
 
 
-@pytest.mark.parametrize("words", ["No space left on device", "something in a language that nobody knows"])
+@pytest.mark.parametrize("words", ["No space left on device", "something in a language that is not known"])
 def test_a_compiler_that_cannot_write_to_the_cache_writes_elsewhere(words, own_cache, compiler):
     compiler(f'case "$PWD" in {own_cache}*) echo "{words}" >&2; exit 1;; esac')
     held = []

@@ -202,7 +202,7 @@ def test_a_compiled_module_is_collected():
 
 @contextlib.contextmanager
 def no_collector():
-    """Nothing is freed but what nobody refers to any more."""
+    """Nothing is freed but what has no reference any more."""
     gc.collect()
     gc.disable()
     try:

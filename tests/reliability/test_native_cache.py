@@ -245,7 +245,7 @@ def test_processes_that_build_the_same_at_once_all_get_it(root, calls):
     assert not builds(calls)
 
 
-def test_a_process_that_clears_while_others_build_harms_nobody(root, calls):
+def test_a_process_that_clears_while_others_build_harms_none(root, calls):
     done = threading.Event()
 
     def clear_all_the_time():
@@ -323,13 +323,13 @@ def test_where_the_cache_is(monkeypatch):
 
 def test_info_and_clear(root, capsys):
     build_in_processes()
-    (root / "somebody's file").write_text("not ours")
+    (root / "a user's file").write_text("not ours")
     assert main(["cache", "info"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert shown == {"directory": str(root), "entries": "1", "size": "0.0 MiB", "limit": "256.0 MiB"}
     assert main(["cache", "clear"]) == 0
     assert capsys.readouterr().out == f"removed 1 entries from {root}\n"
-    assert [path.name for path in root.iterdir()] == ["somebody's file"]
+    assert [path.name for path in root.iterdir()] == ["a user's file"]
 
 
 def test_info_of_a_cache_that_was_never_used(root, capsys):

@@ -163,7 +163,7 @@ def test_one_library_serves_all_who_want_it():
 def test_a_library_that_was_unloaded_is_loaded_from_the_cache_again(monkeypatch):
     train(made(3))
     gc.collect()
-    monkeypatch.setattr(building, "_run_compiler", None)  # nobody calls it
+    monkeypatch.setattr(building, "_run_compiler", None)  # which is not called
     assert same(train(made(3)), train(made(3, "eager")))
 
 

@@ -238,7 +238,7 @@ def variable_takes_from_one(x, fails):
     return y
 
 
-def nobody_keeps_it(x, fails):
+def kept_by_no_variable(x, fails):
     y = next(cleaning(x, 3))
     note("it is gone")
     return y + y.sum().item()
@@ -269,7 +269,7 @@ PROGRAMS = [
     caught, caught_from_the_second_turn_on, raised_in_the_loop_itself, caught_by_the_caller, not_caught, with_a_finally,
     zipped, nested, mapped, of_an_expression, delegated, in_a_variable, variable_is_deleted,
     variable_gets_another_value, variable_is_one_of_two, variable_held_a_list_before, variable_is_not_read_this_time,
-    variable_takes_from_one, nobody_keeps_it, while_another_is_handled, with_managers_around,
+    variable_takes_from_one, kept_by_no_variable, while_another_is_handled, with_managers_around,
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def wave(x):
     return ((x.sin() + 1).cos(),)
 
 
-def test_a_function_of_somebody_elses_promises_nothing():
+def test_a_function_of_another_backend_promises_nothing():
     def run(x):
         return (x,)
 

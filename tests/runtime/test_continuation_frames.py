@@ -147,7 +147,7 @@ def test_a_shared_variable_that_is_bound_only_sometimes(flags):
         assert difference(expected, got) is None
 
 
-def test_a_tensor_that_nobody_needs_any_more_is_let_go_of():
+def test_a_tensor_that_is_not_needed_any_more_is_let_go_of():
     kept, alive = [], []
 
     @bothways.disable

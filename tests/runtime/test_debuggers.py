@@ -43,7 +43,7 @@ def frames_agree(program, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_breakpoint_shows_all_variables_those_that_nobody_reads_too(backend):
+def test_breakpoint_shows_all_variables_those_that_are_never_read_too(backend):
     def program(x, unread):
         f_of_user = x + 1
         b = f_of_user * 2
@@ -136,7 +136,7 @@ for function in (program, bothways.compile(program, backend="eager")):
 """
 
 
-def test_pdb_set_trace_in_a_program_that_nobody_tests(tmp_path):
+def test_pdb_set_trace_in_a_program_outside_of_tests(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     commands = "p sorted(locals())\nlist\nc\n" * 4

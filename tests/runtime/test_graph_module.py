@@ -1,4 +1,4 @@
-"""Graphs whose Python is generated late are, to everybody, graphs like others."""
+"""Graphs whose Python is generated late are graphs like others, whatever looks at them."""
 
 import copy
 import inspect

@@ -154,7 +154,7 @@ def read_by(text, name, module=None, **names):
 def test_whose_name_a_code_reads():
     assert read_by("def function(x): return torch.sin(x)", "sin", torch)
     assert read_by("def function(x): return torch.nn.functional.relu(x)", "relu", F)
-    assert read_by("def function(x): return x.sin()", "sin", torch)  # nobody can tell what x is
+    assert read_by("def function(x): return x.sin()", "sin", torch)  # the code does not tell what x is
     assert read_by("def function(x): return x.sin()", "sin")
     assert read_by("def function(x): return torch.Tensor.sin(x)", "sin")
     assert read_by("def function(x): alias = torch; return alias.sin(x)", "sin", torch)

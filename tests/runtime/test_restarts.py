@@ -125,7 +125,7 @@ def change_data_and_pick(x, index, log):
     return pick(x, index)
 
 
-def test_what_nobody_counts_and_is_too_large_to_copy_is_not_done_twice(monkeypatch):
+def test_what_has_no_version_and_is_too_large_to_copy_is_not_done_twice(monkeypatch):
     monkeypatch.setattr("bothways.runtime.kept_inputs.MOST_ELEMENTS", 4)
     compiled = bothways.compile(change_data_and_pick, backend="eager")
     for index in (1, 99, 99):

@@ -915,7 +915,7 @@ def test_a_shared_program_is_no_compilation():
 # Lifetime.
 
 
-def test_programs_live_as_long_as_someone_uses_them():
+def test_programs_live_as_long_as_a_function_uses_them():
     blocks = [Block() for _ in range(3)]
     compiled = [bothways.compile(block, backend="eager") for block in blocks]
     x = torch.randn(2, 8)

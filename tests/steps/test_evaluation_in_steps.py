@@ -46,7 +46,7 @@ def test_parameters_that_are_first_met_in_an_evaluation_are_trained(mode, hooked
 
 
 def test_views_of_parameters_are_changed_after_the_update(backend):
-    """Autograd lets nobody use such a view where gradients are recorded, and nobody does."""
+    """Autograd lets no operation use such a view where gradients are recorded, and none does."""
 
     def step_of(net, optimizer, log):
         def step(x, y):

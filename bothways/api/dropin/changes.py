@@ -87,15 +87,15 @@ class Ledger:
         self._made[key] = change, before
 
     def _replaced_by(self, change: Change | Marking) -> Any:
-        for made, before in reversed(self._made.values()):
-            if made.name == change.name and made.value is change.value:
+        for earlier, before in reversed(self._made.values()):
+            if earlier.name == change.name and earlier.value is change.value:
                 return before
         return change.value
 
     def before(self, owner: Any, name: str) -> Any:
         """What an attribute was before it was changed; what it is, when it was not."""
-        made = self._made.get((id(owner), name))
-        return made[1] if made else getattr(owner, name)
+        earlier = self._made.get((id(owner), name))
+        return earlier[1] if earlier else getattr(owner, name)
 
     def undo(self) -> None:
         """Set everything back, last change first."""

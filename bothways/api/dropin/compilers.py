@@ -29,8 +29,8 @@ def aot_autograd(**settings: Any) -> Compiler:
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **extra: Any) -> Callable[..., Any]:
         decompositions = settings.get("decompositions")
-        given = settings | {"decompositions": decompositions() if callable(decompositions) else decompositions}
-        return aot_module_simplified(gm, example_inputs, **given)
+        arguments = settings | {"decompositions": decompositions() if callable(decompositions) else decompositions}
+        return aot_module_simplified(gm, example_inputs, **arguments)
 
     backend.__name__ = "compiler_fn"
     return backend

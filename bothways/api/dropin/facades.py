@@ -123,8 +123,8 @@ def compile_in_place(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None
 
 def with_settings(backend: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
     """A backend that is passed the settings it was chosen with, as PyTorch passes them."""
-    given = {name: value for name, value in settings.items() if value}
-    return functools.partial(backend, **given) if given else backend
+    chosen = {name: value for name, value in settings.items() if value}
+    return functools.partial(backend, **chosen) if chosen else backend
 
 
 def default_backend() -> str | Callable[..., Any]:
@@ -317,8 +317,8 @@ def lookup_backend(compiler_fn: Any) -> Callable[..., Any]:
     if name in backends.list_backends():
         return backends.lookup_backend(name)
     if name in theirs("list_backends", REGISTRY)(exclude_tags=None):
-        found: Callable[..., Any] = theirs("lookup_backend", REGISTRY)(name)
-        return found
+        backend: Callable[..., Any] = theirs("lookup_backend", REGISTRY)(name)
+        return backend
     raise InvalidBackend(compiler_fn, list_backends(exclude_tags=None))
 
 

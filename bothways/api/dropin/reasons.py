@@ -59,15 +59,15 @@ def parameters_of(fn: Any) -> list[str]:
 def in_their_words(reason: str, names: list[str]) -> str:
     """A guard of ours as PyTorch says it, where it has words of its own."""
     places = dict(enumerate(names))
-    reason = _PLACE.sub(lambda found: f"L[{places[int(found[1])]!r}]" if int(found[1]) in places else found[0], reason)
+    reason = _PLACE.sub(lambda match: f"L[{places[int(match[1])]!r}]" if int(match[1]) in places else match[0], reason)
     reason = _SAME.sub(functools.partial(_in_order, names), reason)
     return _NEEDS.sub(_mismatch, reason)
 
 
-def _in_order(names: list[str], found: re.Match[str]) -> str:
-    pair = sorted(found.groups(), key=lambda name: names.index(name) if name in names else len(names))
+def _in_order(names: list[str], match: re.Match[str]) -> str:
+    pair = sorted(match.groups(), key=lambda name: names.index(name) if name in names else len(names))
     return f"L[{pair[0]!r}] is L[{pair[1]!r}]"
 
 
-def _mismatch(found: re.Match[str]) -> str:
-    return f"tensor '{found[2]}' requires_grad mismatch. expected requires_grad={0 if found[1] else 1}"
+def _mismatch(match: re.Match[str]) -> str:
+    return f"tensor '{match[2]}' requires_grad mismatch. expected requires_grad={0 if match[1] else 1}"

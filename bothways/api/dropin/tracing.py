@@ -30,8 +30,8 @@ def make_fx(
     """``make_fx``: ``trace`` for sizes that stay as they are; symbolic ones and other settings are PyTorch's own."""
     if tracing_mode == "symbolic" or args or settings:
         original = theirs("make_fx", PROXY_TENSOR)
-        made: Callable[..., torch.fx.GraphModule] = original(f, decomposition_table, tracing_mode, *args, **settings)
-        return made
+        traced: Callable[..., torch.fx.GraphModule] = original(f, decomposition_table, tracing_mode, *args, **settings)
+        return traced
     return trace(f, decompositions=decomposition_table)
 
 

@@ -165,7 +165,7 @@ def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
 
 
 def reads(reader: Reader, name: str, module: types.ModuleType | None) -> bool:
-    """Whether a code reads an attribute of that name off the module, or off something that nobody can tell.
+    """Whether a code reads an attribute of that name off the module, or off something that the code does not tell.
 
     A function of bothways may be called like one of PyTorch's, and so may one of ``math``: neither is PyTorch's.
     """

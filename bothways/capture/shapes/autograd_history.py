@@ -62,16 +62,16 @@ class AutogradHistory:
         self._versions: dict[torch.fx.Node, int | None] = {}
         self._freed: set[Any] = set()  # autograd nodes whose saved tensors a backward has let go of
 
-    def follow(self, given: Given, numbers: Given) -> None:
+    def follow(self, tensors: Given, numbers: Given) -> None:
         """Run what was recorded since the last time.
 
-        ``given`` are the tensors that the inputs stand for, ``numbers`` what nodes give that are numbers.
+        ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers.
         """
         values = self._values
         if not self._is_thin and numbers:
             raise Untold("an operation that cannot be followed for all sizes")
         values.update((node, number) for node, number in numbers.items() if node not in values)
-        for node, tensor in given.items():
+        for node, tensor in tensors.items():
             if node not in values:
                 values[node] = self._input(node, tensor)
         pending = self._graph.nodes if self._last is None else _after(self._last)
@@ -188,9 +188,9 @@ class AutogradHistory:
         variables = [getattr(step, "variable", None) for step in self.behind(roots)]
         # One that does not ask for its gradient any more gets none.
         asking = [variable for variable in variables if variable is not None and variable.requires_grad]
-        found = {self._leaves[id(variable)] for variable in asking if id(variable) in self._leaves}
-        found.update(self._leaves[id(self._values[node])] for node in roots if id(self._values[node]) in self._leaves)
-        return [node for node in self._graph.nodes if node in found]
+        reached = {self._leaves[id(variable)] for variable in asking if id(variable) in self._leaves}
+        reached.update(self._leaves[id(self._values[node])] for node in roots if id(self._values[node]) in self._leaves)
+        return [node for node in self._graph.nodes if node in reached]
 
     def leads_to(self, node: torch.fx.Node, others: Iterable[torch.fx.Node]) -> bool:
         """Whether a backward from a tensor comes to one of others."""
@@ -237,15 +237,15 @@ class AutogradHistory:
         handles = [self._values[node].register_hook(partial(_note, order, node)) for node in watched]
         for node, result in (together or {}).items():
             handles.append(self._values[result].grad_fn.register_prehook(partial(_note, order, node)))
-        begun, given, wanted = ([self._values[node] for node in nodes] for nodes in (roots, tangents, inputs))
+        begun, tangent_values, wanted = ([self._values[node] for node in nodes] for nodes in (roots, tangents, inputs))
         try:
             with self._in_its_state(), self._mode:
-                found = torch_compat.run_backward(begun, given, wanted, retain_graph, create_graph)
+                results = torch_compat.run_backward(begun, tangent_values, wanted, retain_graph, create_graph)
         finally:
             for handle in handles:
                 handle.remove()
         self._freed |= saving
-        return found, order
+        return results, order
 
 
 def _may_be_used(tensor: torch.Tensor) -> bool:

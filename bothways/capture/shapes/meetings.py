@@ -35,7 +35,7 @@ def meetings(
     """
     divided = {edge_of(tensor) for tensor in stops if tensor.grad_fn is not None}
     joined = {tensor.grad_fn for tensor in together}
-    found: list[Edge] = []
+    edges: list[Edge] = []
     arriving: dict[Any, dict[int, set[Edge | None]]] = {}  # from which stops (None: the roots) gradients come
     begun = [tensor for tensor in roots if tensor.grad_fn is not None]
     for root in begun:
@@ -51,14 +51,14 @@ def meetings(
             if len(come) == 1:
                 [number] = come
                 ways = {(step, number)}
-                found.append((step, number))
+                edges.append((step, number))
             elif isinstance(step, torch.autograd.function.BackwardCFunction) or torch_compat.has_saved_tensors(step):
                 raise RunsTwice("one of several results of an operation is hooked")
             # One that keeps nothing may run for each way by itself; what comes of it is added up behind.
         for following, number in step.next_functions:
             if following is not None:
                 arriving.setdefault(following, {}).setdefault(number, set()).update(ways)
-    return found
+    return edges
 
 
 def _in_order(begun: Iterable[Any]) -> Iterator[Any]:

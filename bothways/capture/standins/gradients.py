@@ -130,10 +130,10 @@ def leave_module(
 def _at_places(
     gradients: list[torch.Tensor | None], places: tuple[int, ...], count: int
 ) -> tuple[torch.Tensor | None, ...]:
-    found: list[torch.Tensor | None] = [None] * count
+    placed: list[torch.Tensor | None] = [None] * count
     for place, gradient in zip(places, gradients, strict=True):
-        found[place] = gradient
-    return tuple(found)
+        placed[place] = gradient
+    return tuple(placed)
 
 
 def call_after(leaf: torch.Tensor, hook: Hook) -> None:

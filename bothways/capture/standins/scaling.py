@@ -11,16 +11,16 @@ Tensors = list[torch.Tensor]
 
 def touched_by(optimizer: torch.optim.Optimizer) -> Tensors:
     """The tensors that a step may change: parameters, their gradients and what is kept for each of them."""
-    found: Tensors = []
+    tensors: Tensors = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
-                found.append(parameter)
-                found.append(parameter.grad)
+                tensors.append(parameter)
+                tensors.append(parameter.grad)
                 for kept in optimizer.state[parameter].values() if parameter in optimizer.state else ():
                     if isinstance(kept, torch.Tensor):
-                        found.append(kept)
-    return found
+                        tensors.append(kept)
+    return tensors
 
 
 def copies(tensors: Tensors) -> Tensors:
@@ -28,9 +28,9 @@ def copies(tensors: Tensors) -> Tensors:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def undo_where_infinite(tensors: Tensors, before: Tensors, found: dict[str, Any]) -> None:
+def undo_where_infinite(tensors: Tensors, before: Tensors, optimizer_state: dict[str, Any]) -> None:
     """Give tensors back what they held if a gradient was found that is no number."""
-    total: Any = sum(found["found_inf_per_device"].values())
+    total: Any = sum(optimizer_state["found_inf_per_device"].values())
     skipped = total != 0
     was_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(False)

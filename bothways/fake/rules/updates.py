@@ -10,15 +10,15 @@ from bothways.fake.tensor import NotThin, ThinTensor
 Lists = list[ThinTensor]
 
 
-def _unscaled(gradients: Lists, found: ThinTensor, factor: ThinTensor) -> None:
-    if found.numel() != 1 or factor.numel() != 1:
+def _unscaled(gradients: Lists, found_inf: ThinTensor, factor: ThinTensor) -> None:
+    if found_inf.numel() != 1 or factor.numel() != 1:
         raise NotThin("gradients are unscaled by several numbers")
     if not all(gradient.dtype.is_floating_point for gradient in gradients):
         raise NotThin("gradients that are no fractions are unscaled")
 
 
-def _scale_updated(scale: ThinTensor, tracker: ThinTensor, found: ThinTensor, *numbers: Any) -> ThinTensor:
-    if scale.numel() != 1 or tracker.numel() != 1 or found.numel() != 1:
+def _scale_updated(scale: ThinTensor, tracker: ThinTensor, found_inf: ThinTensor, *numbers: Any) -> ThinTensor:
+    if scale.numel() != 1 or tracker.numel() != 1 or found_inf.numel() != 1:
         raise NotThin("a scale is several numbers")
     return scale
 

@@ -25,19 +25,19 @@ _DETACHING = ("detach", torch.detach)
 def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
     """The values whose history people outside may ask for; ``inputs`` are those of all placeholders, or of those that
     are tensors."""
-    found = _begin(graph, inputs)
+    followed_nodes = _begin(graph, inputs)
     without_grad = _without_grad(graph)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     while True:
-        before = len(found)
+        before = len(followed_nodes)
         for node in nodes:
-            if node not in found and _follows(node, found, node in without_grad):
-                found.add(node)
-            if node in found and node not in without_grad and _may_write(node):
+            if node not in followed_nodes and _follows(node, followed_nodes, node in without_grad):
+                followed_nodes.add(node)
+            if node in followed_nodes and node not in without_grad and _may_write(node):
                 for written in node.all_input_nodes:
-                    found.update(_sharing(written))
-        if len(found) == before:
-            return found
+                    followed_nodes.update(_sharing(written))
+        if len(followed_nodes) == before:
+            return followed_nodes
 
 
 def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
@@ -51,17 +51,17 @@ def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
 
 def _without_grad(graph: torch.fx.Graph) -> set[Node]:
     """The nodes that run while gradients are off."""
-    found: set[Node] = set()
+    without: set[Node] = set()
     is_on = torch.is_grad_enabled()
     for node in graph.nodes:
         if node.target is torch_compat.set_grad_enabled:
             is_on = bool(node.args[0])
         if not is_on:
-            found.add(node)
-    return found
+            without.add(node)
+    return without
 
 
-def _follows(node: Node, found: set[Node], without_grad: bool) -> bool:
+def _follows(node: Node, followed_nodes: set[Node], without_grad: bool) -> bool:
     if node.kwargs.get("requires_grad") or node.target in ("requires_grad_", torch.nn.Parameter):
         return True
     example = node.meta.get("example_value")
@@ -71,7 +71,7 @@ def _follows(node: Node, found: set[Node], without_grad: bool) -> bool:
         return True
     if node.target in _DETACHING or (node.target is gradients and node.args[4] is False):
         return False
-    if found.isdisjoint(node.all_input_nodes):
+    if followed_nodes.isdisjoint(node.all_input_nodes):
         # What is not one of PyTorch's operations may find tensors elsewhere.
         return facts_of_call(node.target).opaque or facts_of_call(node.target).has_effects
     return not without_grad or ops.of_node(node).gives is not Gives.FRESH

@@ -56,7 +56,7 @@ def split(
     """The graph as a chain of parts, each compiled when it first runs; None when it can stay whole.
 
     Without ``grad`` autograd does not look, and only what runs the user's Python is taken apart; what autograd does
-    ``inside`` nobody looks at, the leaves that are made there included. ``apart`` is for what
+    ``inside`` the caller cannot look at, the leaves that are made there included. ``apart`` is for what
     was refused as it is: it is cut around whatever happens without gradients or to detached tensors, and ``.data`` is
     read as captured.
     """

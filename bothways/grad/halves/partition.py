@@ -112,7 +112,7 @@ def new_values(joint: Joint, owners: dict[Node, Node]) -> dict[Node, int]:
 
 
 def live_values(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
-    """What the backward reads as it is then, and people may change until then: nobody has saved it."""
+    """What the backward reads as it is then, and people may change until then: the user's function has not saved it."""
     keeping = joint.keeping
     held, saved = ({owners[node] for node in nodes if node in owners} for nodes in (keeping.held, keeping.saved))
     changed = {owners[joint.updates[place]] for place in keeping.changed_held if place in joint.updates}

@@ -92,8 +92,8 @@ class Versions:
     def set(self, results: Sequence[torch.Tensor]) -> None:
         others = self.others
         if others is None:
-            found = map(torch_compat.version_of, results[: len(self._expected)])
-            pairs = enumerate(zip(found, self._expected, strict=True))
+            versions = map(torch_compat.version_of, results[: len(self._expected)])
+            pairs = enumerate(zip(versions, self._expected, strict=True))
             others = [place for place, (own, eager) in pairs if own is not None and own != eager]
             self.others, self._versions = others, [self._expected[place] for place in others]
         if others:

@@ -192,16 +192,16 @@ class CompiledNode(torch.autograd.Function):
         needed = values[:count]
 
         def inputs() -> list[torch.Tensor]:
-            found = dict(zip(graph.needed_inputs, needed, strict=True))
-            found.update(zip(graph.other_inputs, ctx.others, strict=True))
-            return [found[index] for index in range(len(found))]
+            by_place = dict(zip(graph.needed_inputs, needed, strict=True))
+            by_place.update(zip(graph.other_inputs, ctx.others, strict=True))
+            return [by_place[index] for index in range(len(by_place))]
 
-        given = tangents[: graph.result_count]
+        received = tangents[: graph.result_count]
         current = graph.is_current
-        plain = all(tangent is None or torch_compat.has_plain_memory(tangent) for tangent in given)
+        plain = all(tangent is None or torch_compat.has_plain_memory(tangent) for tangent in received)
         if not plain:
-            given = tuple(None if tangent is None else torch_compat.resolved(tangent) for tangent in given)
-            left = [t for t in given if t is not None and not torch_compat.has_plain_memory(t)]
+            received = tuple(None if tangent is None else torch_compat.resolved(tangent) for tangent in received)
+            left = [t for t in received if t is not None and not torch_compat.has_plain_memory(t)]
             plain = not left
             # What is sparse is for autograd's own formulas; kernels do not know what is batched, but operations do.
             current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
@@ -211,7 +211,7 @@ class CompiledNode(torch.autograd.Function):
             if some == graph.needs_grad:
                 some = None
             try:
-                return None, *graph.run_backward(values, given, inputs, plain, some)
+                return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
                 graph.tell("backward", str(error))
 
@@ -231,7 +231,7 @@ class CompiledNode(torch.autograd.Function):
                     values[place], version = ctx.first_results[number]
                     check_unchanged(values[place], version)
             try:
-                return None, *graph.run_connected_backward(values, given, inputs, wanted, plain)
+                return None, *graph.run_connected_backward(values, received, inputs, wanted, plain)
             except NotRepeatable:
                 pass
         run = graph.run_plain_backward
@@ -240,10 +240,10 @@ class CompiledNode(torch.autograd.Function):
             own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
             run = partial(graph.run_differentiable_backward, own=own)
         if ctx.random_states is None:
-            return None, *run(inputs(), given, unchanged, wanted)
+            return None, *run(inputs(), received, unchanged, wanted)
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
-            return None, *run(inputs(), given, unchanged, wanted)
+            return None, *run(inputs(), received, unchanged, wanted)
 
 
 def _renewed(
@@ -270,8 +270,8 @@ def _renewed(
 
 
 def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> None:
-    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what nobody
-    saved as the memory that it is."""
+    """Keep what people hold, too, as eager does: new values as the inputs that have them from now on, and what the
+    user's function did not save as the memory that it is."""
     values = list(ctx.to_save)
     if graph.new_values:
         graph.changes.write_back(inputs, results[graph.result_count : graph.visible_count])
@@ -301,11 +301,11 @@ def _with_history(tensor: torch.Tensor) -> torch.Tensor:
 def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The results as tensors of their own: one tensor cannot be two results of a node, nor an input one of them."""
     seen = set(map(id, inputs))
-    found = []
+    apart = []
     for value in results:
-        found.append(value.detach() if id(value) in seen else value)
+        apart.append(value.detach() if id(value) in seen else value)
         seen.add(id(value))
-    return tuple(found)
+    return tuple(apart)
 
 
 # What a context has unless a call says otherwise. The engine calls ``apply``, which would look for the backward.

@@ -143,10 +143,10 @@ def prepare(
 
 def mark_writes_by_index(graph: torch.fx.Graph) -> bool:
     """Mark the operations that write to inputs by an index, to run as captured; whether there are new ones."""
-    found = [node for node in graph.nodes if writes_by_index(node) and not facts_of_node(node).as_captured]
-    for node in found:
+    nodes = [node for node in graph.nodes if writes_by_index(node) and not facts_of_node(node).as_captured]
+    for node in nodes:
         note_of_node(node, as_captured=True, writes_by_index=True)
-    return bool(found)
+    return bool(nodes)
 
 
 def writes_by_index(node: torch.fx.Node) -> bool:
@@ -158,14 +158,14 @@ def writes_by_index(node: torch.fx.Node) -> bool:
 
 def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) -> list[Renewal]:
     """The renewals of a function that gives new values behind its outputs."""
-    found = []
+    renewed = []
     for place, output in zip(places, facts.outputs[len(facts.outputs) - len(places) :], strict=True):
         if not isinstance(output, Result) or not facts.differentiable[output.index]:
             raise NotDifferentiable("the new value of an input is not one that the graph computes")
         if needs_grad[place] and place in facts.strange_inputs:
             raise NotDifferentiable("an input that needs a gradient gets a value that does not lead to it")
-        found.append(Renewal(place, output.index, place not in facts.unread_inputs))
-    return found
+        renewed.append(Renewal(place, output.index, place not in facts.unread_inputs))
+    return renewed
 
 
 def _read_originals(graph: torch.fx.Graph, originals: Sequence[torch.fx.Node]) -> None:
@@ -191,10 +191,10 @@ def mark_last_writes(graph: torch.fx.Graph) -> bool:
             root = _root(argument)
             if last.get(root) not in (None, node) and not ops.of_node(node).is_view:
                 read[root] = last[root]
-    found = [node for root, node in read.items() if last[root] is node and not facts_of_node(node).is_last_write]
-    for node in found:
+    last_writes = [node for root, node in read.items() if last[root] is node and not facts_of_node(node).is_last_write]
+    for node in last_writes:
         note_of_node(node, is_last_write=True)
-    return bool(found)
+    return bool(last_writes)
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:

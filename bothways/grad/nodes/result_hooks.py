@@ -31,9 +31,9 @@ class ResultHooks:
                 if torch_compat.counts_nodes(hook):
                     hook(None)
                 continue
-            found = hook(gradient)
-            if found is not None:
-                changed = gradient = found
+            result = hook(gradient)
+            if result is not None:
+                changed = gradient = result
         return changed
 
     def only(self) -> Hook | None:

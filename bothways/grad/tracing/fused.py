@@ -135,13 +135,13 @@ def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
     named = dict(kwargs)
     scale, found_inf = (named.pop(name, None) for name in ("grad_scale", "found_inf"))
     scalers = [value for value in (scale, found_inf) if value is not None]
-    given = list(chain(*args, scalers))
-    tensors = [item for item in (*given, *named.values()) if isinstance(item, torch.Tensor)]
-    one = len({tensor.device for tensor in given}) == 1 and given[0].device.type in ("cpu", "cuda")
+    operands = list(chain(*args, scalers))
+    tensors = [item for item in (*operands, *named.values()) if isinstance(item, torch.Tensor)]
+    one = len({tensor.device for tensor in operands}) == 1 and operands[0].device.type in ("cpu", "cuda")
     if not one or not all(tensor.dtype in (*DTYPES, *HALVES) for tensor in tensors):
         return None
     in_half = any(tensor.dtype in HALVES for tensor in tensors)
-    if in_half and change is _sgd and given[0].is_cpu:
+    if in_half and change is _sgd and operands[0].is_cpu:
         return None  # there ATen reads memory that nothing was written to
     lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
     if not scalers and not in_half:

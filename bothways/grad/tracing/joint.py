@@ -379,7 +379,7 @@ def _add_backward(
             inners.append(inner)
     sources = [value for value, original in zip(wrapped, inputs, strict=True) if original.requires_grad]
     try:
-        with torch_compat.without_addresses():  # formulas may be the user's Python, which nobody has looked at
+        with torch_compat.without_addresses():  # formulas may be the user's Python, which capture has not looked at
             all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else ()
     except RuntimeError as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):

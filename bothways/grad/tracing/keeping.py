@@ -77,8 +77,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _values(recorder: Recorder, tensors: Iterable[torch.Tensor]) -> frozenset[torch.fx.Node]:
     known = (torch_compat.from_functional(tensor) for tensor in tensors if torch_compat.is_strided(tensor))
-    found = map(recorder.known, known)
-    return frozenset(node for node in found if node is not None)
+    nodes = map(recorder.known, known)
+    return frozenset(node for node in nodes if node is not None)
 
 
 def _places(updated: dict[int, int], tensors: Iterable[torch.Tensor]) -> frozenset[int]:

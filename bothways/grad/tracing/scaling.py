@@ -15,21 +15,21 @@ import torch
 from bothways import torch_compat
 
 
-def _unscale(gradients: Sequence[torch.Tensor], found: torch.Tensor, factor: torch.Tensor) -> None:
+def _unscale(gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, factor: torch.Tensor) -> None:
     """Divide by the scale, and say whether an element is no number."""
     infinite = [torch.logical_not(torch.isfinite(gradient)).any() for gradient in gradients]
     for gradient in gradients:
         gradient.data.mul_(factor.reshape(()))
     if infinite:
         is_found = torch.stack(infinite).any()
-        found.data.copy_(torch.where(is_found, torch.ones_like(found), found))
+        found_inf.data.copy_(torch.where(is_found, torch.ones_like(found_inf), found_inf))
 
 
 def _update_scale(
-    scale: torch.Tensor, tracker: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
+    scale: torch.Tensor, tracker: torch.Tensor, found_inf: torch.Tensor, growth: float, backoff: float, interval: int
 ) -> torch.Tensor:
     """A smaller scale where a step was left out, a larger one after so many that were made."""
-    is_found = found.reshape(scale.shape) != 0
+    is_found = found_inf.reshape(scale.shape) != 0
     steps = tracker.reshape(scale.shape) + 1
     grown = (scale.double() * growth).to(scale.dtype)
     is_due = steps == interval
@@ -46,7 +46,7 @@ def scaling_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call
         return partial(_update_scale, *args, **kwargs)
     if target is not torch_compat.UNSCALE or kwargs:
         return None
-    gradients, found, factor = args
-    if found.numel() != 1 or factor.numel() != 1 or any(gradient.device != found.device for gradient in gradients):
+    gradients, found_inf, factor = args
+    if found_inf.numel() != 1 or factor.numel() != 1 or any(grad.device != found_inf.device for grad in gradients):
         return None
-    return partial(_unscale, gradients, found, factor)
+    return partial(_unscale, gradients, found_inf, factor)

@@ -196,10 +196,11 @@ _MOMENTUM = ("momentum", "exponential_average_factor")  # how operations call it
 def updated_by(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The running statistics that a normalisation updates, although its schema does not mention it."""
     schema = getattr(node.target, "_schema", None)
-    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) if schema else {}
-    if given.get("training", True) is not True or given.keys().isdisjoint(_MOMENTUM):
+    arguments = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) if schema else {}
+    if arguments.get("training", True) is not True or arguments.keys().isdisjoint(_MOMENTUM):
         return []
-    return [value for name in ("running_mean", "running_var") if isinstance(value := given.get(name), torch.fx.Node)]
+    statistics = (arguments.get(name) for name in ("running_mean", "running_var"))
+    return [value for value in statistics if isinstance(value, torch.fx.Node)]
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:

@@ -176,8 +176,8 @@ class Decomposition:
 
 def _device_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.device:
     """Where tensors are: those that are given, or those that a graph makes of nothing."""
-    made = (node.meta.get("val") for node in graph.graph.nodes)
-    devices = (value.device for value in (*inputs, *made) if isinstance(value, torch.Tensor))
+    values = (node.meta.get("val") for node in graph.graph.nodes)
+    devices = (value.device for value in (*inputs, *values) if isinstance(value, torch.Tensor))
     return next(devices, torch.device("cpu"))
 
 

@@ -66,7 +66,7 @@ $("search").addEventListener("keydown", (event) => {
 });
 document.addEventListener("click", (event) => { if (!event.target.closest(".search")) $("found").hidden = true; });
 
-// Light and dark, as the system has it until somebody chooses.
+// Light and dark, as the system has it until the reader chooses.
 const stored = (() => { try { return localStorage.getItem("bothways-theme"); } catch { return null; } })();
 function theme(name) { document.documentElement.dataset.theme = name; $("theme").textContent = name === "dark" ? "☀" : "☾"; }
 theme(new URLSearchParams(location.search).get("theme") || stored || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));

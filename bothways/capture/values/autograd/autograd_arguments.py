@@ -60,11 +60,11 @@ class StandIns:
     def of(self, value: Value) -> Value:
         value = realized(value)
         if id(value) not in self._made:
-            made = self._make(value)
-            self._made[id(value)] = made
-            self.originals[id(made)] = value
-            if made is not value and made.source is None:
-                self._outlines.append((made, outline_of(made)))
+            stand_in = self._make(value)
+            self._made[id(value)] = stand_in
+            self.originals[id(stand_in)] = value
+            if stand_in is not value and stand_in.source is None:
+                self._outlines.append((stand_in, outline_of(stand_in)))
         return self._made[id(value)]
 
     def made(self, value: Value) -> Value:
@@ -195,8 +195,8 @@ class NodeArguments:
         hint = type(value.obj).__name__.lower() if isinstance(value, LazyValue) else value.name_hint()
         return self._give(self.tracer.graph.add_object(value, hint))
 
-    def _give(self, given: Value | ObjectInput) -> Given:
-        self.given.append(given)
+    def _give(self, argument: Value | ObjectInput) -> Given:
+        self.given.append(argument)
         return Given(len(self.given) - 1)
 
     def _parts(self, values: Iterable[Value]) -> tuple[Argument, ...]:

@@ -54,14 +54,14 @@ def backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
         return True
     choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
     return any(
-        _reads_the_world(call, looked, list(given), call.tracer.options.fullgraph and list(given) == places)
-        for given in choices
+        _reads_the_world(call, looked, list(present), call.tracer.options.fullgraph and list(present) == places)
+        for present in choices
     )
 
 
-def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bool], must_capture: bool) -> bool:
+def _reads_the_world(call: FunctionCall, looked: ForwardFindings, present: list[bool], must_capture: bool) -> bool:
     """Interpret the backward with gradients for some of the results."""
-    findings = look_at_backward(call, looked, given, must_capture)
+    findings = look_at_backward(call, looked, present, must_capture)
     if findings is None:
         return True
     side, read, of_forward = findings.side, findings.reads, looked.side.assumptions.guards
@@ -81,14 +81,14 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, given: list[bo
 
 
 def look_at_backward(
-    call: FunctionCall, looked: ForwardFindings, given: list[bool], must_capture: bool
+    call: FunctionCall, looked: ForwardFindings, present: list[bool], must_capture: bool
 ) -> BackwardFindings | None:
     """What the backward does; None where it cannot be captured."""
     side = fork(call.tracer)
     side.meet_definitions_apart()
     gradients: Args = [
         _gradient(side, value) if there else ConstantValue(None)
-        for value, there in zip(looked.outputs, given, strict=True)
+        for value, there in zip(looked.outputs, present, strict=True)
     ]
     own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
     backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
@@ -104,10 +104,10 @@ def look_at_backward(
         return None
     read = [guard for guard in itertools.islice(side.assumptions.guards, count, None) if not is_settled(guard)]
     changes = outline_of(looked.context) != outline
-    found = BackwardFindings(side, gradients, result, read, _fits(call.inputs, result), changes)
-    if given == [isinstance(value, TensorValue) for value in looked.outputs]:
-        call.backward = found
-    return found
+    findings = BackwardFindings(side, gradients, result, read, _fits(call.inputs, result), changes)
+    if present == [isinstance(value, TensorValue) for value in looked.outputs]:
+        call.backward = findings
+    return findings
 
 
 def rely_on(call: FunctionCall, findings: BackwardFindings) -> None:

@@ -99,16 +99,16 @@ def backward_has_graph(findings: BackwardFindings) -> bool:
 def lifted(call: FunctionCall, looked: ForwardFindings) -> Lifted:
     """The tensors that the bodies read beside the arguments, in the order in which they were met."""
     stand_ins, side = looked.stand_ins, looked.side
-    found: dict[torch.fx.Node, TensorValue] = {twin.placeholder: real for twin, real in stand_ins.tensors()}
+    real_of: dict[torch.fx.Node, TensorValue] = {twin.placeholder: real for twin, real in stand_ins.tensors()}
     for value in side.graph.inputs:
-        if value.placeholder not in found:
+        if value.placeholder not in real_of:
             assert value.obj is not None and value.source is not None
             real = call.tracer.look_at(value.obj, value.source)
             assert isinstance(real, TensorValue)
-            found[value.placeholder] = real
+            real_of[value.placeholder] = real
     arguments = set(argument_nodes(call, looked))
-    nodes = [node for node in side.graph.graph.nodes if node in found and node not in arguments]
-    return Lifted(nodes, [found[node] for node in nodes])
+    nodes = [node for node in side.graph.graph.nodes if node in real_of and node not in arguments]
+    return Lifted(nodes, [real_of[node] for node in nodes])
 
 
 def argument_nodes(call: FunctionCall, looked: ForwardFindings) -> list[torch.fx.Node]:
@@ -144,9 +144,9 @@ def captured_function(
     )
     used = [node for node in extra.nodes if node.users or node in kept or node in outputs]
     names = _argument_names(call)
-    given = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
-    body = _body(looked.side.graph.graph.nodes, given, (outputs[0] if single else tuple(outputs), kept))
-    known = dict(reversed(given))
+    parameters = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
+    body = _body(looked.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept))
+    known = dict(reversed(parameters))
     gradient_names = [*backward.names, *(known.get(node) or facts_of_node(node).variable or node.name for node in kept)]
     taken = list(zip([*backward.gradients, *kept], gradient_names, strict=True))
     bodies = [body, _body(findings.side.graph.graph.nodes, taken, tuple(backward.results))]
@@ -212,14 +212,14 @@ def _names(function: Any, skipped: int) -> list[str]:
 
 
 def _body(
-    nodes: Iterable[torch.fx.Node], given: Sequence[tuple[torch.fx.Node, str]], outputs: Any
+    nodes: Iterable[torch.fx.Node], parameters: Sequence[tuple[torch.fx.Node, str]], outputs: Any
 ) -> torch.fx.GraphModule:
     """The operations among ``nodes`` as a module that takes a context and the tensors of the nodes given."""
     graph = torch.fx.Graph()
     graph.placeholder("ctx", torch.autograd.function.Function)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     names = {"self", "ctx"}
-    for node, name in given:
+    for node, name in parameters:
         while name in names:
             name += "_"
         names.add(name)

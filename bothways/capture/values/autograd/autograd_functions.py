@@ -127,8 +127,8 @@ def _taken_whole(call: FunctionCall) -> Value:
     whole = ApplyFunction(call.cls, arguments.add_all(call.inputs), opaque=True)
     if arguments.has_objects:
         call.tracer.stop("autograd_function", f"{call.name}.apply is given an object that is no constant")
-    given = [value for value in arguments.given if isinstance(value, Value)]
-    return call.tracer.graph.op("call_function", whole, whole, given, {})
+    values = [value for value in arguments.given if isinstance(value, Value)]
+    return call.tracer.graph.op("call_function", whole, whole, values, {})
 
 
 # Forward.
@@ -159,33 +159,33 @@ def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     return looked
 
 
-def _run_forward(call: FunctionCall, side: Tracer, given: Args) -> tuple[FunctionContextValue, Value]:
-    needs: Args = [ConstantValue(isinstance(value, TensorValue) and value.fake.requires_grad) for value in given]
+def _run_forward(call: FunctionCall, side: Tracer, inputs: Args) -> tuple[FunctionContextValue, Value]:
+    needs: Args = [ConstantValue(isinstance(value, TensorValue) and value.fake.requires_grad) for value in inputs]
     context = FunctionContextValue(type(f"{call.name}Context", (), {}), needs)
     target = ClassValue.of(side, call.cls)
     forward = target.get_attr(side, "forward")
     if lookup(call.cls, "setup_context") is lookup(torch.autograd.Function, "setup_context"):
-        output = protocols.call(side, forward, [context, *given])
+        output = protocols.call(side, forward, [context, *inputs])
     else:
-        output = protocols.call(side, forward, given)
-        protocols.call(side, target.get_attr(side, "setup_context"), [context, TupleValue(list(given)), output])
+        output = protocols.call(side, forward, inputs)
+        protocols.call(side, target.get_attr(side, "setup_context"), [context, TupleValue(list(inputs)), output])
     context.in_forward = False
     return context, output
 
 
 def _reachable(root: Value) -> list[Value]:
     """Everything a Value holds, as far as captured code made it, looked at: a traced backward has it inside."""
-    found: dict[int, Value] = {}
+    reached: dict[int, Value] = {}
     pending = list(root.parts())
     while pending:
         value = realized(pending.pop())
-        if id(value) not in found:
-            found[id(value)] = value
+        if id(value) not in reached:
+            reached[id(value)] = value
             if isinstance(value, TupleValue):
                 pending.extend(value.items)
             elif value.source is None:
                 pending.extend(value.parts())
-    return list(found.values())
+    return list(reached.values())
 
 
 def _runs_as_python(looked: ForwardFindings) -> bool:
@@ -228,12 +228,12 @@ def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
     stand_ins = looked.stand_ins
     kept = {id(value) for value in [*looked.held, *looked.outputs]}
     arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
-    given = arguments.add_all(call.inputs)
+    places = arguments.add_all(call.inputs)
     stateful = call.has_jvp or is_stateful(looked.side) or arguments.has_objects
     effects = bool(looked.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(looked.side)
     opaque = opaque or arguments.has_objects
     reads = None if opaque else _reads(call, looked)
-    target = ApplyFunction(call.cls, given, opaque=opaque, stateful=stateful, has_effects=effects, reads=reads)
+    target = ApplyFunction(call.cls, places, opaque=opaque, stateful=stateful, has_effects=effects, reads=reads)
     results = Results(call, looked)
     described = tuple(results.describe(value) for value in looked.outputs)
     single = not isinstance(looked.output, TupleValue)
@@ -249,11 +249,11 @@ def _record_bodies(call: FunctionCall, looked: ForwardFindings) -> Value:
     if not call.backward_definitions:
         rely_on(call, call.backward)
     reads = Reads() if opaque else _reads(call, looked)
-    target, given = captured_function(call, looked, call.backward, opaque, reads)
+    target, operands = captured_function(call, looked, call.backward, opaque, reads)
     results = Results(call, looked)
     described = [results.describe(value) for value in looked.outputs if isinstance(value, TensorValue)]
     single = not isinstance(looked.output, TupleValue)
-    value = call.tracer.graph.node(target, given, described[0] if single else tuple(described))
+    value = call.tracer.graph.node(target, operands, described[0] if single else tuple(described))
     tensors = iter([value] if single else value.items)  # type: ignore[attr-defined]
     return _assembled(
         call, looked, [next(tensors) if isinstance(each, TensorValue) else each for each in looked.outputs]
@@ -288,9 +288,9 @@ class Results:
         self.call, self.looked = call, looked
         self._fixed = {id(value) for value in looked.context.fixed}
         self._dirty = {id(value) for value in looked.context.dirty}
-        given = {id(looked.stand_ins.made(value)) for value in call.inputs}
-        self._given = given
-        not_returned = self._dirty & given - {id(value) for value in looked.outputs}
+        inputs = {id(looked.stand_ins.made(value)) for value in call.inputs}
+        self._given = inputs
+        not_returned = self._dirty & inputs - {id(value) for value in looked.outputs}
         if not_returned:
             call.tracer.stop("op_failed", f"{call.name}.forward marks a tensor as dirty and does not return it")
 

@@ -162,7 +162,7 @@ class BackwardRun:
         whole = call.along([root.node for root in call.roots], call.tangents)
         try:
             together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
-            found, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
+            results, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
         except Exception as error:
             self.tracer.stop("op_failed", f"a backward fails: {error}")
         self._memories = history.memories()
@@ -185,7 +185,7 @@ class BackwardRun:
         if self.autograd.parts:
             self._go_on(call.roots, call.tangents, targets)
         else:
-            self._record(whole.roots, call.tangents, inputs, found)
+            self._record(whole.roots, call.tangents, inputs, results)
         kept = set(map(id, inputs)) if accumulates else set()
         stays = {id(tensor) for step in crossings for tensor in step.moving}  # until all of a module's have come
         for step in steps:
@@ -285,23 +285,23 @@ class BackwardRun:
                 begun.append((parts.get(root.node, root.node), tangent))
         if not begun:
             return
-        nodes, given = [node for node, _ in begun], [tangent for _, tangent in begun]
+        nodes, along = [node for node, _ in begun], [tangent for _, tangent in begun]
         try:
             history = self.autograd.history_in_parts()
         except Untold as reason:
             self.tracer.stop("backward", str(reason))
-        found, _ = history.run(self.call.along(nodes, given), [target.node for target in targets])
-        self._record(nodes, given, targets, found)
+        results, _ = history.run(self.call.along(nodes, along), [target.node for target in targets])
+        self._record(nodes, along, targets, results)
 
     def _record(
         self,
         roots: Sequence[torch.fx.Node],
         tangents: Sequence[TensorValue],
         targets: list[TensorValue],
-        found: Sequence[Any],
+        computed: Sequence[Any],
     ) -> None:
         """Write down the node that computes the gradients which the history has found."""
-        pairs = [(target, gradient) for target, gradient in zip(targets, found, strict=True) if gradient is not None]
+        pairs = [(target, gradient) for target, gradient in zip(targets, computed, strict=True) if gradient is not None]
         if not pairs:
             return
         starts = [TensorValue(root, Fake(self.history.of(root), self.history.of(root).device)) for root in roots]

@@ -42,7 +42,7 @@ def _like(grad: torch.Tensor) -> torch.Tensor:
 
 
 def _differentiated_again(grad: torch.Tensor) -> torch.Tensor:
-    """A gradient that has a history where gradients are differentiated in turn, as far as anybody knows."""
+    """A gradient that has a history where gradients are differentiated in turn, as far as capture knows."""
     return grad.requires_grad_(torch.is_grad_enabled() and (grad.is_floating_point() or grad.is_complex()))
 
 
@@ -84,7 +84,7 @@ def _backward_graph(opened: OpenedGraph, grads: Sequence[Value]) -> torch.fx.Gra
 def _copied(tracer: Tracer, module: torch.fx.GraphModule, values: Sequence[Value]) -> list[Value]:
     """What the operations of a graph give, each recorded as if the program had called it."""
     known: dict[torch.fx.Node, Value] = {}
-    given = iter(values)
+    inputs = iter(values)
 
     def value_of(arg: Any) -> Value:
         if isinstance(arg, torch.fx.Node):
@@ -96,7 +96,7 @@ def _copied(tracer: Tracer, module: torch.fx.GraphModule, values: Sequence[Value
 
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            known[node] = next(given)
+            known[node] = next(inputs)
         elif node.op == "get_attr":
             known[node] = linked.library_value(tracer, operator.attrgetter(node.target)(module))
         elif node.op == "output":
@@ -117,8 +117,8 @@ def _as_told(
     holder = tracer.graph.add_object(opened, "node", checked=True)
 
     def outlines(node: Any, saved: Any, grads: Any, wanted: Any) -> Any:
-        made = (torch.empty(sizes, dtype=dtype, device=device) for sizes, dtype, device in filter(None, wanted))
-        return [_differentiated_again(grad) for grad in made]
+        gradients = (torch.empty(sizes, dtype=dtype, device=device) for sizes, dtype, device in filter(None, wanted))
+        return [_differentiated_again(grad) for grad in gradients]
 
     args: list[Any] = [holder, ListValue(saved), ListValue(grads), ListValue(wanted)]
     results = iter(protocols.unpack(

@@ -32,14 +32,14 @@ class Crossing:
         event, module = self.event, self.event.module
         hooks = ListValue(hooks_of(run.tracer, module, "full"))
         places = TupleValue([ConstantValue(place) for place in self.side.places])
-        given: list[Value] = [module, hooks, ListValue([*gradients]), places, ConstantValue(self.side.count)]
+        arguments: list[Value] = [module, hooks, ListValue([*gradients]), places, ConstantValue(self.side.count)]
         if not self.is_output:
-            return self._results(run.captured(standins.leave_module, *given, event.gradients or NONE))
+            return self._results(run.captured(standins.leave_module, *arguments, event.gradients or NONE))
         before = ListValue(hooks_of(run.tracer, module, "pre"))
         inputs = ConstantValue(event.inputs.count if event.inputs.grad_fn is None else None)
-        found = run.captured(standins.enter_module, *given, before, inputs)
-        assert isinstance(found, TupleValue)
-        seen, results = found.items
+        crossed = run.captured(standins.enter_module, *arguments, before, inputs)
+        assert isinstance(crossed, TupleValue)
+        seen, results = crossed.items
         event.gradients = seen
         return self._results(results.realize())
 

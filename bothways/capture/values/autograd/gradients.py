@@ -36,8 +36,8 @@ GRAD = (
 
 
 def _backward_method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    given = _named(tracer, METHOD, args, kwargs)
-    return _backward(tracer, [tensor], [given.get("gradient", NONE)], given)
+    arguments = _named(tracer, METHOD, args, kwargs)
+    return _backward(tracer, [tensor], [arguments.get("gradient", NONE)], arguments)
 
 
 SPECIAL_METHODS["backward"] = _backward_method
@@ -50,16 +50,16 @@ def _backward_of(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(torch.autograd.backward)
 def _autograd_backward(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = _named(tracer, BACKWARD, args, kwargs)
-    if not _is_none(given.get("grad_variables", NONE)):
+    arguments = _named(tracer, BACKWARD, args, kwargs)
+    if not _is_none(arguments.get("grad_variables", NONE)):
         tracer.stop("backward", "torch.autograd.backward is called with grad_variables, which is deprecated")
-    tensors = _tensors(tracer, given["tensors"])
-    return _backward(tracer, tensors, _several(tracer, given.get("grad_tensors", NONE), len(tensors)), given)
+    tensors = _tensors(tracer, arguments["tensors"])
+    return _backward(tracer, tensors, _several(tracer, arguments.get("grad_tensors", NONE), len(tensors)), arguments)
 
 
-def _backward(tracer: Tracer, tensors: list[TensorValue], tangents: Sequence[Value], given: Kwargs) -> Value:
-    call = _call(tracer, tensors, tangents, given)
-    inputs = given.get("inputs", NONE)
+def _backward(tracer: Tracer, tensors: list[TensorValue], tangents: Sequence[Value], arguments: Kwargs) -> Value:
+    call = _call(tracer, tensors, tangents, arguments)
+    inputs = arguments.get("inputs", NONE)
     wanted = None if _is_none(inputs) else _tensors(tracer, inputs)
     if wanted == []:
         tracer.throw(RuntimeError, NO_INPUTS)
@@ -69,16 +69,16 @@ def _backward(tracer: Tracer, tensors: list[TensorValue], tangents: Sequence[Val
 
 @handles(torch.autograd.grad)
 def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = _named(tracer, GRAD, args, kwargs)
-    if _flag(tracer, given, "is_grads_batched"):
+    arguments = _named(tracer, GRAD, args, kwargs)
+    if _flag(tracer, arguments, "is_grads_batched"):
         tracer.stop("backward", "torch.autograd.grad is called in a way that is not captured")
-    outputs, inputs = _tensors(tracer, given["outputs"]), _tensors(tracer, given["inputs"])
-    call = _call(tracer, outputs, _several(tracer, given.get("grad_outputs", NONE), len(outputs)), given)
-    materialize = _flag(tracer, given, "materialize_grads")
-    allowed = given.get("allow_unused", NONE)
+    outputs, inputs = _tensors(tracer, arguments["outputs"]), _tensors(tracer, arguments["inputs"])
+    call = _call(tracer, outputs, _several(tracer, arguments.get("grad_outputs", NONE), len(outputs)), arguments)
+    materialize = _flag(tracer, arguments, "materialize_grads")
+    allowed = arguments.get("allow_unused", NONE)
     if materialize and not _is_none(allowed) and not protocols.truth(tracer, allowed.realize()):
         tracer.stop("op_failed", "allow_unused=False contradicts materialize_grads=True")
-    unused = materialize or _flag(tracer, given, "allow_unused")
+    unused = materialize or _flag(tracer, arguments, "allow_unused")
     results: list[Value] = []
     for gradient, tensor in zip(BackwardRun(tracer, call).gradients(inputs), inputs, strict=True):
         if gradient is None and not unused:
@@ -90,10 +90,10 @@ def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return TupleValue(results)
 
 
-def _call(tracer: Tracer, roots: list[TensorValue], tangents: Sequence[Value], given: Kwargs) -> BackwardCall:
+def _call(tracer: Tracer, roots: list[TensorValue], tangents: Sequence[Value], arguments: Kwargs) -> BackwardCall:
     """The arguments that all three ways to call have in common."""
-    create_graph = _flag(tracer, given, "create_graph")
-    retained = given.get("retain_graph", NONE)
+    create_graph = _flag(tracer, arguments, "create_graph")
+    retained = arguments.get("retain_graph", NONE)
     retain_graph = create_graph if _is_none(retained) else protocols.truth(tracer, retained.realize())
     complete: list[TensorValue] = []
     for root, tangent in zip(roots, tangents, strict=True):
@@ -125,8 +125,8 @@ def _is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.content is None
 
 
-def _flag(tracer: Tracer, given: Kwargs, name: str) -> bool:
-    return name in given and protocols.truth(tracer, given[name].realize())
+def _flag(tracer: Tracer, arguments: Kwargs, name: str) -> bool:
+    return name in arguments and protocols.truth(tracer, arguments[name].realize())
 
 
 def _tensors(tracer: Tracer, value: Value) -> list[TensorValue]:
@@ -141,7 +141,7 @@ def _several(tracer: Tracer, value: Value, count: int) -> list[Value]:
     value = value.realize()
     if _is_none(value):
         return [NONE] * count
-    given: list[Value] = [value] if isinstance(value, TensorValue) else protocols.unpack(tracer, value)
-    if len(given) != count:
+    tangents: list[Value] = [value] if isinstance(value, TensorValue) else protocols.unpack(tracer, value)
+    if len(tangents) != count:
         tracer.stop("op_failed", "there are not as many gradients as tensors")
-    return given
+    return tangents

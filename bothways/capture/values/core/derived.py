@@ -45,8 +45,8 @@ def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value])
         return None
     name = getattr(function, "__name__", "function")
     called = tracer.inject(function, name).code("")
-    found = tracer.symbols.found(result, Reading(origin, f"{called}({', '.join(filter(None, texts))})"))
-    return None if found is None else number_value(found)
+    known = tracer.symbols.found(result, Reading(origin, f"{called}({', '.join(filter(None, texts))})"))
+    return None if known is None else number_value(known)
 
 
 def _now(value: Value) -> Any:

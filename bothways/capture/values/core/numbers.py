@@ -98,9 +98,9 @@ class NumberValue(Value):
         if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES)):
             return None
         if op.symbol in DERIVED and issubclass(other.python_type(), (int, float)):
-            found = linked.derived(tracer, op.function, [other, self] if reflected else [self, other])
-            if found is not None:
-                return found
+            number = linked.derived(tracer, op.function, [other, self] if reflected else [self, other])
+            if number is not None:
+                return number
         known = ConstantValue(other.constant()) if isinstance(other, NumberValue) else other
         pair: list[Value] = [known, self._as_constant()]
         left, right = pair if reflected else reversed(pair)
@@ -108,9 +108,9 @@ class NumberValue(Value):
         return arithmetic(tracer, op.symbol, left, right)
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
-        found = linked.derived(tracer, function, [self]) if method == "__abs__" else None
-        if found is not None:
-            return found
+        number = linked.derived(tracer, function, [self]) if method == "__abs__" else None
+        if number is not None:
+            return number
         if method == "__abs__" and isinstance(self.content, torch.SymInt):
             return number_value(-self.content if self.content < 0 else self.content)
         if method not in UNARY:

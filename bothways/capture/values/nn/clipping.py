@@ -23,11 +23,11 @@ TOTAL_NORM: Any = torch_compat.total_norm
 @handles(TOTAL_NORM)
 def _total_norm(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = library_function(tracer, TOTAL_NORM)
-    given = function.bind(tracer, [*args], kwargs)
+    arguments = function.bind(tracer, [*args], kwargs)
     wanted = "error_if_nonfinite"
-    if not tracer.options.assumes or not protocols.truth(tracer, given[wanted]):
+    if not tracer.options.assumes or not protocols.truth(tracer, arguments[wanted]):
         return inline(tracer, function, [*args], kwargs)
-    norm = inline(tracer, function, [], {**given, wanted: ConstantValue(False)})
+    norm = inline(tracer, function, [], {**arguments, wanted: ConstantValue(False)})
     if not takes_for_granted(tracer, tracer.inline(is_finite, [norm], {})):
         return inline(tracer, function, [*args], kwargs)
     return norm

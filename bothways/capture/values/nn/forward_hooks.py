@@ -1,6 +1,6 @@
 """Forward hooks of modules: which ones there are, in order.
 
-The numbers they are registered under are others for each module, and nobody looks at them: a program depends on the
+The numbers they are registered under are others for each module, and no guard is about them: a program depends on the
 hooks alone, so that another module with hooks of the same code finds it.
 """
 
@@ -64,5 +64,5 @@ class ForwardHooks(Value):
     def _untouched(self, tracer: Tracer, name: str) -> Any:
         """What the module has under a name, where captured code has not looked at it, and may not have changed it."""
         module = self._module
-        found = None if module.source is None or name in module.attrs else module.instance_dict().get(name)
-        return found if type(found) is OrderedDict and tracer.known(found) is None else None
+        hooks = None if module.source is None or name in module.attrs else module.instance_dict().get(name)
+        return hooks if type(hooks) is OrderedDict and tracer.known(hooks) is None else None

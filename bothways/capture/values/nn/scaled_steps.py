@@ -33,11 +33,11 @@ MAKE_SCALE: Any = torch_compat.make_scale
 
 @handles(MAYBE_STEP)
 def _step_where_finite(
-    tracer: Tracer, scaler: Value, optimizer: Value, found: Value, /, *args: Value, **kwargs: Value
+    tracer: Tracer, scaler: Value, optimizer: Value, optimizer_state: Value, /, *args: Value, **kwargs: Value
 ) -> Value:
     optimizer = optimizer.realize()
     if not isinstance(optimizer, ObjectValue) or not _only_changes_tensors(optimizer.obj):
-        return inline(tracer, library_function(tracer, MAYBE_STEP), [scaler, optimizer, found, *args], kwargs)
+        return inline(tracer, library_function(tracer, MAYBE_STEP), [scaler, optimizer, optimizer_state, *args], kwargs)
     if not torch_compat.was_called(optimizer.obj):
         tracer.stop("lazy_state", f"{optimizer.describe()} makes its first step")
     touched = _tensors(tracer.inline(scaling.touched_by, [optimizer], {}))
@@ -51,7 +51,7 @@ def _step_where_finite(
         ListValue([one for one, is_other in zip(tensors, is_changed, strict=True) if is_other])
         for tensors in (touched, before)
     )
-    tracer.inline(scaling.undo_where_infinite, [changed, old, found], {})
+    tracer.inline(scaling.undo_where_infinite, [changed, old, optimizer_state], {})
     tracer.graph.leave_behind([copy.node for copy in before if not copy.node.users])
     return result
 

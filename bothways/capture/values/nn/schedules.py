@@ -104,7 +104,7 @@ def _can_wait(tracer: Tracer, schedule: ObjectValue, args: Args) -> bool:
     if not all(isinstance(arg.realize(), wanted) for arg in args):
         return False
     if any(frame.decoded.handler_for(frame.index - 1) is not None for frame in tracer.running.frames):
-        return False  # an exception of it would be handled, or somebody would be told
+        return False  # an exception of it would be handled, or a ``finally`` would be run
     stored = {name for frame in tracer.running.frames for name in _stored_cells(frame.code)}
     return all(_is_of_library(one) and _calls_only_plain(one, stored) for one in _with_parts(schedule.obj))
 
@@ -173,7 +173,7 @@ def _stored_cells(code: types.CodeType) -> frozenset[str]:
     return frozenset(own & set(code.co_freevars)).union(*inner)
 
 
-# What nobody may ask for until then.
+# What the function may not ask for until then.
 
 
 def _put_off(tracer: Tracer, schedule: Any) -> None:

@@ -97,9 +97,9 @@ def _abs(tracer: Tracer, value: Value) -> Value:
 def _round(tracer: Tracer, number: Value, ndigits: Value | None = None) -> Value:
     number = number.realize()
     arguments = [] if ndigits is None or is_none(ndigits) else [ndigits]
-    found = linked.derived(tracer, round, [number, *arguments]) if isinstance(number, NumberValue) else None
-    if found is not None:
-        return found
+    known = linked.derived(tracer, round, [number, *arguments]) if isinstance(number, NumberValue) else None
+    if known is not None:
+        return known
     if isinstance(number, ConstantValue):
         digits = [protocols.as_constant(tracer, digit) for digit in arguments]
         return constant_value(tracer.run_const(round, number.content, *digits), tracer)
@@ -162,9 +162,9 @@ def _extreme(name: str, symbol: str) -> Callable[..., Value]:
         if len(args) > 1 and default is not None:
             message = f"Cannot specify a default for {name}() with multiple positional arguments"
             tracer.throw(TypeError, message)
-        found = linked.derived(tracer, getattr(builtins, name), args) if len(args) > 1 and is_none(key) else None
-        if found is not None:
-            return found
+        known = linked.derived(tracer, getattr(builtins, name), args) if len(args) > 1 and is_none(key) else None
+        if known is not None:
+            return known
         best: Value | None = None
         best_key: Value | None = None
         for item in args if len(args) > 1 else _each(tracer, args[0]):

@@ -42,9 +42,9 @@ def _number(kind: type, *methods: str) -> Callable[..., Value]:
     def handler(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         values = [arg.realize() for arg in args]
         if len(values) == 1 and not kwargs and isinstance(values[0], NumberValue):
-            found = values[0] if values[0].python_type() is kind else linked.derived(tracer, kind, values)
-            if found is not None:
-                return found
+            known = values[0] if values[0].python_type() is kind else linked.derived(tracer, kind, values)
+            if known is not None:
+                return known
         if len(values) == 1 and not kwargs and not isinstance(values[0], ConstantValue):
             for method in methods:
                 if hasattr(values[0].python_type(), method):

@@ -65,11 +65,11 @@ def _recorded(tracer: Tracer, rule: Rule, call: str, target: Any, args: Args) ->
     # Integers and masks have no gradient.
     grad = torch.is_grad_enabled() and fakes[0].requires_grad and rule is not _nonzero
 
-    def made(count: Any) -> Fake:
+    def fake(count: Any) -> Fake:
         shape, stride, dtype = outline(count)
         return Fake(None, fakes[0].device, Prediction(shape, stride, dtype, fakes[0].device, grad))
 
-    return tracer.graph.counted(call, target, tensors, made)
+    return tracer.graph.counted(call, target, tensors, fake)
 
 
 def _method(name: str, rule: Rule) -> Callable[[Tracer, TensorValue, Args, Kwargs], Value]:

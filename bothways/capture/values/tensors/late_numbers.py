@@ -31,7 +31,7 @@ METHODS = frozenset({"__int__", "__float__", "__round__"})
 
 
 class LateNumber(Value):
-    """A number that nobody knows before the graph has run."""
+    """A number that is not known before the graph has run."""
 
     def __init__(self, tracer: Tracer, kind: type) -> None:
         self._tracer, self._kind = tracer, kind

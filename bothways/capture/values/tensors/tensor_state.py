@@ -39,7 +39,7 @@ def _set_grad(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
 
 
 def _is_first_said(tracer: Tracer, tensor: TensorValue) -> bool:
-    """Whether nobody can tell that the gradient from outside goes before the graph runs, and not in its middle."""
+    """Whether the caller cannot tell that the gradient from outside goes before the graph runs, not in its middle."""
     is_first = "grad" not in tensor.attrs and not tensor.asked_for_grad
     return is_first and not tracer.graph.may_fail and not tracer.graph.has_effects
 

@@ -30,12 +30,12 @@ def timed_routines(text: str, kinds: Mapping[str, str]) -> dict[str, Timed]:
     """The routines of a program by name."""
     source = CSource((), (CLOCK + _ROUTINE.sub(_with_moments, text),), HELPERS)
     library = library_of(source)
-    made: dict[str, Timed] = {}
+    timed: dict[str, Timed] = {}
     for routine, body in _ROUTINE.findall(text):
         count = len(_CALL.findall(body)) + 1
         moments = (ctypes.c_int64 * count).in_dll(library, f"{routine}_moments")
-        made[routine] = entry(library.address(routine), kinds[routine], library), _reader(moments)
-    return made
+        timed[routine] = entry(library.address(routine), kinds[routine], library), _reader(moments)
+    return timed
 
 
 def _reader(moments: Any) -> Callable[[], list[int]]:

@@ -96,8 +96,8 @@ def _phases(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -
         written = {element.memory for element, writes in elements if writes}
         own = {partials[accumulator] for sweep in sweeps[stage : stage + 1] for accumulator in sweep.accumulators}
         read = [partials[accumulator] for sweep in sweeps[:stage] for accumulator in sweep.accumulators]
-        given = [memory for memory in used if memory not in written]
-        memories = (*given, *read, *(memory for memory in used if memory in written), *own)
+        outside = [memory for memory in used if memory not in written]
+        memories = (*outside, *read, *(memory for memory in used if memory in written), *own)
         phases.append(
             Phase(
                 memories,

@@ -214,11 +214,11 @@ class ThreadWriter:
             guard = f"if ({active}) " if active else ""
             how = f"{self._whole(element, span)}, {span.count or span.width}"
             if part.dtype in PAIRED:
-                made = f"{'rounded_' if part.is_rounded else ''}pair_of_{PAIRED[part.dtype]}"
+                pair = f"{'rounded_' if part.is_rounded else ''}pair_of_{PAIRED[part.dtype]}"
                 words = self.fresh(f"{array}_words")
                 block.add(f"uint32_t {words}[{span.width // 2}];")
                 block.add("UNROLL")
-                each = f"{made}({array}[2 * v], {array}[2 * v + 1])"
+                each = f"{pair}({array}[2 * v], {array}[2 * v + 1])"
                 block.add(f"for (int v = 0; v < {span.width // 2}; ++v) {words}[v] = {each};")
                 kind, array = "pairs", words
             block.add(f"{guard}store_{kind}_{span.width}({place}, {array}, {how});")

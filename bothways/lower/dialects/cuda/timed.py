@@ -15,12 +15,12 @@ from bothways.lower.host.dialect import Timed
 
 def timed_launches(kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
     """The routines by name. What a builtin function of ours launches is what it keeps alive."""
-    made: dict[str, Timed] = {}
+    timed: dict[str, Timed] = {}
     for name, letters in kinds.items():
         loaded = getattr(functions.get(name), "__module__", None)
         if isinstance(loaded, Loaded):
-            made[name] = _timed(loaded, name, letters)
-    return made
+            timed[name] = _timed(loaded, name, letters)
+    return timed
 
 
 def _timed(loaded: Loaded, name: str, kinds: str) -> Timed:

@@ -1,5 +1,5 @@
 """Matrix products on GPUs in half precision, whose sizes are to be multiples of a vector's: ATen computes them, of
-operands with zeros behind their ends, and into memory whose end nobody reads.
+operands with zeros behind their ends, and into memory whose end is never read.
 
 A product with 50257 columns takes seven times as long as one with 50264.
 """
