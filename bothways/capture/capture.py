@@ -28,7 +28,7 @@ from bothways.capture.guards.replaced import replaced_below
 from bothways.capture.guards.sources import Attr, Local, Source
 from bothways.capture.overrides.overrides import without_class
 from bothways.capture.program.render import kept_by, render, render_guards, render_late
-from bothways.capture.recording.graph import Unrepeatable
+from bothways.capture.recording.repeating import Unrepeatable
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
 from bothways.capture.values.code.functions import FunctionValue, external_cell

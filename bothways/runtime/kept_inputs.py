@@ -56,12 +56,14 @@ def keep_inputs(
     statistics: AbstractSet[int],
     fails_late: bool,
     breaks_off: bool,
+    relies_late: bool,
 ) -> Sequence[Kept]:
     """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
     their ``.data``, or because they are statistics, which are written in the middle of any graph. ``fails_late`` says
-    whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing.
+    whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
+    ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave.
     """
     written = counted | as_data
     # Where inputs share their memory, a differentiated graph runs as captured.
@@ -78,7 +80,7 @@ def keep_inputs(
         version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
         is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
-        copy, place = together.get(id(tensor)) or (_copy(tensor) if is_written else None, None)
+        copy, place = together.get(id(tensor)) or (_copy(tensor, relies_late) if is_written else None, None)
         kept.append(Kept(tensor, version, is_written, copy, place, is_written and breaks_off))
     return kept
 
@@ -111,8 +113,8 @@ def _share_memory(graph: CompiledGraph, tensors: Sequence[torch.Tensor], written
     return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
-    if tensor.numel() > MOST_ELEMENTS or tensor.grad_fn is not None:
+def _copy(tensor: torch.Tensor, of_any_size: bool) -> torch.Tensor | None:
+    if (tensor.numel() > MOST_ELEMENTS and not of_any_size) or tensor.grad_fn is not None:
         return None
     return _each_element_once(tensor.detach() if tensor.requires_grad else tensor).clone()
 

@@ -216,6 +216,10 @@ def require_holds(left: Any, symbol: str, right: Any) -> None:
         raise DataDiffers
 
 
+# Nodes that fail where data is not as a capture has assumed.
+CHECKS = frozenset({require_true, require_holds})
+
+
 def refuse_stand_ins(what: object) -> None:
     """Raise under a tracer: what reads or changes the world may only run where the program does."""
     if torch_compat.dispatch_mode_depth():

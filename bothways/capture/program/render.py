@@ -248,7 +248,8 @@ def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_k
     if emitter.tracer.graph.changes_inputs:
         values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
         tensors = ", ".join(_input(emitter, value) for value in values)
-        facts = (*map(frozenset, written), emitter.tracer.graph.fails_late, emitter.tracer.graph.breaks_off)
+        graph = emitter.tracer.graph
+        facts = (*map(frozenset, written), graph.fails_late, graph.breaks_off, graph.relies_late)
         sets = emitter.inject(facts, "written")  # made once, asked at every call
         ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{sets})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]

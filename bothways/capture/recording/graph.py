@@ -20,8 +20,9 @@ from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.refused_views import WrittenInputs
+from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
-from bothways.capture.shapes.changes import changes_only_its_own, changes_something, written_roots
+from bothways.capture.shapes.changes import changes_inputs, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
@@ -38,7 +39,7 @@ from bothways.grad.tracing.overlaps import is_shared
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, may_be_error
-from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds, require_true
+from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.symbols import SizeNodes, Symbol, expression_of
 
@@ -57,14 +58,6 @@ MODE_STATEMENTS: frozenset[Any] = frozenset({
     torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
     torch_compat.enter_inference_mode, torch_compat.exit_inference_mode,
 })  # fmt: skip
-
-
-# Nodes that fail where data is not as assumed.
-CHECKS = frozenset({require_holds, require_true})
-
-
-class Unrepeatable(Exception):
-    """The graph relies on data and changes its inputs: Python could not begin anew where the data is otherwise."""
 
 
 class GraphBuilder:
@@ -253,16 +246,13 @@ class GraphBuilder:
     def rely_on_data(self) -> None:
         """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
         if not self.tracer.options.assumes:
-            self.tracer.stop("tensor_branch", "data is checked in a function that changes its inputs")
-        self.tracer.assumptions.check_at_end(self._check_repeatable)
+            self.tracer.stop("tensor_branch", "data is checked after a change that cannot be undone")
+        self.tracer.assumptions.check_at_end(lambda: check_repeatable(self.graph.nodes, self.inputs))
 
-    def _check_repeatable(self) -> None:
-        """Whether nothing was changed yet where the last check fails."""
-        nodes = list(self.graph.nodes)
-        while nodes and nodes[-1].target not in CHECKS:
-            nodes.pop()
-        if any(map(_changes_inputs, nodes)):
-            raise Unrepeatable
+    @property
+    def relies_late(self) -> bool:
+        """Whether it looks at data after it has changed an input."""
+        return any(map(changes_inputs, until_last_check(self.graph.nodes)))
 
     def detached(self, value: TensorValue) -> torch.fx.Node:
         """A tensor without its history."""
@@ -424,7 +414,7 @@ class GraphBuilder:
     @property
     def changes_inputs(self) -> bool:
         """Whether running the graph twice would differ from running it once, as far as names tell."""
-        return any(map(_changes_inputs, self.graph.nodes))
+        return any(map(changes_inputs, self.graph.nodes))
 
     @property
     def has_effects(self) -> bool:
@@ -450,13 +440,13 @@ class GraphBuilder:
     def fails_late(self) -> bool:
         """Whether an operation may raise that writes to an input, or comes after one that does."""
         nodes = list(self.graph.nodes)
-        first = next((place for place, node in enumerate(nodes) if _changes_inputs(node)), len(nodes))
+        first = next((place for place, node in enumerate(nodes) if changes_inputs(node)), len(nodes))
         return any(map(may_fail, nodes[first:]))
 
     @property
     def breaks_off(self) -> bool:
         """Whether an operation may raise when it has written a part of an input."""
-        return any(_changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+        return any(changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
 
     @property
     def may_draw(self) -> bool:
@@ -473,10 +463,6 @@ class GraphBuilder:
     @property
     def op_count(self) -> int:
         return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes)
-
-
-def _changes_inputs(node: torch.fx.Node) -> bool:
-    return changes_something(node) and not changes_only_its_own(node)
 
 
 def _name_of(target: Any) -> str:

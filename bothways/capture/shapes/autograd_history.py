@@ -22,12 +22,10 @@ from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.node_facts import facts_of_call
 from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
-from bothways.runtime.nodes import Checkpointed, require_holds, require_true
+from bothways.runtime.nodes import CHECKS, Checkpointed
 from bothways.runtime.torch_state import TorchState, restore, torch_state
 from bothways.runtime.warning_nodes import Warns
 
-# What a graph checks while it runs; nothing is differentiated there.
-CHECKS = frozenset({require_true, require_holds})
 Given = Mapping[torch.fx.Node, Any]
 
 

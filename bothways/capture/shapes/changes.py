@@ -33,6 +33,10 @@ def changes_only_its_own(node: torch.fx.Node) -> bool:
     return not node.all_input_nodes and node.op == "call_function"
 
 
+def changes_inputs(node: torch.fx.Node) -> bool:
+    return changes_something(node) and not changes_only_its_own(node)
+
+
 def statistics_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The running statistics that a normalisation writes to, which leaves their versions as they are."""
     if not ops.of_node(node).keeps_statistics:

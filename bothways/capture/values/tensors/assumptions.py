@@ -1,8 +1,8 @@
 """What captured code makes sure of by looking at data: it is taken for granted, and the graph checks it.
 
 ``assume`` records a node that fails when the data is otherwise; the call then runs as plain Python, where whatever
-the user's code does about it happens. A graph that has changed its inputs by then cannot be run again: a capture of
-one starts again, and assumes nothing.
+the user's code does about it happens. Where a graph has by then changed what cannot be put back, the capture starts
+again, and assumes nothing.
 """
 
 from __future__ import annotations

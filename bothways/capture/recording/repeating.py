@@ -1,0 +1,51 @@
+"""Whether a call can begin anew as plain Python where a graph finds data to be other than it was taken for.
+
+Kernels write to inputs when all data was looked at. A graph that runs as captured has changed some by then, of which
+there are copies (``runtime/kept_inputs.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch.fx
+
+from bothways.capture.shapes.changes import written_roots
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import facts_of_call
+from bothways.runtime.nodes import CHECKS
+from bothways.symbols import hint
+
+MOST_COPIED = 1 << 24  # elements of which there may be copies at each call
+
+
+class Unrepeatable(Exception):
+    """The graph relies on data and has by then changed what cannot be put back."""
+
+
+def until_last_check(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes that have run where the last check fails."""
+    before = list(nodes)
+    while before and before[-1].target not in CHECKS:
+        before.pop()
+    return before
+
+
+def check_repeatable(nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue]) -> None:
+    """Make sure that what was changed where the last check fails can be put back."""
+    before = until_last_check(nodes)
+    written = frozenset[torch.fx.Node]().union(*written_roots(before))
+    changed = [value for value in inputs if value.placeholder in written]
+    if (
+        any(facts_of_call(node.target).has_effects for node in before)
+        or any(map(_is_computed, changed))
+        or sum(math.prod(map(hint, value.fake.shape)) for value in changed) > MOST_COPIED
+    ):
+        raise Unrepeatable
+
+
+def _is_computed(value: TensorValue) -> bool:
+    """Whether autograd knows how a tensor was computed, which writing to it does not undo."""
+    fake = value.fake
+    return fake.requires_grad and (fake.refusal is not None or not fake.meta.is_leaf)
