@@ -36,7 +36,7 @@ def walked(tmp_path_factory):
     root = tmp_path_factory.mktemp("walked")
     for folder in ("bothways", "docs"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (BREAKS, OPERATIONS, "pyproject.toml"):
+    for path in (BREAKS, OPERATIONS, "tests/package_sources.py", "pyproject.toml"):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, root / path)
     changes = [change for page in PAGES for change in changes_of(page.read_text())]
@@ -46,7 +46,7 @@ def walked(tmp_path_factory):
 
 
 def run(root, *command):
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests")))}
     command = [sys.executable, "-m", *command]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
