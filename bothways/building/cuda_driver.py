@@ -60,12 +60,6 @@ def architecture(device: int) -> str:
 
 
 @functools.cache
-def processors(device: int) -> int:
-    """How many multiprocessors a device has."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
 def context(device: int) -> int:
     """The context that PyTorch has on a device; its own runtime keeps it until the process ends."""
     torch.cuda.current_stream(device)  # PyTorch makes it

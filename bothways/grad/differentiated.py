@@ -75,6 +75,24 @@ class DifferentiatedGraph:
         self.plan = plan
         self._forward_conditions = [read.forward for read in plan.reads if read.forward is not None]
         self._backward_conditions = [read.backward for read in plan.reads if read.backward is not None]
+        self._set_facts(facts, plan, inputs)
+        self._set_run(facts, compiled)
+        self._backwards = Backwards()
+        self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
+        self._copied: dict[Moment, torch.fx.GraphModule] = {}
+        self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
+        self.connected = None if connected is None else connected.saved
+        self.hidden = None if connected is None else connected.hidden
+        # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
+        self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
+        self.again = self.base = Again(self.hidden is not None)
+        self.joints = [] if joint is None else [joint]
+        if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
+            self._shapes = [tuple(node.meta["val"].shape) for node in joint.results]
+            self._operations = _forward_operations(joint)
+
+    def _set_facts(self, facts: Facts, plan: GradPlan, inputs: Sequence[torch.Tensor]) -> None:
+        """Know what is read, changed, saved and returned."""
         self.differentiable = facts.differentiable
         self.needs_grad = tuple(tensor.requires_grad for tensor in inputs)
         self.outputs = facts.outputs
@@ -115,9 +133,13 @@ class DifferentiatedGraph:
         only_results = not self.changes_inputs and not any(isinstance(output, ResultView) for output in self.outputs)
         self._places = [getattr(output, "index", None) for output in self.outputs] if only_results else None
         self._returns_results = self._places == list(range(self.result_count))
+        self._takes_windows = takes_windows(facts.outputs)
+        self.statistics = (*facts.statistics_inputs, *self.shared)
+
+    def _set_run(self, facts: Facts, compiled: Callable[..., Any]) -> None:
+        """Know how the forward runs, and whether a backward may run without questions."""
         self.wanted_gradients = torch_compat.WantedGradients()
         self.autocast = torch_compat.autocast_now()
-        self.joints = [] if joint is None else [joint]
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
         if known.lends is not None:
@@ -132,20 +154,6 @@ class DifferentiatedGraph:
             and not (self._backward_conditions or self.sizes or self.live)
         )
         self.run_forward = with_arguments(compiled)
-        self._backwards = Backwards()
-        self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
-        self._copied: dict[Moment, torch.fx.GraphModule] = {}
-        self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
-        self.connected = None if connected is None else connected.saved
-        self.hidden = None if connected is None else connected.hidden
-        # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
-        self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
-        self.statistics = (*facts.statistics_inputs, *self.shared)
-        self.again = self.base = Again(self.hidden is not None)
-        self._takes_windows = takes_windows(facts.outputs)
-        if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
-            self._shapes = [tuple(node.meta["val"].shape) for node in joint.results]
-            self._operations = _forward_operations(joint)
 
     def at(self, numbers: tuple[int, ...]) -> DifferentiatedGraph:
         """The graph of the sizes of one call."""

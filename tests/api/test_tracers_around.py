@@ -89,6 +89,7 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
             assert len(bothways.explain(compiled).programs) == 1
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("tracer", ["torch.jit.trace", "torch.fx", "torch.export"])
 @pytest.mark.parametrize("is_warm", [False, True])

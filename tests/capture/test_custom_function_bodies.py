@@ -381,6 +381,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_programs_agree_with_eager(backend, name):

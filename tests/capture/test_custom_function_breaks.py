@@ -186,6 +186,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_that_a_context_is_for_is_as_in_eager(backend, name):

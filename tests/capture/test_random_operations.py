@@ -38,6 +38,7 @@ def outcome(function, index):
     return result, torch.get_rng_state()
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_call_that_fails_has_drawn_what_eager_draws(name, backend):

@@ -144,6 +144,7 @@ def test_a_change_after_a_break_is_refused_or_done(name, kept, backend):
     refusals_agree(program, backend)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [*VIEWS, *OPEN])
 def test_the_caller_is_refused_as_well(name, backend):
@@ -185,6 +186,7 @@ def test_a_view_of_what_has_no_gradient_may_not_get_one(needs, backend):
     refusals_agree(program, backend)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("question", ["is_leaf", "grad_fn", "grad", "output_nr", "retain_grad", "register_hook"])
 def test_a_view_whose_base_was_changed_is_not_told_about(question, backend):

@@ -71,6 +71,7 @@ def run(function, *args):
     return shown(result), list(SEEN), result
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize(

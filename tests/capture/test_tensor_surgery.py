@@ -52,6 +52,7 @@ def reads_data(x, y):
 SURGERY = [sets, sets_storage, resizes, resizes_as, takes_data, takes_data_of_another_size, reads_data]
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", SURGERY)
 def test_an_argument_becomes_something_else(function, backend):
@@ -66,6 +67,7 @@ def test_an_argument_becomes_something_else(function, backend):
         torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", SURGERY)
 def test_a_captured_tensor_becomes_something_else(function, backend):

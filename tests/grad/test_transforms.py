@@ -109,6 +109,7 @@ def _batched_grads(f, x):
     return torch.autograd.grad(out, leaf, torch.stack([torch.ones_like(out)] * 2), is_grads_batched=True)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", AROUND)
 def test_transforms_around_a_compiled_function(name, backend):

@@ -33,6 +33,7 @@ UPDATES = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", UPDATES)
 def test_a_list_that_is_changed_has_the_versions_of_eager(name, backend):

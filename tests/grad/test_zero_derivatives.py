@@ -24,6 +24,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("flat", FLAT)

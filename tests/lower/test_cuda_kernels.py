@@ -3,6 +3,7 @@ through a shim whose blocks and threads take turns. What it computes is compared
 """
 
 import ctypes
+import itertools
 import subprocess
 import warnings
 
@@ -118,6 +119,7 @@ def inputs_of(name, dtype, grad=True):
     return [*given, torch.randint(0, integers[1], integers[0])] if integers else given
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compute_what_eager_does(name, dtype):
@@ -151,20 +153,19 @@ def test_memory_that_begins_anywhere():
         torch.testing.assert_close(program.run(x)[0], torch.softmax(x * 2, -1))
 
 
+# Programs take turns with the dtypes.
 COMPILED = [
-    ("sm_90", torch.bfloat16),
-    ("sm_90", torch.float32),
-    *(pytest.param("sm_90", dtype, marks=pytest.mark.slow) for dtype in (torch.float16, torch.float64)),
-    *(pytest.param("sm_80", dtype, marks=pytest.mark.slow) for dtype in TOLERANCES),
-    pytest.param("sm_75", torch.bfloat16, marks=pytest.mark.slow),
+    ("sm_90", (torch.bfloat16, torch.float32)),
+    *(pytest.param(arch, (dtype,), marks=pytest.mark.slow) for arch in ("sm_90", "sm_80") for dtype in TOLERANCES),
+    pytest.param("sm_75", (torch.bfloat16,), marks=pytest.mark.slow),
 ]
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch, dtype", COMPILED)
-def test_every_kernel_compiles(dtype, arch, as_on_gpu):
+@pytest.mark.parametrize("arch, dtypes", COMPILED)
+def test_every_kernel_compiles(dtypes, arch, as_on_gpu):
     kernels = {}
-    for name in PROGRAMS:
+    for name, dtype in zip(PROGRAMS, itertools.cycle(dtypes)):
         for case in cases(PROGRAMS[name][0], *inputs_of(name, dtype), grad=True):
             source = source_of(case)
             kernels |= {str(kernel): (source, kernel) for kernel in source.kernels}
@@ -217,7 +218,7 @@ def test_long_columns_take_two_passes_and_short_ones_one():
     [kernel] = kernels_of(lambda x: x.sum(0), randn(4096, 256))
     assert len(arranged(kernel)) == 2 and isinstance(kernel.body[0], Columns)
     [kernel] = kernels_of(lambda x: x.sum(0), randn(4, 4096))
-    assert len(arranged(kernel)) == 1 and column_geometry(kernel, kernel.body[0]).splits == 1
+    assert len(arranged(kernel)) == 1 and column_geometry(kernel.body[0]).splits == 1
 
 
 def test_indices_are_as_wide_as_they_have_to_be(monkeypatch):

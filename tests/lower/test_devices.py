@@ -54,6 +54,7 @@ def outline(value):
     return value.device, value.requires_grad, value.detach().cpu()
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("device", ELSEWHERE)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -29,6 +29,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.filterwarnings("ignore:.*prototype stage")
 @pytest.mark.parametrize("in_c", [True, False], ids=["table", "python"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
@@ -164,6 +165,7 @@ def only_reads(a, b, weight):
     return (a * 2 + b).sin() * weight
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("in_c", [True, False], ids=["C", "python"])
 @pytest.mark.parametrize("program", [changes_first, changes_second, writes_out, only_reads])

@@ -88,6 +88,7 @@ def check(program, patch, *, backend="eager", same=torch.equal):
     return compiled, changed - programs
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_definition_is_replaced(name, backend):

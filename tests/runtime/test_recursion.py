@@ -44,6 +44,7 @@ class Tree(torch.nn.Module):
         return x if self.child is None else self.child(x + 1)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("depth", [30, 300, 800])
 @pytest.mark.parametrize("function", [itself, even, calls_it, closing])
@@ -82,6 +83,7 @@ def test_modules_nested_deeply(backend):
         assert torch.equal(compiled(X), X + 120)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("left", [20, 60, 120, 200, 260, 350])
 def test_a_first_call_with_little_stack_left(left, backend):

@@ -103,6 +103,7 @@ def test_groups_of_parameters_have_their_own_options(backend):
     agree(training(make_optimizer), batches(), backend, programs=1)
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Rprop", "ASGD", "Adafactor", "RAdam", "NAdam", "Adagrad"])
 def test_a_closure_computes_the_loss(name, backend):

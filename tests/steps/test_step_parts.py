@@ -246,6 +246,7 @@ def change_gradients(model, optimizer, loss):
     return seen
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("act", "programs"),

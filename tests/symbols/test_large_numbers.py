@@ -71,6 +71,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_number_beyond_64_bits(name, backend):
@@ -109,6 +110,7 @@ ELEMENTS = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_a_number_that_no_element_can_be(name, backend):
@@ -154,6 +156,7 @@ CHANGING = {
 }
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CHANGING)
 def test_a_number_that_grows(name, backend):

@@ -131,6 +131,7 @@ class Table(torch.nn.Module):
         return (self.rows + self.others * x).sum(0) * self.rows.shape[0]
 
 
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("cls", "marks", "programs"),

@@ -393,11 +393,6 @@ class GraphBuilder:
             nodes.append(later)
         return nodes[::-1]
 
-    @staticmethod
-    def is_untouched(tensor: TensorValue) -> bool:
-        """Whether no operation has taken an input yet."""
-        return not tensor.placeholder.users
-
     @property
     def last_node(self) -> torch.fx.Node:
         return next(iter(reversed(self.graph.nodes)))

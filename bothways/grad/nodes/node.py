@@ -189,22 +189,8 @@ class CompiledNode(torch.autograd.Function):
         values = _saved(ctx, graph, tangents) if graph.saves_something else []
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
-        needed = values[:count]
-
-        def inputs() -> list[torch.Tensor]:
-            by_place = dict(zip(graph.needed_inputs, needed, strict=True))
-            by_place.update(zip(graph.other_inputs, ctx.others, strict=True))
-            return [by_place[index] for index in range(len(by_place))]
-
-        received = tangents[: graph.result_count]
-        current = graph.is_current
-        plain = all(tangent is None or torch_compat.has_plain_memory(tangent) for tangent in received)
-        if not plain:
-            received = tuple(None if tangent is None else torch_compat.resolved(tangent) for tangent in received)
-            left = [t for t in received if t is not None and not torch_compat.has_plain_memory(t)]
-            plain = not left
-            # What is sparse is for autograd's own formulas; kernels do not know what is batched, but operations do.
-            current = current and (plain or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left))))
+        inputs = partial(_all_inputs, ctx, graph, values[:count])
+        received, plain, current = _received(graph, tangents[: graph.result_count])
         if current and not torch.is_grad_enabled():
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
             some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
@@ -214,14 +200,6 @@ class CompiledNode(torch.autograd.Function):
                 return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
                 graph.tell("backward", str(error))
-
-        def unchanged(read: Iterable[int]) -> None:
-            for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
-                if index in read and index not in graph.unread:
-                    check_unchanged(tensor, version)
-            for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
-                check_unchanged(tensor, version)
-
         wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
             return None, *(None for _ in wanted)
@@ -239,11 +217,38 @@ class CompiledNode(torch.autograd.Function):
             node = getattr(ctx, "node", ctx)  # of which a captured backward has a stand-in
             own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
             run = partial(graph.run_differentiable_backward, own=own)
+        unchanged = partial(_check_others, ctx, graph)
         if ctx.random_states is None:
             return None, *run(inputs(), received, unchanged, wanted)
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), received, unchanged, wanted)
+
+
+def _all_inputs(ctx: Any, graph: Graph, needed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    by_place = dict(zip(graph.needed_inputs, needed, strict=True))
+    by_place.update(zip(graph.other_inputs, ctx.others, strict=True))
+    return [by_place[index] for index in range(len(by_place))]
+
+
+def _received(graph: Graph, tangents: Gradients) -> tuple[Gradients, bool, bool]:
+    """Tangents as kernels read them, whether all have plain memory, and whether compiled backwards may take them."""
+    if all(tangent is None or torch_compat.has_plain_memory(tangent) for tangent in tangents):
+        return tangents, True, graph.is_current
+    resolved = tuple(None if tangent is None else torch_compat.resolved(tangent) for tangent in tangents)
+    left = [tangent for tangent in resolved if tangent is not None and not torch_compat.has_plain_memory(tangent)]
+    # What is sparse is for autograd's own formulas; kernels do not know what is batched, but operations do.
+    taken = not left or (not torch.is_grad_enabled() and all(map(torch_compat.is_batched, left)))
+    return resolved, not left, graph.is_current and taken
+
+
+def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
+    """Refuse what eager would: inputs that the whole forward reads again, and that were changed since."""
+    for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
+        if index in read and index not in graph.unread:
+            check_unchanged(tensor, version)
+    for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
+        check_unchanged(tensor, version)
 
 
 def _renewed(

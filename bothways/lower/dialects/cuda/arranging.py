@@ -66,7 +66,7 @@ def arranged(kernel: Kernel) -> list[Kernel]:
     """The kernels that do what one does."""
     first = kernel.body[0]
     if isinstance(first, Columns):
-        splits = column_geometry(kernel, first).splits
+        splits = column_geometry(first).splits
         return _phases(kernel, first.body, splits, product((*first.loops, first.lanes)))
     if not any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         return [kernel]
@@ -322,7 +322,7 @@ class ColumnGeometry:
         return self.across * self.down
 
 
-def column_geometry(kernel: Kernel, columns: Columns) -> ColumnGeometry:
+def column_geometry(columns: Columns) -> ColumnGeometry:
     body = [inside for part in columns.body if isinstance(part, Sweep) for inside in part.body]
     width = width_along(columns.lanes, body, exact=False)
     accumulators = max(len(part.accumulators) for part in columns.body if isinstance(part, Sweep))

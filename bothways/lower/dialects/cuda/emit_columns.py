@@ -45,7 +45,7 @@ Names = dict[Accumulator, str]
 
 def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int, int]:
     """Returns how many blocks of how many threads, and how wide its vectors are."""
-    geometry = column_geometry(kernel, columns)
+    geometry = column_geometry(columns)
     stage = kernel.stage if isinstance(kernel, Phase) else -1
     statements = (
         [(part, True) for part in columns.body] if stage < 0 else list(statements_of_phase(columns.body, stage))
