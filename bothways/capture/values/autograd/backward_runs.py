@@ -96,9 +96,9 @@ class BackwardRun:
         hooks: dict[int, list[Registration]] = {}
         for event in self.tracer.effects.registrations:
             if isinstance(event, Removal):
-                self.tracer.stop("hook", "a hook from outside is removed before a backward")
+                self.tracer.stop("backward", "a hook from outside is removed before a backward")
             if isinstance(event, LastNodeHooked):
-                self.tracer.stop("hook", "a backward comes to a hook of a module of the deprecated kind")
+                self.tracer.stop("backward", "a backward comes to a hook of a module of the deprecated kind")
             if isinstance(event, ModuleHooked):
                 self._find_crossings(event)
             if not isinstance(event, Registration) or event.removed:
@@ -107,9 +107,9 @@ class BackwardRun:
                 if id(moment.tensor) not in leaves and self.history.of(moment.node).grad_fn not in self._behind:
                     continue
                 if event.place.path not in (TENSOR_HOOK, AFTER, RETAIN):
-                    self.tracer.stop("hook", "a backward comes to a hook that is no tensor's")
+                    self.tracer.stop("backward", "a backward comes to a hook that is no tensor's")
                 if id(moment.tensor) not in leaves and not self.history.is_unchanged(moment.node):
-                    self.tracer.stop("hook", "a backward comes to a hook of a tensor that was changed since")
+                    self.tracer.stop("backward", "a backward comes to a hook of a tensor that was changed since")
                 self._hooked[id(moment.tensor)] = moment.tensor
                 hooks.setdefault(id(moment.tensor), []).append(event)
         return hooks
@@ -172,9 +172,9 @@ class BackwardRun:
         parts = [step for step in steps if isinstance(step, TensorValue) and id(step) in inside]
         crossing = [tensor for step in crossings for tensor in step.moving if id(tensor) not in inside]
         if crossings and call.retain_graph:
-            self.tracer.stop("hook", "a backward that keeps its graph comes to a hook of a module")
+            self.tracer.stop("backward", "a backward that keeps its graph comes to a hook of a module")
         if parts and call.create_graph:
-            self.tracer.stop("hook", "a backward that is differentiated again comes to a hook")
+            self.tracer.stop("backward", "a backward that is differentiated again comes to a hook")
         unseen = self._unseen(inputs, [*parts, *crossing])
         for tensor in (*parts, *crossing):
             self._begin_part(tensor)
@@ -200,7 +200,7 @@ class BackwardRun:
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""
         if tensor.node not in self.autograd.parts and self._was_gone_through(tensor):
-            self.tracer.stop("hook", "a tensor is hooked after a backward that went through it")
+            self.tracer.stop("backward", "a tensor is hooked after a backward that went through it")
         part = self.autograd.begin_part(tensor)
         note_of_node(self.autograd.parts[part], watched=None)
         for event in self._hooks.get(id(tensor), ()):
