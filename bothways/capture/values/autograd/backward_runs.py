@@ -68,11 +68,11 @@ class BackwardRun:
             tracer.stop("backward", "the caller captures backwards by themselves")
         if torch.is_anomaly_enabled():
             tracer.stop("backward", "anomaly mode looks at each operation of a backward")
-        if self.history.comes_from_outside(self._behind):
-            tracer.stop("backward", "the backward comes to what was computed before the call")
         if any(map(self.history.is_freed, roots)):
             tracer.stop("op_failed", torch_compat.FREED)
-        self.leaves = [self._leaf_at(node) for node in self.history.leaves(roots)]
+        # A transform's own leaves are gone when it is over, and their gradients with them.
+        known = [node for node in self.history.leaves(roots) if not tracer.graph.levels.is_gone(node)]
+        self.leaves = [self._leaf_at(node) for node in known]
         self._hooked: dict[int, TensorValue] = {}
         self._crossings: dict[torch.fx.Node, Crossing] = {}
         self._hooks = self._hooks_on_the_way()
@@ -81,6 +81,10 @@ class BackwardRun:
         self._given: dict[int, TensorValue] = {}  # the same when the hooks have seen them
         self._thin: dict[int, Any] = {}  # gradients that came in one piece, as the history has them
         self._lying: Counter[int] = Counter()  # how many gradients lie in a memory
+
+    def _stay_inside(self) -> None:
+        if self.history.comes_from_outside(self._behind):
+            self.tracer.stop("backward", "the backward comes to what was computed before the call")
 
     def _leaf_at(self, node: torch.fx.Node) -> TensorValue:
         leaf = self.autograd.leaf_at(node)
@@ -141,11 +145,14 @@ class BackwardRun:
 
     def gradients(self, inputs: list[TensorValue]) -> list[TensorValue | None]:
         """``torch.autograd.grad``: the hooks of tensors are called, and nothing is accumulated."""
+        if not all(tensor.obj is None for tensor in inputs):  # from what was made inside no way leads there and back
+            self._stay_inside()
         self._run(inputs, accumulates=False)
         return [self._given.get(id(tensor)) for tensor in inputs]
 
     def accumulate(self, inputs: list[TensorValue] | None) -> None:
         """``backward()``."""
+        self._stay_inside()
         for leaf in inputs or ():
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
