@@ -123,6 +123,34 @@ def by_grad(parts):
     return step
 
 
+def penalized(parts):
+    """The slope at a tensor that is computed inside stays inside, whatever that tensor comes from."""
+
+    def step(hidden, y):
+        parts.forget()
+        moved = hidden * 2
+        logits = parts.head(torch.tanh(moved))
+        (slope,) = torch.autograd.grad(logits.square().sum(), moved, create_graph=True)
+        loss = F.cross_entropy(logits, y) + slope.norm(dim=1).mean()
+        loss.backward()
+        parts.update()
+        return slope.detach()
+
+    return step
+
+
+def with_slopes_alone(parts):
+    def step(hidden, y):
+        moved = hidden * 2
+        (slope,) = torch.autograd.grad(parts.head(torch.tanh(moved)).square().sum(), moved)
+        F.cross_entropy(parts.head(hidden + slope), y).backward()
+        parts.update()
+        parts.forget()
+        return slope
+
+    return step
+
+
 def with_hooks_inside(parts):
     def step(hidden, y):
         parts.forget()
@@ -137,7 +165,7 @@ def with_hooks_inside(parts):
 
 WAYS = [
     of_features, in_a_function_of_its_own, with_parameters_that_are_used_on_both_sides, twice, added_to_what_is_there,
-    by_grad, with_hooks_inside,
+    by_grad, penalized, with_slopes_alone, with_hooks_inside,
 ]  # fmt: skip
 
 

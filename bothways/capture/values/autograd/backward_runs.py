@@ -112,6 +112,8 @@ class BackwardRun:
                     continue
                 if event.place.path not in (TENSOR_HOOK, AFTER, RETAIN):
                     self.tracer.stop("backward", "a backward comes to a hook that is no tensor's")
+                if id(moment.tensor) not in leaves and moment.tensor.obj is not None:
+                    self.tracer.stop("backward", "a backward comes to a hook of what was computed before the call")
                 if id(moment.tensor) not in leaves and not self.history.is_unchanged(moment.node):
                     self.tracer.stop("backward", "a backward comes to a hook of a tensor that was changed since")
                 self._hooked[id(moment.tensor)] = moment.tensor
