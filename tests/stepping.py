@@ -40,14 +40,18 @@ def state_of(training):
 
 
 def train(make, batches, compile_step):
-    """What five or so steps leave behind, each: ``make`` gives the step and, by name, what it changes."""
+    """What five or so steps leave behind, each: ``make`` gives the step and, by name, what it changes.
+
+    The ``before`` of a training is called with each batch, and never compiled: it gives what the step is called with.
+    """
     torch.manual_seed(0)
     step, training = make()
     step = compile_step(step)
+    before = training.get("before", lambda *batch: batch)
     torch.manual_seed(1)
     trail = []
     for batch in batches:
-        result = step(*batch)
+        result = step(*before(*batch))
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         flags = [(tensor.requires_grad, tensor.is_leaf) for tensor in tensors]
         trail.append({"result": result, "needs gradients, is a leaf": flags, **state_of(training)})

@@ -83,7 +83,8 @@ def compile(
 
     - ``fn``: what to compile. Without it, a decorator comes back.
     - ``backend``: a name of ``list_backends()``, or any ``f(graph_module, example_inputs) -> callable``.
-    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break.
+    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break. A backward that comes to what was computed
+      before the call is no such place: PyTorch's engine runs it, between two graphs.
     - ``dynamic``: True makes sizes and numbers symbols at once, False never, None those that have changed.
     - ``mode``: one of PyTorch's names; ``"reduce-overhead"`` and ``"max-autotune"`` are ``config.cuda_graphs = True``
       for this function, ``"max-autotune-no-cudagraphs"`` is False.

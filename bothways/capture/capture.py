@@ -73,6 +73,9 @@ STATE = (
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
 # The same for those that break where breaks are allowed, and where a program that runs once would be for nothing.
 ONCE = frozenset({"lazy_state"})
+# What PyTorch's own engine does between two graphs: no Python of the user's is left to the interpreter there, so that
+# it is no break to someone who wants none.
+ON_THE_ENGINE = frozenset({"backward"})
 
 
 @dataclass
@@ -97,9 +100,13 @@ class Capture:
 class Interrupted(Exception):
     """The function does something that cannot be captured, at one of its own instructions."""
 
-    def __init__(self, break_: Break, step: int, in_loop: bool = False) -> None:
+    def __init__(self, break_: Break, step: int, in_loop: bool = False, is_engines: bool = False) -> None:
         super().__init__(str(break_))
-        self.break_, self.step, self.in_loop = break_, step, in_loop
+        self.break_, self.step, self.in_loop, self.is_engines = break_, step, in_loop, is_engines
+
+    @property
+    def facts(self) -> tuple[Break, int, bool, bool]:
+        return self.break_, self.step, self.in_loop, self.is_engines
 
 
 @dataclass(frozen=True)
@@ -173,12 +180,13 @@ def _captured(request: Request) -> Capture:
         return _attempt(request, tracer)
     except Interrupted as interrupted:
         # Without frames, which hold the user's objects.
-        reason = Interrupted(interrupted.break_, interrupted.step, interrupted.in_loop)
+        reason = Interrupted(*interrupted.facts)
     except Unsupported:
         tracer.abandon()
         raise
     tracer.abandon()
-    if request.fullgraph or (request.waits and reason.break_.code in ONCE and not reason.in_loop):
+    waits = request.waits and reason.break_.code in ONCE and not reason.in_loop
+    if waits or (request.fullgraph and not reason.is_engines):
         raise Unsupported(reason.break_)
     return _until(request, reason)
 
@@ -303,7 +311,16 @@ def _run(frame: Frame) -> Value:
             raise
         began = frame.loops.stopped_at
         step = frame.steps - 1 if began is None else began
-        raise Interrupted(unsupported.break_, step, in_loop(frame.code, frame.index - 1)) from None
+        looped = in_loop(frame.code, frame.index - 1)
+        raise Interrupted(unsupported.break_, step, looped, _is_engines(frame, reason)) from None
+
+
+def _is_engines(frame: Frame, reason: Break) -> bool:
+    """Whether a break is that of a backward on PyTorch's engine, or of a loop around one, which asks for the next."""
+    if reason.code in ON_THE_ENGINE:
+        return True
+    asks = frame.decoded.instructions[frame.index - 1].name == "FOR_ITER" and reason.code == "object_unknown"
+    return asks and frame.tracer.options.is_continuation
 
 
 def _calls_itself(frame: Frame, reason: Break) -> bool:

@@ -19,6 +19,7 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.autograd import GraphAutograd
+from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
@@ -76,6 +77,7 @@ class GraphBuilder:
         self._sizes = SizeNodes(self.graph)
         self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
         self.autograd = GraphAutograd(self)
+        self.levels = Levels(self)
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -283,6 +285,7 @@ class GraphBuilder:
         if isinstance(value, NumberValue):
             return self._sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
+            self.levels.use(value.node)
             tensors[id(value.fake)] = value
             return value.node, value.fake
         if isinstance(value, (ListValue, TupleValue)):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from bothways.capture.standins import combinatorics, contexts, copying, functional, iteration, optimizers, ordering
+from bothways.capture.standins import (
+    combinatorics,
+    contexts,
+    copying,
+    functional,
+    iteration,
+    optimizers,
+    ordering,
+    transforms,
+)
 
 # The original -> a function or class in plain Python that does the same.
 STANDINS: dict[Any, Any] = {
@@ -15,6 +24,7 @@ STANDINS: dict[Any, Any] = {
     **iteration.STANDINS,
     **optimizers.STANDINS,
     **ordering.STANDINS,
+    **transforms.STANDINS,
 }
 
 

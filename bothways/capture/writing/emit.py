@@ -202,6 +202,7 @@ class Emitter:
         """The name of a tensor the graph computes; asking makes it an output of the graph."""
         if value.node in self.spent:
             return self.spent[value.node]
+        self.tracer.graph.levels.use(value.node)
         autograd = self.tracer.graph.autograd
         name = autograd.spent(value)
         if name is None:

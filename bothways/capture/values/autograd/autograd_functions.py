@@ -66,6 +66,7 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``cls.apply(*args)``."""
     target = args[0].realize()
     assert isinstance(target, ClassValue)
+    tracer.graph.levels.refuse_all(f"{target.cls.__name__}.apply is called")
     inputs = _bound(tracer, target, args[1:], kwargs)
     call = FunctionCall(tracer, target.cls, inputs, wants_gradient(inputs))
     if mark_of(call.cls) is Mark.IN_GRAPH:

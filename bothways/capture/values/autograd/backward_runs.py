@@ -68,11 +68,11 @@ class BackwardRun:
             tracer.stop("backward", "the caller captures backwards by themselves")
         if torch.is_anomaly_enabled():
             tracer.stop("backward", "anomaly mode looks at each operation of a backward")
-        if self.history.comes_from_outside(self._behind):
-            tracer.stop("backward", "the backward comes to what was computed before the call")
         if any(map(self.history.is_freed, roots)):
             tracer.stop("op_failed", torch_compat.FREED)
-        self.leaves = [self._leaf_at(node) for node in self.history.leaves(roots)]
+        # A transform's own leaves are gone when it is over, and their gradients with them.
+        known = [node for node in self.history.leaves(roots) if not tracer.graph.levels.is_gone(node)]
+        self.leaves = [self._leaf_at(node) for node in known]
         self._hooked: dict[int, TensorValue] = {}
         self._crossings: dict[torch.fx.Node, Crossing] = {}
         self._hooks = self._hooks_on_the_way()
@@ -81,6 +81,10 @@ class BackwardRun:
         self._given: dict[int, TensorValue] = {}  # the same when the hooks have seen them
         self._thin: dict[int, Any] = {}  # gradients that came in one piece, as the history has them
         self._lying: Counter[int] = Counter()  # how many gradients lie in a memory
+
+    def _stay_inside(self) -> None:
+        if self.history.comes_from_outside(self._behind):
+            self.tracer.stop("backward", "the backward comes to what was computed before the call")
 
     def _leaf_at(self, node: torch.fx.Node) -> TensorValue:
         leaf = self.autograd.leaf_at(node)
@@ -96,9 +100,9 @@ class BackwardRun:
         hooks: dict[int, list[Registration]] = {}
         for event in self.tracer.effects.registrations:
             if isinstance(event, Removal):
-                self.tracer.stop("hook", "a hook from outside is removed before a backward")
+                self.tracer.stop("backward", "a hook from outside is removed before a backward")
             if isinstance(event, LastNodeHooked):
-                self.tracer.stop("hook", "a backward comes to a hook of a module of the deprecated kind")
+                self.tracer.stop("backward", "a backward comes to a hook of a module of the deprecated kind")
             if isinstance(event, ModuleHooked):
                 self._find_crossings(event)
             if not isinstance(event, Registration) or event.removed:
@@ -107,9 +111,11 @@ class BackwardRun:
                 if id(moment.tensor) not in leaves and self.history.of(moment.node).grad_fn not in self._behind:
                     continue
                 if event.place.path not in (TENSOR_HOOK, AFTER, RETAIN):
-                    self.tracer.stop("hook", "a backward comes to a hook that is no tensor's")
+                    self.tracer.stop("backward", "a backward comes to a hook that is no tensor's")
+                if id(moment.tensor) not in leaves and moment.tensor.obj is not None:
+                    self.tracer.stop("backward", "a backward comes to a hook of what was computed before the call")
                 if id(moment.tensor) not in leaves and not self.history.is_unchanged(moment.node):
-                    self.tracer.stop("hook", "a backward comes to a hook of a tensor that was changed since")
+                    self.tracer.stop("backward", "a backward comes to a hook of a tensor that was changed since")
                 self._hooked[id(moment.tensor)] = moment.tensor
                 hooks.setdefault(id(moment.tensor), []).append(event)
         return hooks
@@ -141,11 +147,14 @@ class BackwardRun:
 
     def gradients(self, inputs: list[TensorValue]) -> list[TensorValue | None]:
         """``torch.autograd.grad``: the hooks of tensors are called, and nothing is accumulated."""
+        if not all(tensor.obj is None for tensor in inputs):  # from what was made inside no way leads there and back
+            self._stay_inside()
         self._run(inputs, accumulates=False)
         return [self._given.get(id(tensor)) for tensor in inputs]
 
     def accumulate(self, inputs: list[TensorValue] | None) -> None:
         """``backward()``."""
+        self._stay_inside()
         for leaf in inputs or ():
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
@@ -172,9 +181,9 @@ class BackwardRun:
         parts = [step for step in steps if isinstance(step, TensorValue) and id(step) in inside]
         crossing = [tensor for step in crossings for tensor in step.moving if id(tensor) not in inside]
         if crossings and call.retain_graph:
-            self.tracer.stop("hook", "a backward that keeps its graph comes to a hook of a module")
+            self.tracer.stop("backward", "a backward that keeps its graph comes to a hook of a module")
         if parts and call.create_graph:
-            self.tracer.stop("hook", "a backward that is differentiated again comes to a hook")
+            self.tracer.stop("backward", "a backward that is differentiated again comes to a hook")
         unseen = self._unseen(inputs, [*parts, *crossing])
         for tensor in (*parts, *crossing):
             self._begin_part(tensor)
@@ -200,7 +209,7 @@ class BackwardRun:
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""
         if tensor.node not in self.autograd.parts and self._was_gone_through(tensor):
-            self.tracer.stop("hook", "a tensor is hooked after a backward that went through it")
+            self.tracer.stop("backward", "a tensor is hooked after a backward that went through it")
         part = self.autograd.begin_part(tensor)
         note_of_node(self.autograd.parts[part], watched=None)
         for event in self._hooks.get(id(tensor), ()):

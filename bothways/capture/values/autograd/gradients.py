@@ -92,6 +92,7 @@ def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 def _call(tracer: Tracer, roots: list[TensorValue], tangents: Sequence[Value], arguments: Kwargs) -> BackwardCall:
     """The arguments that all three ways to call have in common."""
+    tracer.graph.levels.refuse_all("a backward is called")
     create_graph = _flag(tracer, arguments, "create_graph")
     retained = arguments.get("retain_graph", NONE)
     retain_graph = create_graph if _is_none(retained) else protocols.truth(tracer, retained.realize())

@@ -78,6 +78,7 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Recor
     if not tracer.overrides.idle:
         tracer.stop("torch_mode", "a function that runs as a graph of its own runs where operations are overridden")
     builder = tracer.graph
+    builder.levels.refuse_all("a function that runs as a graph of its own is called")
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
     effects, events, numbers = len(tracer.effects.all()), len(tracer.effects.registrations), len(tracer.symbols.nodes)

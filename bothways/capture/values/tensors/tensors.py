@@ -174,6 +174,7 @@ class TensorValue(Value):
     # Attributes.
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        tracer.graph.levels.refuse(name)
         if name in LATER:
             tracer.assumptions.ask(name)
         if name in ABOUT_HISTORY:
@@ -212,6 +213,7 @@ class TensorValue(Value):
         if name in SETTERS and self.is_stripped:
             tracer.stop("mutation_unknown", f"cannot set {name!r} of a {self.cls.__name__}")
         if name in SETTERS:
+            tracer.graph.levels.refuse(name)
             check_history(tracer, self)
             SETTERS[name](tracer, self, value)
             return
@@ -234,6 +236,7 @@ class TensorValue(Value):
     # Operations.
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        tracer.graph.levels.refuse(name)
         if name in LATER:
             tracer.assumptions.ask(name)
         if name in tracer.definitions.patched:
