@@ -50,6 +50,7 @@ from bothways.capture.values.nn.modules import ModuleValue
 from bothways.capture.values.objects import builtin_functions, builtin_types, caught_warnings
 from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
 from bothways.capture.values.objects.objects import ObjectValue
+from bothways.capture.values.objects.regular_expressions import look_for
 from bothways.capture.values.tensors import (
     assumptions,
     data_checks,
@@ -86,7 +87,7 @@ linked.link(
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
-    lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
+    look_for=look_for, lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
     register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
     takes_for_granted=takes_for_granted, text_binary=text_binary,
 )
