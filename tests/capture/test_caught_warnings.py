@@ -232,18 +232,56 @@ def test_entered_by_an_exit_stack_and_by_name():
     agree(function, (X,))
 
 
-def test_recording_and_changing_filters_for_good_are_left_to_python():
-    def recorded(x):
+def test_what_is_recorded_is_left_to_python_and_nothing_is_an_empty_list():
+    def quiet(x):
+        with warnings.catch_warnings(record=True) as heard:
+            y = x * 2
+        return y + len(heard), heard
+
+    def loud(x):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
+            with warnings.catch_warnings():
+                warnings.warn("inside", stacklevel=1)
+        return x + len(heard)
+
+    def broken(x):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            bothways.graph_break()
             warnings.warn("inside", stacklevel=1)
         return x + len(heard)
 
+    def operation(x):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            y = x[:1].std(0)
+        return y.nan_to_num() + len(heard)
+
+    agree(quiet, (X,), graphs=1)
+    for function in (loud, broken, operation):
+        agree(function, (X,), fullgraph=False)
+
+
+def test_one_that_is_returned():
+    def function(x):
+        return x * 2, warnings.catch_warnings(record=True)
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for _ in range(2):
+        result, caught = compiled(X)
+        assert same(result, X * 2) and type(caught) is warnings.catch_warnings
+        with caught as heard:
+            warnings.simplefilter("always")
+            warnings.warn("heard", stacklevel=1)
+        assert len(heard) == 1
+
+
+def test_changing_filters_for_good_is_left_to_python():
     def for_good(x):
         warnings.simplefilter("ignore", ImportWarning)
         return x * 2
 
-    agree(recorded, (X,), fullgraph=False)
     agree(for_good, (X,), fullgraph=False)
     with pytest.raises(Unsupported, match="changes the filters for good"):
         bothways.compile(for_good, backend="eager", fullgraph=True)(X)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture.values.collections.containers import ListValue
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
@@ -38,6 +39,10 @@ class CaughtWarnings(Value):
         self.filters: Filters = []
         self._state = "made"
 
+    @property
+    def records(self) -> bool:
+        return bool(self.options.get("record", False))
+
     def python_type(self) -> type:
         return warnings.catch_warnings
 
@@ -55,10 +60,10 @@ class CaughtWarnings(Value):
         if name == "__enter__":
             self.filters = filters_in_force(tracer)
             if self.options.get("action") is not None:
-                row = {field: value for field, value in self.options.items() if field != "append"}
+                row = {field: value for field, value in self.options.items() if field not in ("append", "record")}
                 _add(self.filters, _simple_row(**row), bool(self.options.get("append", False)))
             tracer.torch_state.enter(self)
-            return none()
+            return ListValue([]) if self.records else none()
         tracer.torch_state.leave(self)
         if outer is not None:
             outer.said.append((within_caught, (self.options, self.said), {}))
@@ -67,7 +72,9 @@ class CaughtWarnings(Value):
         return none()
 
     def leave_in_graph(self, tracer: Tracer) -> None:
-        """The graph knows nothing of it."""
+        """The graph knows nothing of it; but what is recorded is a list that captured code may have."""
+        if self.records:
+            tracer.stop("context_manager", "the break is where warnings are recorded")
 
     def leave(self) -> None:
         """Capture has changed nothing."""
@@ -96,6 +103,12 @@ def innermost(tracer: Tracer, but: Value | None = None) -> CaughtWarnings | None
         if isinstance(context, CaughtWarnings) and context is not but:
             return context
     return None
+
+
+def is_recorded(tracer: Tracer) -> bool:
+    """Whether a warning would become an entry of a list."""
+    contexts = tracer.torch_state.open_contexts
+    return any(isinstance(context, CaughtWarnings) and context.records for context in contexts)
 
 
 def filters_in_force(tracer: Tracer) -> Filters:
@@ -182,12 +195,12 @@ def _catch_warnings(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if args:
         tracer.stop("call_unknown", "catch_warnings is called with what has to be named")
     _, options = constant_arguments(tracer, [], kwargs)
-    if options.pop("record", False) or options.pop("module", None) is not None:
-        tracer.stop("call_unknown", "warnings are recorded")
-    known = {"action", "category", "lineno", "append"}
+    if options.pop("module", None) is not None:
+        tracer.stop("call_unknown", "warnings of another module than warnings are caught")
+    known = {"action", "category", "lineno", "append", "record"}
     try:
         if options.get("action") is not None:
-            _simplefilter(**options)
+            _simplefilter(**{name: value for name, value in options.items() if name != "record"})
         elif not known.issuperset(options):
             raise TypeError("no option")
     except TypeError:

@@ -18,7 +18,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
-from bothways.capture.values.objects.caught_warnings import Filters, filters_in_force, innermost
+from bothways.capture.values.objects.caught_warnings import Filters, filters_in_force, innermost, is_recorded
 from bothways.capture.values.objects.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ def _warn(
     module = frame.globals.get("__name__", "<string>")
     if _would_raise(filters_in_force(tracer), text, kind, module, where.line):
         tracer.stop("call_unknown", "a warning is given that is an error")
+    if is_recorded(tracer):
+        tracer.stop("call_unknown", "a warning is given that is recorded")
     said = [frame.globals, text, kind, where.filename, where.line, module]
     inside = innermost(tracer)
     if inside is None:
