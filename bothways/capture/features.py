@@ -47,9 +47,10 @@ from bothways.capture.values.nn.construction import (
     rebuild_new,
 )
 from bothways.capture.values.nn.modules import ModuleValue
-from bothways.capture.values.objects import builtin_functions, builtin_types
+from bothways.capture.values.objects import builtin_functions, builtin_types, caught_warnings
 from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
 from bothways.capture.values.objects.objects import ObjectValue
+from bothways.capture.values.objects.regular_expressions import look_for
 from bothways.capture.values.tensors import (
     assumptions,
     data_checks,
@@ -67,10 +68,10 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, clipping,
-    data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes, gradients, hooks, instance_dicts,
-    modules, object_methods, opcodes, optimizer_steps, own_graphs, partials, saved_tensors, scaled_steps, schedules,
-    sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
+    anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
+    clipping, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes, gradients, hooks,
+    instance_dicts, modules, object_methods, opcodes, optimizer_steps, own_graphs, partials, saved_tensors,
+    scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
 )  # fmt: skip
 
 linked.link(
@@ -86,7 +87,7 @@ linked.link(
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
-    lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
+    look_for=look_for, lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
     register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
     takes_for_granted=takes_for_granted, text_binary=text_binary,
 )

@@ -99,8 +99,14 @@ def heard() -> int:
 
 def may_be_error() -> bool:
     """Whether the user's filters may make an error of a warning like the last that was dropped."""
-    category = getattr(_state, "category", UserWarning)
+    category = last_category()
     return any(row[0] == "error" and row[2] is not Dropped and issubclass(category, row[2]) for row in warnings.filters)
+
+
+def last_category() -> type[Warning]:
+    """Of the last warning that this thread has dropped; most kernels warn users."""
+    category: type[Warning] = getattr(_state, "category", UserWarning)
+    return category
 
 
 def listening() -> AbstractContextManager[None]:

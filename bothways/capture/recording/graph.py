@@ -33,13 +33,15 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
 from bothways.grad.tracing.overlaps import is_shared
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
-from bothways.runtime.listening import heard, may_be_error
+from bothways.runtime.listening import heard, last_category, may_be_error
+from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.symbols import SizeNodes, Symbol, expression_of
@@ -173,7 +175,7 @@ class GraphBuilder:
         if as_captured:
             result = result.result
         if heard() != before or kernel_warns(target, *arguments, result):
-            kind, target = self._warning(kind, target)
+            kind, target = self._warning(kind, target, last_category() if heard() != before else UserWarning)
         node = self.graph.create_node(
             kind,
             target,
@@ -196,13 +198,17 @@ class GraphBuilder:
         if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
             self.tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
 
-    def _warning(self, kind: str, target: Any) -> tuple[str, Any]:
+    def _warning(self, kind: str, target: Any, category: type[Warning]) -> tuple[str, Any]:
         """An operation that warns, as a node that runs at the user's line."""
         if kind not in ("call_function", "call_method"):
             return kind, target
-        if may_be_error() and not self.tracer.options.fullgraph:  # and where it is caught, Python knows best
-            self.tracer.stop("call_unknown", f"{target} warns")
-        return "call_function", Warns(target, self.tracer.where(), self.tracer.running.frames[-1].globals)
+        ignored = is_ignored(self.tracer, category)
+        if not ignored and innermost(self.tracer) is not None:
+            self.tracer.stop("call_unknown", f"{target} warns where filters are changed")
+        if not ignored and may_be_error() and not self.tracer.options.fullgraph:
+            self.tracer.stop("call_unknown", f"{target} warns")  # where that is caught, Python knows best
+        where, globals_ = self.tracer.where(), self.tracer.running.frames[-1].globals
+        return "call_function", Warns(target, where, globals_, ignored=ignored)
 
     def watch(self, tensor: TensorValue, watched: Watched) -> None:
         """Note that code outside looks at a tensor's gradient, or at the autograd node that computes it."""
@@ -272,6 +278,10 @@ class GraphBuilder:
     def _note_origin(self, node: torch.fx.Node) -> None:
         """Say where in the user's source the node comes from, in the form fx prints."""
         node.meta["stack_trace"] = self.tracer.running.origin()
+        if innermost(self.tracer) is not None:
+            facts = facts_of_call(node.target)
+            if (facts.opaque and not facts.warns) or facts.has_effects or mark_of(node.target) is Mark.IN_GRAPH:
+                self.tracer.stop("call_unknown", "Python that may warn is part of a graph where filters are changed")
 
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))

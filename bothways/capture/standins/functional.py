@@ -123,7 +123,13 @@ def length_hint(obj: Any, default: int = 0, /) -> int:
     if not hasattr(type(obj), "__length_hint__"):
         return default
     hint: int = obj.__length_hint__()
-    return default if hint is NotImplemented else hint
+    if hint is NotImplemented:
+        return default
+    if not isinstance(hint, int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+    if hint < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return hint
 
 
 def prod(iterable: Iterable[Any], /, *, start: Any = 1) -> Any:

@@ -22,6 +22,7 @@ from bothways.capture.values.code.attributes import (
 )
 from bothways.capture.values.code.functions import CellValue
 from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.core.constants import ConstantValue, constant_value
@@ -164,7 +165,9 @@ class ClassValue(Value):
         if isinstance(self.cls, enum.EnumMeta):
             return len(self.cls)
         result = self._special(tracer, "__len__")
-        return protocols.as_index(tracer, result) if result is not None else super().length(tracer)
+        if result is None:
+            return super().length(tracer)
+        return protocols.as_index(tracer, answered(tracer, type(self.cls), "__len__", result))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
@@ -177,7 +180,7 @@ class ClassValue(Value):
         for name in ("__bool__", "__len__"):
             result = self._special(tracer, name)
             if result is not None:
-                return protocols.truth(tracer, result)
+                return protocols.truth(tracer, answered(tracer, type(self.cls), name, result))
         return True
 
     def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
@@ -194,8 +197,11 @@ class ClassValue(Value):
         return None
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        result = self._special(tracer, "__repr__") if conversion == "repr" else None
-        return repr(self.cls) if result is None else protocols.as_string(tracer, result)
+        for name in ("__repr__",) if conversion == "repr" else ("__str__", "__repr__"):
+            result = self._special(tracer, name)
+            if result is not None:
+                return protocols.as_string(tracer, answered(tracer, type(self.cls), name, result))
+        return repr(self.cls)
 
     def parts(self) -> Iterable[Value]:
         return [value for value in self.attrs.values() if value is not None]

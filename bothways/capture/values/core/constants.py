@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import types
 import typing
 from collections.abc import Hashable
@@ -38,7 +39,7 @@ TORCH_LITERALS: tuple[type, ...] = (
     torch.iinfo,
     torch.nn.attention.SDPBackend,
 )
-OTHERS: tuple[type, ...] = (range, types.CodeType, types.GenericAlias, types.UnionType)
+OTHERS: tuple[type, ...] = (range, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType)
 CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
 SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
@@ -99,11 +100,13 @@ class ConstantValue(Value):
         if isinstance(self.content, torch.device) and name in ("__enter__", "__exit__"):
             return linked.call_device(tracer, self, name)
         method = tracer.run_const(getattr, self.content, name)
+        if isinstance(self.content, re.Pattern):
+            return linked.look_for(tracer, method, args, kwargs)
         positional, keywords = constant_arguments(tracer, args, kwargs)
         return constant_value(tracer.run_const(method, *positional, **keywords), tracer)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
-        if isinstance(self.content, (str, bytes, range)) or type(self.content).__module__ == "typing":
+        if isinstance(self.content, (str, bytes, range, re.Match)) or type(self.content).__module__ == "typing":
             return constant_value(tracer.run_const(lambda: self.content[key_constant(tracer, key)]), tracer)  # type: ignore[index]
         return super().get_item(tracer, key)
 
@@ -195,7 +198,7 @@ class _Same:
 def constant_value(obj: object, tracer: Tracer | None = None) -> Value:
     """The Value of a result computed at capture time; containers of constants become container Values."""
     kind = type(obj)
-    if is_constant_type(kind):
+    if is_constant_type(kind) or kind is re.Match:  # a match of captured code's own, found in constants
         return ConstantValue(obj)
     if kind is tuple or kind is torch.Size:
         return linked.TupleValue([constant_value(item, tracer) for item in obj], kind)  # type: ignore[attr-defined]

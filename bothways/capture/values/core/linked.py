@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.objects.builtins import BoundBuiltin as BoundBuiltin
     from bothways.capture.values.objects.builtins import BuiltinValue as BuiltinValue
     from bothways.capture.values.objects.objects import ObjectValue as ObjectValue
+    from bothways.capture.values.objects.regular_expressions import look_for as look_for
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
     from bothways.capture.values.tensors.tensors import TensorValue as TensorValue

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.values.core import linked
+from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, NotConstant, Value
 from bothways.capture.values.core.constants import SINGLETONS, ConstantValue, constant_value
 from bothways.capture.values.core.raised import Raised
@@ -281,7 +282,7 @@ def as_index(tracer: Tracer, value: Value) -> int:
     method = try_get_attr(tracer, value, "__index__")
     if method is None:
         tracer.throw(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
-    return int(as_constant(tracer, call(tracer, method, [])))
+    return int(as_constant(tracer, answered(tracer, value.python_type(), "__index__", call(tracer, method, []))))
 
 
 def index_constant(tracer: Tracer, value: Value) -> Any:

@@ -115,7 +115,10 @@ def instantiate(tracer: Tracer, target: ClassValue, args: Args, kwargs: Kwargs) 
 def _initialize(tracer: Tracer, instance: Value, cls: type, args: Args, kwargs: Kwargs) -> None:
     initialize = lookup(cls, "__init__")
     if isinstance(initialize, types.FunctionType):
-        protocols.call(tracer, bind_class_attribute(tracer, instance, cls, "__init__", initialize), args, kwargs)
+        method = bind_class_attribute(tracer, instance, cls, "__init__", initialize)
+        returned = protocols.call(tracer, method, args, kwargs).realize().python_type()
+        if returned is not types.NoneType:
+            tracer.throw(TypeError, f"__init__() should return None, not {returned.__name__!r}")
     elif initialize is object.__init__ or issubclass(cls, torch.Tensor):
         # object.__init__ complains about arguments only when __new__ is object's as well.
         if (args or kwargs) and lookup(cls, "__new__") is object.__dict__["__new__"]:

@@ -15,6 +15,7 @@ from bothways.capture.values.collections.containers import ListValue, sort_value
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.collections.sequences import SequenceValue
 from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
@@ -82,7 +83,7 @@ def _hash(tracer: Tracer, value: Value) -> Value:
     try:
         return ConstantValue(tracer.run_const(hash, value.constant()))
     except NotConstant:
-        return protocols.call_attr(tracer, value, "__hash__")
+        return answered(tracer, value.python_type(), "__hash__", protocols.call_attr(tracer, value, "__hash__"))
 
 
 # Numbers.

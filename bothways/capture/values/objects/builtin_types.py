@@ -18,6 +18,7 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sequences import content
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.answers import ASKED, answered
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.handlers import handles
@@ -49,6 +50,8 @@ def _number(kind: type, *methods: str) -> Callable[..., Value]:
             for method in methods:
                 if hasattr(values[0].python_type(), method):
                     number = protocols.call_attr(tracer, values[0], method).realize()
+                    if method in ASKED:
+                        number = answered(tracer, values[0].python_type(), method, number)
                     if method == methods[0] or issubclass(number.python_type(), kind):
                         return number
                     return constant_value(tracer.run_const(kind, protocols.as_constant(tracer, number)), tracer)

@@ -15,6 +15,7 @@ from bothways.capture.values.code.attributes import C_FIELDS, MISSING, lookup
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core import protocols
+from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
@@ -184,7 +185,7 @@ class ExceptionValue(ObjectValue):
         for name in ("__repr__",) if conversion == "repr" else ("__str__",):
             result = self.special(tracer, name)
             if result is not None:
-                return protocols.as_string(tracer, result)
+                return protocols.as_string(tracer, answered(tracer, self.cls, name, result))
         return self._plain_text(tracer, conversion)
 
     def _plain_text(self, tracer: Tracer, conversion: str) -> str:

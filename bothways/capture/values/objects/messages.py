@@ -18,8 +18,8 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
+from bothways.capture.values.objects.caught_warnings import Filters, filters_in_force, innermost, is_recorded
 from bothways.capture.values.objects.objects import ObjectValue
-from bothways.runtime.listening import Dropped
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -139,17 +139,22 @@ def _warn(
     frame = tracer.running.frames[-max(level, 1)]
     where = frame.position()
     module = frame.globals.get("__name__", "<string>")
-    if _would_raise(text, kind, module, where.line):
+    if _would_raise(filters_in_force(tracer), text, kind, module, where.line):
         tracer.stop("call_unknown", "a warning is given that is an error")
-    tracer.effects.mutated(Message(_warn_from, [frame.globals, text, kind, where.filename, where.line, module], {}))
+    if is_recorded(tracer):
+        tracer.stop("call_unknown", "a warning is given that is recorded")
+    said = [frame.globals, text, kind, where.filename, where.line, module]
+    inside = innermost(tracer)
+    if inside is None:
+        tracer.effects.mutated(Message(_warn_from, said, {}))
+    else:
+        inside.said.append((_warn_from, tuple(said), {}))
     return none()
 
 
-def _would_raise(text: str, kind: type[Warning], module: str, line: int) -> bool:
+def _would_raise(filters: Filters, text: str, kind: type[Warning], module: str, line: int) -> bool:
     """What the filters make of a warning: the first that fits says it."""
-    for action, pattern, category, module_pattern, line_wanted in warnings.filters:
-        if category is Dropped:  # what we do not listen to, but the program says
-            continue
+    for action, pattern, category, module_pattern, line_wanted in filters:
         placed = _fits(module_pattern, module) and line_wanted in (0, line)
         if _fits(pattern, text) and placed and issubclass(kind, category):
             return action == "error"

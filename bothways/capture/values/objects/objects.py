@@ -33,6 +33,7 @@ from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.code.object_methods import call_repr
 from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.core.constants import ConstantValue, constant_value
@@ -76,6 +77,7 @@ class ObjectValue(Value):
             tracer.throw(TypeError, f"unhashable type: {self.cls.__name__!r}")
         hashed = self.special(tracer, "__hash__")
         if hashed is not None:
+            hashed = answered(tracer, self.cls, "__hash__", hashed)
             return HashedObject(tracer, self, protocols.as_constant(tracer, hashed))
         if self.payload is None or isinstance(lookup(self.cls, "__eq__"), types.FunctionType):
             tracer.stop("hash_unknown", f"cannot hash {self.describe()}")
@@ -323,18 +325,16 @@ class ObjectValue(Value):
         return result if result is not None else super().next(tracer)
 
     def truth(self, tracer: Tracer) -> bool:
-        result = self.special(tracer, "__bool__")
-        if result is not None:
-            return protocols.truth(tracer, result)
-        result = self.special(tracer, "__len__")
-        if result is not None:
-            return protocols.truth(tracer, result)
+        for name in ("__bool__", "__len__"):
+            result = self.special(tracer, name)
+            if result is not None:
+                return protocols.truth(tracer, answered(tracer, self.cls, name, result))
         return self.payload.truth(tracer) if self.payload is not None else True
 
     def length(self, tracer: Tracer) -> int:
         result = self.special(tracer, "__len__")
         if result is not None:
-            return protocols.as_index(tracer, result)
+            return protocols.as_index(tracer, answered(tracer, self.cls, "__len__", result))
         return int(self._payload_or(tracer, super().length, "length"))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
@@ -389,7 +389,7 @@ class ObjectValue(Value):
         for name in names:
             result = call_repr(tracer, self) if name == "__repr__" else self.special(tracer, name)
             if result is not None:
-                return protocols.as_string(tracer, result)
+                return protocols.as_string(tracer, answered(tracer, self.cls, name, result))
             if name == "__str__" and lookup(self.cls, "__str__") is not object.__str__:
                 break
         if self.payload is not None:
@@ -400,7 +400,7 @@ class ObjectValue(Value):
         result = self.special(tracer, "__format__", ConstantValue(spec))
         if result is None and isinstance(self.payload, ConstantValue) and spec:
             return protocols.format_value(tracer, self.payload, spec)
-        return None if result is None else protocols.as_string(tracer, result)
+        return None if result is None else protocols.as_string(tracer, answered(tracer, self.cls, "__format__", result))
 
     # After the call.
 

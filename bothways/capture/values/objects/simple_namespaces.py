@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
+from bothways.capture.values.code.attributes import lookup
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -33,7 +34,7 @@ class SimpleNamespaceValue(ObjectValue):
         return protocols.compare(tracer, op.symbol, mine, theirs)
 
     def text(self, tracer: Tracer, conversion: str) -> str:
-        if self.special(tracer, "__repr__") is not None or self.special(tracer, "__str__") is not None:
+        if any(isinstance(lookup(self.cls, name), types.FunctionType) for name in ("__repr__", "__str__")):
             return super().text(tracer, conversion)
         shown = "namespace" if self.cls is types.SimpleNamespace else self.cls.__name__
         if self.printing:

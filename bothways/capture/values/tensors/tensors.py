@@ -34,6 +34,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.places import selected, written
 from bothways.capture.writing.emit import changes, stores
 from bothways.node_facts import note_of_node
@@ -434,7 +435,10 @@ def _grad(tracer: Tracer, value: TensorValue) -> Value:
         value.asked_for_grad = True
         return tracer.wrap(value.obj.grad, Attr(value.source, "grad"))
     if not value.fake.meta.is_leaf and not any(event.retains is value for event in tracer.effects.registrations):
-        warns = Warns(getattr, tracer.where(), tracer.running.frames[-1].globals)
+        ignored = is_ignored(tracer, UserWarning)
+        if not ignored and innermost(tracer) is not None:
+            tracer.stop("attribute_unknown", "PyTorch warns, where filters are changed, of asking for a grad")
+        warns = Warns(getattr, tracer.where(), tracer.running.frames[-1].globals, ignored=ignored)
         tracer.graph.call(warns, (value.node, "grad"))
     return ConstantValue(None)
 
