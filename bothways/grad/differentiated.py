@@ -141,6 +141,7 @@ class DifferentiatedGraph:
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
         self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
         self.statistics = (*facts.statistics_inputs, *self.shared)
+        self.partly_reached: tuple[int, ...] = ()  # of a twin: the inputs that some of its results do not lead to
         self.again = self.base = Again(self.hidden is not None)
         self._takes_windows = takes_windows(facts.outputs)
         if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
@@ -252,11 +253,12 @@ class DifferentiatedGraph:
         unchanged: Unchanged,
         wanted: Wanted,
         own: Own,
+        hooked: bool,
     ) -> Sequence[torch.Tensor | None]:
         """The backward as a function of inputs, gradients and the ``own`` results it reads, by their numbers."""
         from bothways.grad import twins
 
-        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted, own)
+        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted, own, hooked)
 
     def twin(self, inputs: Sequence[torch.Tensor]) -> DifferentiatedGraph:
         """The same graph, whose node keeps what second derivatives go through."""
