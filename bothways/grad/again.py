@@ -63,7 +63,14 @@ class Again:
         self._left -= 1
         if self._left < 0:
             self.twin = None
-        return self.twin is not None and not is_told_of_none(inputs)
+        return self.twin is not None and not is_told_of_none([inputs[index] for index in self.twin.partly_reached])
+
+
+def partly_reached(joint: Joint) -> tuple[int, ...]:
+    """The inputs that only some of the results lead to, the hidden ones included: from the others they get None."""
+    behind = [reached for reached, moves in zip(joint.reached, joint.differentiable, strict=True) if moves]
+    everywhere = frozenset(range(len(joint.primals))).intersection(*behind)
+    return tuple(index for index in range(len(joint.primals)) if index not in everywhere)
 
 
 def is_told_of_none(inputs: Sequence[torch.Tensor]) -> bool:
@@ -143,12 +150,13 @@ def backward_function(
     wanted: Wanted,
     function: Callable[..., Any] | None = None,
     own: Own | None = None,
+    told: Sequence[int] = (),
 ) -> Callable[..., Gradients]:
     """The backward of a graph as a function of inputs and gradients, by PyTorch's autograd, which runs it once more.
 
     ``moves`` says which results receive a gradient; ``function`` stands for the graph's own. Running statistics among
     the inputs have been updated, and are not once more, nor is what no gradient depends on. ``own`` are results of the
-    first time.
+    first time; the ``told`` inputs are never told that there is no gradient.
     """
     count = len(graph.needs_grad)
     run = graph.function if function is None else function
@@ -160,6 +168,8 @@ def backward_function(
         again = torch.is_grad_enabled()
         with torch.enable_grad(), torch_compat.autocast_as(graph.autocast):
             leaves = [_own(value) if needed else value for value, needed in zip(inputs, graph.needs_grad, strict=True)]
+            for place in told:
+                leaves[place] = ZerosForNone.apply(leaves[place])
             outputs = run(*leaves)
         results = results_of(graph.outputs, outputs)
         for result in results if own else ():
@@ -171,6 +181,18 @@ def backward_function(
         return tuple(next(gradients) if want else None for want in wanted)
 
     return backward
+
+
+class ZerosForNone(torch.autograd.Function):
+    """The same value; the gradient behind it is never None."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
 def results_of(outputs: list[Output], values: Sequence[Any]) -> list[torch.Tensor]:

@@ -135,6 +135,7 @@ class DifferentiatedGraph:
         self._returns_results = self._places == list(range(self.result_count))
         self._takes_windows = takes_windows(facts.outputs)
         self.statistics = (*facts.statistics_inputs, *self.shared)
+        self.partly_reached: tuple[int, ...] = ()  # of a twin: the inputs that some of its results do not lead to
 
     def _set_run(self, facts: Facts, compiled: Callable[..., Any]) -> None:
         """Know how the forward runs, and whether a backward may run without questions."""
@@ -260,11 +261,12 @@ class DifferentiatedGraph:
         unchanged: Unchanged,
         wanted: Wanted,
         own: Own,
+        hooked: bool,
     ) -> Sequence[torch.Tensor | None]:
         """The backward as a function of inputs, gradients and the ``own`` results it reads, by their numbers."""
         from bothways.grad import twins
 
-        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted, own)
+        return twins.differentiable_backward(self, inputs, tangents, unchanged, wanted, own, hooked)
 
     def twin(self, inputs: Sequence[torch.Tensor]) -> DifferentiatedGraph:
         """The same graph, whose node keeps what second derivatives go through."""

@@ -20,6 +20,7 @@ from bothways.grad.again import (
     check_differentiable,
     connected_graph,
     is_told_of_none,
+    partly_reached,
     visible,
 )
 from bothways.grad.backwards import MOST_BACKWARDS
@@ -66,6 +67,7 @@ def twin_of(
     twin = DifferentiatedGraph(function, facts, examples, compiled, plan, joint, connected)
     twin.joints.clear()
     twin.base = graph.again
+    twin.partly_reached = partly_reached(joint)
     return twin
 
 
@@ -131,21 +133,27 @@ def differentiable_backward(
     unchanged: Unchanged,
     wanted: Wanted,
     own: Own,
+    hooked: bool,
 ) -> Gradients:
     """The backward of a graph that has kept nothing for second derivatives: what it needs of the forward runs again.
 
     By the twin, which is used from then on; else by a function of inputs and gradients that is compiled as a whole.
     What the backward reads of the graph's ``own`` results is read of those, not of what the twin gives in their place.
+    Where those are ``hooked`` there is no other way than the twin: inputs that notice a None get zeros in its place.
     """
     tangents = visible(graph, tangents)
     there = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
-    twin = None if is_told_of_none(inputs) else graph.again.use(partial(graph.twin, inputs))
+    twin = graph.again.use(partial(graph.twin, inputs))
+    partly = () if twin is None else twin.partly_reached
+    told = [place for place in partly if is_told_of_none([inputs[place]])]
+    if told and not (hooked and own):
+        twin = None
     run: Any = None if twin is None else graph.bound(twin)
     if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_inputs):
         if graph.plan.renewed:  # here it is a function of what they were
             run = Renewing(run, graph.plan.renewed, skipped=0)
-        return backward_function(graph, moves, wanted, run, own)(*inputs, *there)
+        return backward_function(graph, moves, wanted, run, own, told)(*inputs, *there)
     values = [*inputs, *there]
     moment = Moment(strides_of(tangents), torch_compat.autocast_now())
     shapes = tuple(value.shape for value in values)

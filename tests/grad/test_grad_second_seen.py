@@ -90,3 +90,58 @@ def test_changing_the_result_between_the_two_is_an_error(backend):
                 y.add_(1)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 first.pow(2).sum().backward()
+
+
+# Results that are hooked, of graphs whose inputs would notice a gradient that is None.
+
+
+class Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        result = x.tanh()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        (result,) = ctx.saved_tensors
+        return grad * (1 - result * result)
+
+
+def _after_a_hooked_leaf(x, w, log):
+    h = (x * 1).chunk(2, -1)[0].repeat(1, 2) * w
+    h = h.tanh()
+    h.register_hook(lambda grad: log.append(grad.detach().clone()) or grad * 2.0)
+    return h.exp().mean()
+
+
+def _after_a_custom_function(x, w, log):
+    h = Tanh.apply(x * 1)
+    h.grad_fn.register_hook(lambda given, got: log.append("post"))
+    h = h * h.sin() + h + h.sin()
+    h = Tanh.apply(h)
+    h.register_hook(lambda grad: grad * 3.0)
+    return h.square().mean()
+
+
+@pytest.mark.parametrize("program", [_after_a_hooked_leaf, _after_a_custom_function])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_second_derivatives_go_through_hooks_of_results_whatever_the_inputs_are(program, backend):
+    def seen(function, size):
+        generator = torch.Generator().manual_seed(size)
+        x, w = (torch.randn(*shape, generator=generator).double().requires_grad_() for shape in ((size, 4), (4,)))
+        log = []
+        w.register_hook(lambda grad: log.append(grad.detach().clone()))
+        loss = function(x, w, log)
+        first = torch.autograd.grad(loss, [x, w], create_graph=True, allow_unused=True)
+        penalty = sum(each.square().sum() for each in first if each is not None)
+        (loss + penalty).backward()
+        return [*first, x.grad, w.grad, *log]
+
+    compiled = bothways.compile(program, backend=backend)
+    for size in (3, 3, 5, 3):
+        for expected, found in zip(seen(program, size), seen(compiled, size), strict=True):
+            if isinstance(expected, torch.Tensor):
+                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+            else:
+                assert found == expected

@@ -292,3 +292,37 @@ def test_zeros_of_both_signs_are_two_numbers(monkeypatch):
         assert_same(own, eager, "both")
     for number in (0.0, -0.0, 0.0):
         assert_same(called(x, number)[0], one(x, number)[0], number)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=name)
+def test_numbers_that_were_integers_for_a_moment(dtype, monkeypatch):
+    """-0.0 and -0.5 are 0 as integers, and NaN and infinity some integer: no compiler may leave those out."""
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    (x,) = padded(torch.tensor([0.0, -0.0, 0.5, -0.5, 2.5, -2.5, -1e-40, 100, -100, math.nan, math.inf, -math.inf]))
+    x = x.to(dtype)
+
+    def through_integers(x):
+        chosen = torch.where(x > 1, x.int(), x.neg().int())
+        of_all = [1 / x.int().to(dtype), x.long().to(dtype), x.int().double(), x.long().float(), chosen.to(dtype)]
+        few = x.nan_to_num(3.0, 7.0, 9.0)  # eager's own loops do not agree about others in few bits
+        return [*of_all, few.to(torch.int8).to(dtype), few.to(torch.int16).to(dtype) * few, few.abs().byte().to(dtype)]
+
+    compiled = bothways.compile(through_integers, backend="native")
+    for given in (x, x.flip(0)):
+        for own, eager in zip(compiled(given), through_integers(given), strict=True):
+            assert_same(own, eager, dtype)
+    assert len(bothways.history(compiled)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=name)
+def test_a_number_that_is_divided_is_rounded_as_a_tensor_is(dtype, monkeypatch):
+    monkeypatch.setattr(bothways.config, "kernels_for_small_graphs", True)
+    (x,) = padded(torch.tensor([0.0, 1.0, -1.0, 0.3, -2.5, 7.0, math.inf, math.nan]).to(dtype))
+
+    def divided(x):
+        numbers = (1e-40, 1e10, 70000.0, 1.001, -257)
+        return [number // x for number in numbers] + [number % x for number in numbers] + [x // 1.001, x % 1.001]
+
+    compiled = bothways.compile(divided, backend="native")
+    for own, eager in zip(compiled(x), divided(x), strict=True):
+        assert_same(own, eager, dtype)

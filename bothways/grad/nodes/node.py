@@ -103,6 +103,7 @@ class Graph(Protocol):
         unchanged: Unchanged,
         wanted: tuple[bool, ...],
         own: Own,
+        hooked: bool,
     ) -> Gradients: ...
 
     def run_plain_backward(
@@ -216,7 +217,7 @@ class CompiledNode(torch.autograd.Function):
         if current:
             node = getattr(ctx, "node", ctx)  # of which a captured backward has a stand-in
             own = {v.output_nr: (v, v._version) for v in values if v.grad_fn is node}
-            run = partial(graph.run_differentiable_backward, own=own)
+            run = partial(graph.run_differentiable_backward, own=own, hooked=node.is_hooked)
         unchanged = partial(_check_others, ctx, graph)
         if ctx.random_states is None:
             return None, *run(inputs(), received, unchanged, wanted)
@@ -324,6 +325,7 @@ CONTEXT: dict[str, Any] = {
     "live": (),
     # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},
+    "is_hooked": False,  # whether one of the results ever had a hook
     "_register_hook_dict": register_hook_dict,
 }
 for _name, _value in CONTEXT.items():

@@ -47,6 +47,7 @@ class ResultHooks:
 
 def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
     """What ``Tensor.register_hook`` calls for the first hook of a tensor, of its node."""
+    node.is_hooked = True
     register = super(type(node), node)._register_hook_dict
     if node.graph.result_count < 2:
         register(tensor)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
+
 from bothways.lower.dialects.c_family import operators
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.ir.prims import Memory
@@ -69,6 +71,7 @@ class KernelWriter:
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each lane
         self.scratch: dict[Scratch, str] = {}
         self._used_names = dict(kernel.names)
+        self._nothing: str | None = None  # the variable that is 0, though no compiler knows
 
     def fresh(self, hint: str) -> str:
         """A name that no value has, and nothing else."""
@@ -178,9 +181,27 @@ class KernelWriter:
             case FromScratch():
                 return f"{self.scratch[value.scratch]}[{value.loop.index}]"
             case Convert():
-                return operators.conversion(value.source, value.target, self.text(value.arg))
+                return self._converted(value)
             case Apply():
                 return operators.operation(value.op, value.dtype, [self.text(arg) for arg in value.args])
+
+    def _converted(self, value: Convert) -> str:
+        """A value as another dtype; an integer that a number was made is one whatever is done with it next.
+
+        gcc takes a number that becomes an integer and then a number again for one that loses its fraction, and leaves
+        out the integer: with it that -0.0 and -0.5 become 0.0, and NaN and what is too large some integer.
+        """
+        text = operators.conversion(value.source, value.target, self.text(value.arg))
+        if not value.source.is_floating_point or value.target.is_floating_point or value.target == torch.bool:
+            return text
+        if self._nothing is None:
+            self._nothing = self.fresh("nothing")
+        kind = COMPUTED[value.target]
+        return f"({kind})({text} | ({kind}){self._nothing})"
+
+    def opening(self) -> list[str]:
+        """The lines that a kernel begins with, once it is written."""
+        return [] if self._nothing is None else [f"    const int64_t {self._nothing} = unknown_zero();"]
 
     def element(self, element: Element) -> str:
         terms = [str(element.offset)] if element.offset else []

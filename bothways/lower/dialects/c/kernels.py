@@ -41,7 +41,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
         for memory in kernel.memories
     )
     head += "".join(f", {'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes)
-    return KernelText(head, "\n".join(body.lines), sizes)
+    return KernelText(head, "\n".join([*writer.opening(), *body.lines]), sizes)
 
 
 def _write(writer: KernelWriter, body: Block, kernel: Kernel) -> None:

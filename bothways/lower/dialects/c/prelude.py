@@ -23,6 +23,9 @@ static inline {T} {name}({T} a, {T} b) {{ return (b {sign} a || b != b) ? b : a;
 #pragma omp declare reduction({name} : {T} : omp_out = {name}(omp_out, omp_in)) initializer(omp_priv = {start})
 """
 
+# 0, of which a compiler may conclude nothing; read once in a kernel.
+UNKNOWN_ZERO = "static inline int64_t unknown_zero(void) { volatile int64_t zero = 0; return zero; }\n"
+
 
 def _extremes(kind: str, lowest: str, highest: str) -> dict[str, str]:
     return {
@@ -39,5 +42,6 @@ HELPERS: dict[str, str] = {
     **HALVES,
     **NUMERIC,
     "random_float": RANDOM,
+    "unknown_zero": UNKNOWN_ZERO,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
 }

@@ -9,7 +9,7 @@ import torch
 
 from bothways.lower.ir.builder import Builder, NotLowered, Operand
 from bothways.lower.ir.lowerings.registry import aten, lowers
-from bothways.lower.ir.lowerings.term import Term, terms, wide
+from bothways.lower.ir.lowerings.term import Term, number_as, terms, wide
 from bothways.lower.ir.prims import Node
 
 
@@ -82,6 +82,8 @@ def _fmod(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
 def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Operand) -> Node:
     if not out.dtype.is_floating_point and (not isinstance(y, int) or y in (0, -1) or out.dtype == torch.bool):
         raise NotLowered  # ATen raises for a divisor of zero; the lowest number by -1 is nothing C can compute
+    if isinstance(x, (int, float)) and out.dtype.is_floating_point:
+        x = number_as(out.dtype, x)  # ATen makes a tensor of it; a divisor stays the number it is
     if op == "trunc_divide" and out.dtype.is_floating_point:
         return b.map("trunc", b.rounded(b.map("div", x, y, dtype=out.dtype)), dtype=out.dtype)
     return b.map(op, x, y, dtype=out.dtype)
