@@ -126,6 +126,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/picture.py
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/regional.py

@@ -2,7 +2,7 @@
 
     python benchmarks/picture.py [results/step.json]
 
-One group of bars a model, one bar an engine; lengths are shares of the longest in their half, and the numbers stand
+One group of bars a model, one bar an engine; lengths are shares of the longest of that model, and the numbers stand
 beside them. The picture reads on light and dark pages.
 """
 
@@ -44,11 +44,11 @@ def picture(results: dict[str, Any]) -> str:
     for number, (head, key, shape) in enumerate(HALVES):
         x = LEFT + NAME + number * half
         lines.append(f'<text class="head" x="{x}" y="26">{head}</text>')
-        longest = max(float(found.get(key) or 0) for rows in models.values() for found in rows.values()) or 1
         y = 40
         for name, rows in models.items():
             if number == 0:
                 lines.append(f'<text class="head" x="{LEFT}" y="{y + 12}">{escape(name)}</text>')
+            longest = max(float(found.get(key) or 0) for found in rows.values()) or 1
             for engine, found in rows.items():
                 length = max(1.0, (half - 90) * float(found.get(key) or 0) / longest)
                 text = shape.format(float(found.get(key) or 0))

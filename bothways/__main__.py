@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+import bothways
 from bothways.api.dropin import install
 from bothways.commands.running import hide_own_frames, program_of
 from bothways.commands.table import COMMANDS, usage
@@ -19,6 +20,9 @@ def main(arguments: list[str]) -> int:
     if how in ("-h", "--help"):
         print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    if how in ("-V", "--version"):
+        print(f"bothways {bothways.__version__}")
+        return 0
     if how in COMMANDS:
         return COMMANDS[how].run(rest)
     program = program_of(arguments)

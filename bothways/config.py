@@ -131,6 +131,9 @@ class Config:
         if name in _listeners:
             _listeners[name](getattr(self, name))
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_unknown(name))
+
     def __delattr__(self, name: str) -> None:
         if name in FIELD_TYPES:
             raise AttributeError(f"config.{name} cannot be deleted; set it to its default, or call config.reset()")
@@ -223,12 +226,16 @@ CHOICES: dict[str, tuple[Any, ...]] = {"cuda_graphs": ("auto", True, False)}
 FIELD_TYPES: dict[str, Any] = {f.name: get_type_hints(Config)[f.name] for f in fields(Config)}
 
 
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, FIELD_TYPES, n=1)
+    meant = f" did you mean {close[0]!r}?" if close else ""
+    return f"config has no field {name!r};{meant} the fields are {', '.join(FIELD_TYPES)}"
+
+
 def _checked(name: str, value: Any) -> Any:
     """``value`` as field ``name`` stores it; AttributeError, TypeError or ValueError when it cannot."""
     if name not in FIELD_TYPES:
-        close = difflib.get_close_matches(name, FIELD_TYPES, n=1)
-        meant = f" did you mean {close[0]!r}?" if close else ""
-        raise AttributeError(f"config has no field {name!r};{meant} the fields are {', '.join(FIELD_TYPES)}")
+        raise AttributeError(_unknown(name))
     if name in CHOICES:
         if not any(value is choice or (type(value) is str and value == choice) for choice in CHOICES[name]):
             raise ValueError(f"config.{name} is one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}")

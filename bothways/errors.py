@@ -18,9 +18,10 @@ from bothways.hints import HINTS, hint_for
 from bothways.source_text import printable
 
 __all__ = [
-    "HINTS", "OWN_CODE", "UNKNOWN_POSITION", "BackendFailed", "BothwaysError", "Break", "BuildFailed", "InternalError",
-    "InvalidBackend", "InvalidOption", "InvalidTarget", "KernelWarning", "NoCompiler", "Position", "RecompileError",
-    "RecompileLimitWarning", "TracedWarning", "Unsupported", "level_of_user", "warn_once",
+    "HINTS", "OF_FIRST_CALLS", "ONCE", "OWN_CODE", "UNKNOWN_POSITION", "BackendFailed", "BothwaysError", "Break",
+    "BuildFailed", "InternalError", "InvalidBackend", "InvalidOption", "InvalidTarget", "KernelWarning",
+    "NoCompiler", "Position", "RecompileError", "RecompileLimitWarning", "TracedWarning", "Unsupported",
+    "level_of_user", "warn_once",
 ]  # fmt: skip
 
 
@@ -49,6 +50,11 @@ UNKNOWN_POSITION = Position("<unknown>", 0, "<unknown>")
 # Where the frames of bothways are from: its files, and what it generates.
 OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
 
+# Breaks that are of one call and not of the next: a program for it would run once, so that call is plain Python.
+ONCE = frozenset({"lazy_state"})
+# The same for people: what makes its state, or finds out its sizes, when it is called first.
+OF_FIRST_CALLS = ONCE | {"lazy_module"}
+
 
 @dataclass(frozen=True)
 class Break:
@@ -63,6 +69,16 @@ class Break:
     def hint(self) -> str:
         """What can be done about it."""
         return hint_for(self.code, self.reason)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it is of one call and not of the next, which is captured."""
+        return self.code in ONCE
+
+    @property
+    def of_first_call(self) -> bool:
+        """Whether only a first call has it, and nothing has to be done."""
+        return self.code in OF_FIRST_CALLS
 
     @property
     def places(self) -> tuple[Position, ...]:

@@ -17,7 +17,8 @@ HINTS: dict[str, str] = {
     "call_disabled": "The callee is marked with bothways.disable; move the call out of the compiled function.",
     "graph_break": "Remove the bothways.graph_break() call.",
     "tensor_branch": (
-        "Decide with torch.where, or compute the condition from shapes and Python values instead of tensor data."
+        "Decide with torch.where; or return the tensor and decide outside; or compute the condition from shapes and "
+        "Python values instead of tensor data."
     ),
     "tensor_value": (
         "Keep the value a tensor, operations broadcast; or set config.numbers_from_data, which makes such a number one "

@@ -226,7 +226,7 @@ def report(plain: Run, peer: Run, ours: Run, explanation: Any) -> None:
 
     print("\nWhat the training step has become")
     made = explanation.programs[-1]
-    whole = all(one.code == "lazy_state" for one in explanation.breaks)  # the first step makes the optimizer's state
+    whole = all(one.of_first_call for one in explanation.breaks)  # the first step makes the optimizer's state
     pieces = "one graph" if whole else "several graphs, the last"
     print(f"  forward, loss, backward, hook and optimizer: {pieces} of {made.op_count} operations")
     for outcome in explanation.outcomes:

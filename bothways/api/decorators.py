@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -211,8 +211,10 @@ mark(mark_static, Mark.STATIC_SIZES)
 def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int] | None, attribute: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidTarget(f"a tensor is expected, not {tensor!r}")
-    chosen = range(tensor.dim()) if dims is None else (dims,) if isinstance(dims, int) else dims
+    chosen = list(range(tensor.dim()) if dims is None else dims if isinstance(dims, Iterable) else (dims,))
     for dim in chosen:
+        if not isinstance(dim, int) or isinstance(dim, bool):
+            raise TypeError(f"dims={dims!r}: a dimension is a whole number; one of them, or a list")
         if not -tensor.dim() <= dim < tensor.dim():
             raise IndexError(f"dimension {dim} of a tensor with {tensor.dim()} dimensions")
     already: set[int] = getattr(tensor, attribute, set())

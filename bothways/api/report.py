@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bothways.api.explain import explain
+from bothways.errors import InvalidTarget
+from bothways.files import target_of
 from bothways.report.explaining import explained_everyone
 from bothways.report.facts import Times
 from bothways.report.html import explanation_page, write_page
@@ -35,8 +37,13 @@ def report(
     >>> bothways.report(double, f"{tempfile.mkdtemp()}/report.html").name
     'report.html'
     """
+    target = target_of(path)
     if fn is None:
         explained = explained_everyone()
+    elif callable(fn):
+        explained = [explain(fn)]
+    elif isinstance(fn, Iterable) and not isinstance(fn, (str, bytes, os.PathLike)):
+        explained = [explain(one) for one in fn]
     else:
-        explained = [explain(one) for one in ([fn] if callable(fn) else fn)]
-    return write_page(path, explanation_page(explained, profile))
+        raise InvalidTarget(f"report takes what compile returned, several of them, or None for all, not {fn!r}")
+    return write_page(target, explanation_page(explained, profile))

@@ -20,6 +20,7 @@ from bothways.cache.disk import CHECKSUMS, Cache, checksums, encoded, is_key, op
 from bothways.cache.keys import versions
 from bothways.cache.trust import read_own_file
 from bothways.errors import BothwaysError
+from bothways.files import target_of, write_whole
 
 FORMAT = "bothways 1"
 MANIFEST = "manifest"
@@ -65,16 +66,9 @@ def save(path: str | os.PathLike[str]) -> Shipment:
     >>> saved.entries == loaded.entries
     True
     """
+    target = target_of(path)
     content, count = packed()
-    target = Path(path)
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
-    try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        os.replace(unfinished, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            unfinished.unlink()
+    write_whole(target, content, 0o600)
     return Shipment(str(target), count, bytes=len(content))
 
 
@@ -92,10 +86,12 @@ def load(path: str | os.PathLike[str]) -> Shipment:
     ...     bothways.cache.load(os.path.join(folder, "kernels.zip")).left_out
     0
     """
+    if isinstance(path, int) or not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise TypeError(f"the path of a file is expected, not {path!r}")
     try:
         content = read_own_file(Path(path))
     except OSError as error:
-        raise NotLoaded(f"{path}: {error}") from None
+        raise NotLoaded(f"{path}: {error.strerror or error}") from None
     return unpacked(content, str(path))
 
 

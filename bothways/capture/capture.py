@@ -71,8 +71,6 @@ STATE = (
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
-# The same for those that break where breaks are allowed, and where a program that runs once would be for nothing.
-ONCE = frozenset({"lazy_state"})
 # What PyTorch's own engine does between two graphs: no Python of the user's is left to the interpreter there, so that
 # it is no break to someone who wants none.
 ON_THE_ENGINE = frozenset({"backward"})
@@ -185,7 +183,7 @@ def _captured(request: Request) -> Capture:
         tracer.abandon()
         raise
     tracer.abandon()
-    waits = request.waits and reason.break_.code in ONCE and not reason.in_loop
+    waits = request.waits and reason.break_.is_once and not reason.in_loop
     if waits or (request.fullgraph and not reason.is_engines):
         raise Unsupported(reason.break_)
     return _until(request, reason)
@@ -220,7 +218,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         try:
             ending = _interpret(tracer, function, arguments, stop)
         except Unsupported as unsupported:
-            if not _leaves_to_python(unsupported.break_, tracer) or unsupported.break_.code in ONCE:
+            if not _leaves_to_python(unsupported.break_, tracer) or unsupported.break_.is_once:
                 raise
             ending = unsupported.break_
         else:
@@ -332,7 +330,7 @@ def _calls_itself(frame: Frame, reason: Break) -> bool:
 
 def _leaves_to_python(reason: Break, tracer: Tracer) -> bool:
     """Whether the whole function runs as plain Python, whatever the user said about breaks."""
-    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.code in ONCE)
+    return reason.code in RAISED_BY_USER_CODE or (tracer.options.fullgraph and reason.is_once)
 
 
 def _bind(tracer: Tracer, function: types.FunctionType, arguments: Mapping[str, object]) -> dict[str, Value]:

@@ -8,7 +8,7 @@ import sys
 
 from bothways.api.dropin import install
 from bothways.api.profile import profile
-from bothways.commands.running import hide_own_frames, program_of
+from bothways.commands.running import file_for, hide_own_frames, is_missing, program_of
 from bothways.driver.everyone import keeping_everyone
 from bothways.report.explaining import explained_states
 from bothways.report.html import explanation_page, write_page
@@ -26,9 +26,13 @@ def write_report(arguments: list[str]) -> int:
     options = parser.parse_args(own)
     # After it the program's own ``-o`` is not ours.
     program = program_of(rest) if rest else "a program is expected"
-    if isinstance(program, str):
-        print(f"{program}\nusage: python -m bothways report {USAGE}", file=sys.stderr)
+    target = file_for(options.output)
+    if isinstance(program, str) or isinstance(target, str):
+        problem = program if isinstance(program, str) else target
+        print(f"{problem}\nusage: python -m bothways report {USAGE}", file=sys.stderr)
         return 2
+    if is_missing(rest):  # nothing to report on: say it as Python does
+        program()
     install()
     hide_own_frames()
     with keeping_everyone() as states, contextlib.ExitStack() as stack:
@@ -38,8 +42,8 @@ def write_report(arguments: list[str]) -> int:
         finally:
             stack.close()
             page = explanation_page(explained_states(states), measured, title=" ".join(rest))
-            path = write_page(options.output, page)
-            print(f"bothways: the report is {path}", file=sys.stderr)
+            write_page(target, page)
+            print(f"bothways: the report is {options.output}", file=sys.stderr)
     return 0
 
 

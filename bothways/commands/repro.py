@@ -8,22 +8,25 @@ from pathlib import Path
 
 from bothways.api.decorators import set_stance
 from bothways.api.dropin import install
-from bothways.commands.running import hide_own_frames, program_of
+from bothways.commands.running import file_for, hide_own_frames, is_missing, program_of
 from bothways.testing.reproducing import Watcher
 
 USAGE = "usage: python -m bothways repro [-o FILE] script.py [arguments]"
 
 
 def reproduce(arguments: list[str]) -> int:
-    """Run a program and watch; 0 when every graph agreed, 1 when a script was written."""
-    path = Path("repro.py")
-    if arguments[:1] == ["-o"] and len(arguments) > 1:
-        path, arguments = Path(arguments[1]), arguments[2:]
+    """Run a program and watch; 1 when a graph fails or differs, else what the program itself ended with."""
+    output = "repro.py"
+    if arguments[:1] == ["-o"]:
+        output, arguments = "".join(arguments[1:2]), arguments[2:]
+    path = file_for(output)
     program = program_of(arguments) if arguments else "a program is expected"
-    if isinstance(program, str):
-        print(f"{program}\n{USAGE}", file=sys.stderr)
+    if isinstance(program, str) or isinstance(path, str):
+        print(f"{path if isinstance(path, str) else program}\n{USAGE}", file=sys.stderr)
         return 2
-    path = path.absolute()  # the program may go elsewhere
+    if is_missing(arguments):
+        program()
+    status = 0
     watcher = Watcher(path)
     install()
     hide_own_frames()
@@ -32,11 +35,12 @@ def reproduce(arguments: list[str]) -> int:
         program()
     except SystemExit as error:
         if error.code not in (None, 0):
+            status = error.code if isinstance(error.code, int) else 1
             print(f"the program ended with {error.code}", file=sys.stderr)
     finally:
         said = _said(watcher, path)
         print(said, file=sys.stderr)
-    return 0 if watcher.problem is None else 1
+    return status if watcher.problem is None else 1
 
 
 def _said(watcher: Watcher, path: Path) -> str:

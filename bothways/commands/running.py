@@ -12,9 +12,11 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, TracebackType
 
 import bothways
+from bothways.files import target_of
 from bothways.runtime.tracebacks import show_users_frames
 
 # Files whose frames stand between the interpreter and the program, and say nothing to its author.
@@ -33,6 +35,19 @@ def program_of(arguments: list[str]) -> Callable[[], None] | str:
     if how.startswith("-"):
         return f"unknown option {how}"
     return lambda: run_script(how, rest)
+
+
+def is_missing(arguments: list[str]) -> bool:
+    """Whether the script that ``arguments`` name is not there."""
+    return not arguments[0].startswith("-") and not os.path.exists(arguments[0])
+
+
+def file_for(path: str) -> Path | str:
+    """The file that a command will write, wherever the program goes meanwhile; or a sentence on why it cannot."""
+    try:
+        return target_of(path).absolute()
+    except (OSError, TypeError) as error:
+        return f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
 
 
 def run_script(path: str, arguments: list[str]) -> None:

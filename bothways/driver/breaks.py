@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections import Counter
 
-from bothways.errors import Break, Position
+from bothways.errors import ONCE, Break, Position
 from bothways.record import logs
 from bothways.record.compilation import Compilation, Conclusion, is_news
 from bothways.record.counters import counters
@@ -18,9 +18,8 @@ BREAKS_BEFORE_PLAIN = 3
 BREAKS_AROUND = frozenset({"torch_mode", "builtin_replaced"})
 # Breaks after which a function is not looked at again at once.
 BREAKS_FOR_GOOD = frozenset({"too_long", "too_deep"})
-# Breaks that are not there at the next call: the program that goes around one is not kept.
-BREAKS_ONCE = frozenset({"lazy_state"})
-# So often that is believed: models that are trained one after the other by the same code each have such a call.
+# So often it is believed that a break is not there at the next call: models that are trained one after the other by
+# the same code each have such a call.
 MOST_ONCE = 16
 # Breaks that are loops of which each turn is captured by itself, from now on at once.
 BREAKS_OF_LOOPS = frozenset({"training_loop"})
@@ -41,14 +40,14 @@ class BreakCounts:
     @property
     def may_wait(self) -> bool:
         """Whether a call with a break of its own runs plainly as a whole; one after the other may have some."""
-        of_once = [count for (code, _), count in self._counts.items() if code in BREAKS_ONCE]
+        of_once = [count for (code, _), count in self._counts.items() if code in ONCE]
         return all(count + 1 < MOST_ONCE for count in of_once)
 
     def is_only_now(self, end: Break) -> bool:
         """Whether the break is of this call and not of the next. One that says so often is taken for any other."""
-        if end.code in BREAKS_ONCE:
+        if end.is_once:
             self._counts[end.code, end.where] += 1
-        return end.code in BREAKS_ONCE and self._counts[end.code, end.where] < MOST_ONCE
+        return end.is_once and self._counts[end.code, end.where] < MOST_ONCE
 
 
 def note_break(

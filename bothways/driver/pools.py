@@ -53,6 +53,7 @@ class Pool:
         self.budget = Budget()
         self.in_vain: Break | None = None  # why the last capture came to nothing
         self.gave_up = ""  # for reports: why the last call was plain Python that was not captured
+        self.gave_up_once = False  # whether that was for this one call: it is past when there is a program
         self.stopped: str | None = None  # why nothing more is captured
         self.continuations: dict[tuple[types.CodeType, ResumePoint, int | None], types.FunctionType] = {}
         self.callees = Callees(weakref.WeakMethod(self.part))
@@ -78,6 +79,8 @@ class Pool:
     def add(self, record: Compilation) -> None:
         """A compilation has given a program that calls may take."""
         self._made = [*self._in_use(), record]
+        if self.gave_up_once:
+            self.gave_up, self.gave_up_once = "", False
 
     @property
     def programs(self) -> list[Program]:

@@ -55,6 +55,11 @@ class Explanation:
         return [program for program, _ in self._made]
 
     @property
+    def has_bodies(self) -> bool:
+        """Whether a program does something; one without a body says when the function raises or runs plainly."""
+        return any(program.body for program in self.programs)
+
+    @property
     def graphs(self) -> list[Any]:
         """The captured graphs."""
         return [one.graph for one in self.compilations if one.graph is not None]

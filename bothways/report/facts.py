@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bothways.errors import Break, Position
 from bothways.record.compilation import STAGES, Compilation, breaks_of
@@ -23,6 +23,7 @@ _MEMBER = re.compile(r"^(.*?): (.+):(\d+)  (.*)$", re.DOTALL)
 GRAPH_ORDER = ("captured", "joint", "forward", "backward")
 
 
+@runtime_checkable
 class Times(Protocol):
     """What was measured: a profile's."""
 
@@ -136,10 +137,13 @@ class ReportFacts:
         number = len(self._breaks)
         if where.line:
             line = self._sources.at(where.filename, where.line)
-            line.states.add("break")
+            if not end.of_first_call:
+                line.states.add("break")
             line.breaks.append(number)
         stack = [self._place(at) for at in end.places]
-        self._breaks.append({"code": end.code, "reason": end.reason, "hint": end.hint, "stack": stack})
+        self._breaks.append({
+            "code": end.code, "reason": end.reason, "hint": end.hint, "stack": stack, "once": end.of_first_call
+        })
         return number
 
     def _plain(self, standing: Standing, compilations: Sequence[Compilation]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bothways.files import write_whole
 from bothways.report.facts import ReportFacts, Times
 from bothways.report.page import page
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 def explanation_page(explained: Sequence[Explanation], times: Times | None = None, title: str = "") -> str:
     """The page of some functions."""
+    if times is not None and not isinstance(times, Times):
+        raise TypeError(f"profile={times!r}: what `with bothways.profile() as p` has given is expected")
     facts = ReportFacts(times)
     for one in explained:
         facts.add(one.name, one.compilations, one.standings, str(one))
@@ -31,15 +34,8 @@ def explanation_page(explained: Sequence[Explanation], times: Times | None = Non
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Write the file, whole or not at all: a reader never sees half of it."""
-    target = Path(path)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
+    """Write the file, whole or not at all."""
+    return write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 def inline_page(summary: str, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bothways.errors import Break
 from bothways.record.compilation import Compilation, timing
 from bothways.record.outcomes import Way, counted, shares, summary
 
@@ -48,12 +49,20 @@ def _first(explained: Explanation) -> str:
     if not explained.compilations:
         plain = [standing for standing in explained.standings if standing.why]
         return f"{name}: {plain[0].why if plain else 'compiled, and not called yet'}"
-    breaks = explained.breaks
+    once, breaks = _parted(explained.breaks)
     if not breaks:
-        return f"{name}: captured whole" if explained.programs else f"{name}: nothing of it is compiled now"
+        if not explained.has_bodies:
+            waits = f"plain Python so far, the next call is captured: {once[0].reason}" if once else ""
+            return f"{name}: {waits or 'nothing of it is compiled now'}"
+        return f"{name}: captured whole{f'; the first call was plain Python: {once[0].reason}' if once else ''}"
     where = breaks[0].places[0]
     others = f", and {counted(len(breaks) - 1, 'more break')}" if len(breaks) > 1 else ""
     return f"{name}: not captured whole: {where.filename.rpartition('/')[2]}:{where.line} {breaks[0].reason}{others}"
+
+
+def _parted(breaks: Sequence[Break]) -> tuple[list[Break], list[Break]]:
+    """The breaks of one call alone, and those that stay."""
+    return [one for one in breaks if one.of_first_call], [one for one in breaks if not one.of_first_call]
 
 
 def _graphs(explained: Explanation) -> str:
@@ -100,9 +109,9 @@ def next_step(explained: Explanation) -> str:
     """What is worth doing, the most useful thing first."""
     if not explained.compilations:
         return "call it, or explain(f)(*args)"
-    breaks = explained.breaks
-    if breaks:
-        return breaks[0].hint
+    once, breaks = _parted(explained.breaks)
+    if breaks or (once and not explained.has_bodies):
+        return [*breaks, *once][0].hint
     if len(explained.recompilations) > 2:
         return "pass what keeps changing as a tensor, or mark it (mark_dynamic); the guards above say what"
     if explained.plain_from_now_on:

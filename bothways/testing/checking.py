@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def check(
     >>> print(bothways.testing.check(lambda x: x.sin() * 2, [torch.ones(3)]))
     <lambda>: 2 compiled calls agree with plain Python, which returned 1 tensor
     """
-    kwargs = dict(kwargs or {})
+    kwargs = _arguments(fn, args, kwargs)
     compiled = _compiled(fn, backend, options)
     named = {"fn": fn} | {f"argument {index}": value for index, value in enumerate(args)} | kwargs
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -101,6 +102,25 @@ def compared(
         if differs is not None:
             return Agreement(name, differs.removeprefix("result"), call, seen)
     return Agreement(name, None, calls, seen)
+
+
+def _arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keywords to call a function with; raises where it cannot be called so, which is a mistake of the caller's."""
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args={args!r:.200}: a list of arguments is expected; of one argument, [x]")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs={kwargs!r:.200}: a mapping of names to arguments is expected")
+    named = dict(kwargs or {})
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # it is no function, which is said elsewhere, or one in C that has none
+        return named
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        raise TypeError(f"{name}{signature} cannot be called with these arguments: {error}") from None
+    return named
 
 
 def _compiled(fn: Callable[..., Any], backend: Any, options: dict[str, Any]) -> Callable[..., Any]:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent
 ROOT = DOCS.parent
-# Files of the root, and what they are called on the site. README would be taken for the index.
+# Files of the repository, and what they are called on the site, which begins with what users want to know first.
 ROOTS = {
-    "README.md": "readme-of-the-repository.md",
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+MOVED = {"docs/index.md": "how-it-works.md"}
 LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 HEADING = re.compile(r"^## `(\w+)`$", re.MULTILINE)
 
@@ -26,6 +27,8 @@ def gather(target: Path) -> None:
     """Write all pages into an empty folder."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("making", "__pycache__"))
+    for name, other in MOVED.items():
+        (target / name.removeprefix("docs/")).rename(target / other)
     for name, other in ROOTS.items():
         (target / other).write_text((ROOT / name).read_text())
     _write_breaks(target)
@@ -44,7 +47,7 @@ def relinked(text: str, page: Path, pages: set[str]) -> str:
         for part in path.split("/"):
             parts = parts[:-1] if part == ".." else parts if part in (".", "") else [*parts, part]
         goal = "/".join(parts)
-        goal = ROOTS.get(goal, goal.removeprefix("docs/") if goal.startswith("docs/") else "")
+        goal = {**ROOTS, **MOVED}.get(goal, goal.removeprefix("docs/") if goal.startswith("docs/") else "")
         return f"[{words}]({'../' * len(page.parent.parts)}{goal}{anchor})" if goal in pages else words
 
     return LINK.sub(follow, text)

@@ -50,7 +50,7 @@ LATE = {
 }
 
 # Below every layer; they import nothing but each other.
-SHARED = ["errors", "hints", "config", "locks", "torch_compat", "node_facts", "ops", "fake", "symbols", "source_text"]
+SHARED = "errors hints config locks files torch_compat node_facts ops fake symbols source_text".split()
 
 # What does not follow from the order: the testing tools and the public package may be used from the top only,
 # and the testing tools stand on everything below the public functions.

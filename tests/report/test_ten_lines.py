@@ -79,3 +79,55 @@ def test_a_function_that_is_not_compiled_has_the_same_text_in_all_lengths(call):
 
     explanation = bothways.explain(plain)(X) if call else bothways.explain(plain)
     assert explanation.details == str(explanation) and "is not compiled" in str(explanation)
+
+
+def test_making_the_state_of_an_optimizer_is_no_break():
+    """Training steps are captured whole from the second call on, and that is what people are told."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @bothways.compile(fullgraph=True)
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    step(X)
+    lines = lines_of(bothways.explain(step))
+    assert lines[""].endswith("step: plain Python so far, the next call is captured: an AdamW makes its state")
+    assert "the next step is captured" in lines["next"]
+    step(X)
+    explanation = bothways.explain(step)
+    lines = lines_of(explanation)
+    assert lines[""].endswith("step: captured whole; the first call was plain Python: an AdamW makes its state")
+    assert "plain" not in lines
+    assert [(found.code, found.of_first_call) for found in explanation.breaks] == [("lazy_state", True)]
+
+
+def test_finding_the_sizes_of_a_lazy_module_is_no_break():
+    compiled = bothways.compile(torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU()))
+    compiled(X)
+    assert "plain Python so far, the next call is captured: a LazyLinear" in lines_of(bothways.explain(compiled))[""]
+    compiled(X)
+    lines = lines_of(bothways.explain(compiled))
+    assert "captured whole; the first call was plain Python: a LazyLinear" in lines[""] and "plain" not in lines
+
+
+def test_a_break_that_stays_is_told_before_one_of_the_first_call():
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.Adam([weight])
+
+    @bothways.compile
+    def step(x):
+        loss = (weight * x).sum()
+        loss.backward()
+        optimizer.step()
+        print(end="")
+        return loss.detach() + 1
+
+    for _ in range(3):
+        step(X)
+    first = lines_of(bothways.explain(step))[""]
+    assert "not captured whole" in first and "print() writes to the outside" in first and "more break" not in first

@@ -2,7 +2,7 @@
 const SECTIONS = [
   ["overview", "Overview", overviewSection, null], ["source", "Source", sourceSection, () => sum(D.files.map((file) => file.functions.length))],
   ["timeline", "Timeline", timelineSection, () => D.compilations.length], ["recompilations", "Recompilations", recompilationsSection, () => again.length],
-  ["breaks", "Breaks", breaksSection, () => D.breaks.length], ["graphs", "Graphs", graphsSection, () => D.graphs.length],
+  ["breaks", "Breaks", breaksSection, () => lasting.length], ["graphs", "Graphs", graphsSection, () => D.graphs.length],
   ["kernels", "Kernels", kernelsSection, () => D.kernels.length], ["guards", "Guards", guardsSection, () => sum(D.compilations.map((one) => one.guards.length))],
   ["memory", "Memory", memorySection, () => sum(D.compilations.map((one) => one.saved.length))],
   ...(D.measured ? [["time", "Time", timeSection, () => D.profile.length]] : []),

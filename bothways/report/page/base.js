@@ -26,6 +26,7 @@ const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count ==
 const seconds = (taken) => (taken >= 10 ? `${taken.toFixed(1)} s` : taken >= 1 ? `${taken.toFixed(2)} s` : taken >= 0.001 ? `${Math.round(taken * 1000)} ms` : `${Math.round(taken * 1e6)} µs`);
 const nanos = (taken) => (taken >= 1e9 ? `${(taken / 1e9).toFixed(2)} s` : taken >= 1e6 ? `${(taken / 1e6).toFixed(2)} ms` : taken >= 1e3 ? `${(taken / 1e3).toFixed(1)} µs` : `${Math.round(taken)} ns`);
 const bytes = (size) => (size >= 1 << 30 ? `${(size / 2 ** 30).toFixed(2)} GiB` : size >= 1 << 20 ? `${(size / 2 ** 20).toFixed(1)} MiB` : size >= 1 << 10 ? `${(size / 2 ** 10).toFixed(1)} KiB` : `${size} B`);
+const lasting = D.breaks.filter((found) => !found.once); // the others are of a first call alone
 const sum = (numbers) => numbers.reduce((total, one) => total + one, 0);
 const baseName = (path) => path.split(/[\\/]/).pop();
 const dot = (state) => el("span", { class: "dot", style: `--c: var(--${state})` });

@@ -1,5 +1,6 @@
 // Graphs: drawn in layers, of which those in sight are there, or as text.
 const GROUP_FROM = 70; // nodes, from which on those of one line are drawn as one
+const SILENT = new Set(["getitem", "_set_grad_enabled", "detach"]); // they say nothing of what a line does
 let graphView = { drawn: true, grouped: null };
 
 function graphsSection(target, node) {
@@ -44,8 +45,11 @@ function boxesOf(graph, grouped) {
     // What is given, and sizes and numbers that are computed from it, say little.
     const call = node[1].startsWith("call"), given = node[1] === "placeholder" || node[1] === "get_attr" || (call && node[6] === null && (!node[3] || node[3].startsWith("Sym")));
     if (grouped && given) return; // put into boxes below, when it is known who reads them
-    if (grouped && last && call && last.call && last.place === node[6]) last.nodes.push(index);
-    else boxes.push({ nodes: [index], place: node[6], call, op: node[1] });
+    const silent = call && SILENT.has(node[2]);
+    if (grouped && last && call && last.call && (last.place === node[6] || silent || last.silent)) {
+      last.nodes.push(index);
+      if (last.silent && !silent) { last.place = node[6]; last.silent = false; }
+    } else boxes.push({ nodes: [index], place: node[6], call, op: node[1], silent });
     boxOf[index] = boxes.length - 1;
   });
   if (grouped) { // inputs stand together that the same box reads first
@@ -117,7 +121,7 @@ function drawnGraph(number, graph, grouped, chosen) {
   let selected = chosen === null ? null : boxOf[chosen];
   const boxElement = (box, index) => {
     const first = graph.nodes[box.nodes[0]], last = graph.nodes[box.nodes[box.nodes.length - 1]];
-    const names = [...new Set(box.nodes.map((one) => graph.nodes[one][2]).filter((name) => name !== "getitem"))];
+    const names = [...new Set(box.nodes.map((one) => graph.nodes[one][2]).filter((name) => !SILENT.has(name)))];
     const title = box.nodes.length === 1 ? (box.op === "placeholder" ? first[0] : first[2]) : box.op === "placeholder" ? plural(box.nodes.length, "input") : names.slice(0, 4).join(" ") || first[2];
     const at = box.place === null ? "" : `${baseName(D.places[box.place][0])}:${D.places[box.place][1]} · `;
     const about = box.nodes.length === 1 ? last[3] : box.op === "placeholder" ? `${first[0]} … ${last[0]}` : `${at}${plural(box.nodes.length, "node")}`;

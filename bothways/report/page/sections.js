@@ -10,7 +10,7 @@ function overviewSection() {
   const card = (value, text, href, kind) => el("a", { class: `card ${kind || ""}`, href }, el("b", {}, String(value)), el("span", {}, text));
   const graphs = D.compilations.filter((one) => one.graphs.length).length;
   main.append(el("div", { class: "cards" },
-    card(D.breaks.length || "whole", D.breaks.length ? (D.breaks.length === 1 ? "break" : "breaks") : "captured without a break", D.breaks.length ? "#breaks" : "#source", D.breaks.length ? "bad" : "good"),
+    card(lasting.length || "whole", lasting.length ? (lasting.length === 1 ? "break" : "breaks") : D.breaks.length ? "captured from the second call on" : "captured without a break", D.breaks.length ? "#breaks" : "#source", lasting.length ? "bad" : "good"),
     card(graphs, graphs === 1 ? "graph captured" : "graphs captured", "#graphs"), card(sum(D.kernels.map((one) => one.uses)), D.kernels.length < sum(D.kernels.map((one) => one.uses)) ? `kernels, ${D.kernels.length} of them different` : "kernels", "#kernels"),
     card(sum(D.compilations.map((one) => one.guards.length)), "guards", "#guards"), card(again.length, again.length === 1 ? "recompilation" : "recompilations", "#recompilations"),
     card(seconds(sum(D.compilations.map(total))), "compiling", "#timeline"),

@@ -45,7 +45,7 @@ function lineRow(file, block, number, text) {
   const show = () => { document.querySelectorAll(".row.on").forEach((row) => row.classList.remove("on")); row.classList.add("on"); lineDetail(file, block, number, text, facts); };
   const row = el("div", { class: `row s-${facts.s || "none"}${rich ? " has" : ""}${["break", "kernel", "aten", "captured", "python"].includes(facts.s) ? " tint" : ""}`, style: facts.s ? `--c: var(--${facts.s})` : null, "data-line": `${file.path}:${number}`, tabindex: rich ? "0" : "-1", title: D.states[facts.s], onclick: rich ? show : null, onkeydown: (event) => { if (event.key === "Enter") show(); } },
     el("span", { class: "no" }, String(number)), el("span", { class: "src" }, python(text)), tags.length ? el("span", { class: "tags" }, tags) : null);
-  return [row, (facts.b || []).map((index) => { const found = D.breaks[index]; return el("div", { class: "inline", id: `break-${index}` }, el("b", {}, `break · ${found.code}`), ` ${found.reason}`, el("div", { class: "where" }, found.hint)); })];
+  return [row, (facts.b || []).map((index) => { const found = D.breaks[index]; return el("div", { class: `inline${found.once ? " once" : ""}`, id: `break-${index}` }, el("b", {}, `${found.once ? "the first call" : "break"} · ${found.code}`), ` ${found.reason}`, el("div", { class: "where" }, found.hint)); })];
 }
 
 function nodesAt(path, line) {
@@ -74,4 +74,4 @@ function lineDetail(file, block, number, text, facts) {
   );
 }
 
-const breakNote = (found) => el("div", { class: "note bad" }, el("b", {}, found.code), ` ${found.reason}`, el("p", { class: "hint" }, found.hint), el("p", {}, found.stack.filter((at) => at !== null).map((at, index) => [index ? ", called from " : "at ", place(at, true)])));
+const breakNote = (found) => el("div", { class: `note ${found.once ? "warm" : "bad"}` }, el("b", {}, found.code), ` ${found.reason}`, el("p", { class: "hint" }, found.hint), el("p", {}, found.stack.filter((at) => at !== null).map((at, index) => [index ? ", called from " : "at ", place(at, true)])));
