@@ -47,7 +47,7 @@ from bothways.capture.values.nn.construction import (
     rebuild_new,
 )
 from bothways.capture.values.nn.modules import ModuleValue
-from bothways.capture.values.objects import builtin_functions, builtin_types, caught_warnings
+from bothways.capture.values.objects import builtin_functions, builtin_types, caught_warnings, numpy_calls
 from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.regular_expressions import look_for
@@ -70,8 +70,9 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
     clipping, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes, gradients, hooks,
-    instance_dicts, modules, object_methods, opcodes, optimizer_steps, own_graphs, partials, saved_tensors,
-    scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
+    instance_dicts, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs, partials,
+    saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts,
+    transforms,
 )  # fmt: skip
 
 linked.link(

@@ -32,6 +32,7 @@ from bothways.capture.values.collections.dict_views import ProxyValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.collections.weakrefs import WeakrefValue
+from bothways.capture.values.core import numpy_numbers
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import (
     CONSTANT_TYPES,
@@ -126,6 +127,7 @@ def _is_callable_fact(obj: Any) -> bool:
             types.WrapperDescriptorType,
             types.MethodWrapperType,
             *torch_compat.OP_TYPES,
+            *numpy_numbers.CALLABLES,
         ),
     )
 
@@ -158,6 +160,12 @@ def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
 def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
     symbol = tracer.symbols.number(obj, source)
     return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
+
+
+def _look_number_of_numpy(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if tracer.symbols.number_varies(obj, source) and not tracer.options.fullgraph:
+        tracer.stop("object_unknown", f"{source} is {described(type(obj))}, and another one at each call")
+    return _look_constant(tracer, obj, source)
 
 
 def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -323,6 +331,8 @@ BY_TYPE: dict[type, Wrapper] = {
     str: _look_text,
     int: _look_number,
     float: _look_number,
+    **dict.fromkeys(numpy_numbers.SCALARS, _look_number_of_numpy),
+    **dict.fromkeys(numpy_numbers.CALLABLES, _look_callable),
     types.FunctionType: _look_function,
     types.MethodType: _look_method,
     types.ModuleType: _look_namespace,

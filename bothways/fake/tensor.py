@@ -97,6 +97,9 @@ def thin_outline(shape: Shape, stride: Shape, dtype: torch.dtype, device: torch.
 
 def view(base: ThinTensor, shape: Shape, stride: Shape, begin: int, dtype: torch.dtype | None = None) -> ThinTensor:
     """A window on the memory of ``base`` that begins so many elements from the beginning of that memory."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():  # nor are views of it, in that mode either
+        with torch.inference_mode(False):
+            return view(base, shape, stride, begin, dtype)
     thin: ThinTensor = torch_compat.tensor_without_memory(
         ThinTensor, shape, strides=stride, storage_offset=begin, dtype=dtype or base.dtype, device=base.device
     )

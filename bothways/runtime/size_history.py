@@ -18,7 +18,7 @@ DYNAMIC_MARK, STATIC_MARK = "_bothways_dynamic", "_bothways_static"
 # Above, numbers in kernels would overflow.
 LARGEST = 2**62
 
-# Programs for so many lengths of one list are worth it.
+# Programs for so many lengths of one list, or values of a number that can be no symbol, are worth it.
 FEW = 3
 
 
@@ -34,6 +34,7 @@ class SizeHistory:
         self._texts: dict[str, str] = {}
         self._changing_texts: set[str] = set()
         self._lengths: dict[str, set[int]] = {}
+        self._values: dict[str, set[Number]] = {}
 
     def dims(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
         """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast.
@@ -88,6 +89,12 @@ class SizeHistory:
         lengths = self._lengths.setdefault(name, set())
         lengths.add(length)
         return len(lengths) > FEW
+
+    def varies(self, name: str, number: Number) -> bool:
+        """Whether a number that can be no symbol would make a program for each call."""
+        values = self._values.setdefault(name, set())
+        values.add(number)
+        return len(values) > FEW
 
     def clear(self) -> None:
         self.__init__(self.dynamic)  # type: ignore[misc]  # other containers: a thread may be reading these

@@ -239,10 +239,7 @@ TOLD = {
         "[tensor_value] Tensor.data_ptr reads the tensor's data",
         "Look at a tensor's memory outside the compiled function.",
     ),
-    calls_numpy: (
-        "[object_unknown] linspace is a numpy._ArrayFunctionDispatcher, and only C code knows what it holds",
-        NUMPY,
-    ),
+    calls_numpy: ("[call_unknown] cannot call the built-in 'numpy.linspace'", NUMPY),
     refers_weakly: (
         "[object_unknown] a weak reference is made to a tensor of shape (4,) and torch.float32",
         "Make the weak reference outside the compiled function.",

@@ -239,3 +239,32 @@ def test_a_break_inside_of_inference_mode_leaves_every_mode_as_it_was(program, b
             kinds = [(each.requires_grad, each.is_inference()) for each in found]
             results.append(([each.detach() for each in found], kinds, seen))
         assert same(*results)
+
+
+class Windows(nn.Module):
+    """Takes views of a buffer, of what it is given and of what it computes, as evaluations do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("table", torch.arange(32.0).reshape(8, 4))
+
+    def forward(self, x, begin):
+        rows = self.table[begin : begin + x.shape[0]]
+        left, right = (x.transpose(0, 1) @ rows).view(-1).chunk(2)
+        return self.layer(left.reshape(2, 4)).t(), right.unflatten(0, (2, 4)), self.layer.weight.t() + x.flatten()[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("outside", [True, False])
+def test_views_of_ordinary_tensors_in_inference_mode(outside, backend):
+    module = Windows()
+    compiled = bothways.compile(module, backend=backend)
+    with torch.inference_mode(not outside):
+        inputs = [torch.rand(3, 4), torch.rand(3, 4), torch.rand(2, 4)]
+    for begin, x in enumerate([*inputs, *inputs]):
+        with torch.inference_mode():
+            expected, result = module(x, begin), compiled(x, begin)
+        assert same(result, expected)
+        assert [part.is_inference() for part in result] == [part.is_inference() for part in expected]
+    assert [one.conclusion.value for one in bothways.history(compiled)] == ["a program"] * 3

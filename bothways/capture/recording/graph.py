@@ -33,6 +33,7 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.core.numpy_numbers import for_tensors
 from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
@@ -309,7 +310,7 @@ class GraphBuilder:
             named = {key: self._argument(item, tensors) for key, item in value.constant_items(self.tracer)}
             return {k: node for k, (node, _) in named.items()}, {k: fake for k, (_, fake) in named.items()}
         try:
-            constant = value.constant()
+            constant = for_tensors(value.constant())
         except NotConstant:
             self.tracer.stop("call_unknown", f"a tensor operation cannot take {value.describe()}")
         if isinstance(constant, type):

@@ -133,6 +133,10 @@ class Symbols:
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
+    def number_varies(self, value: Any, source: Source) -> bool:
+        """Whether a number that can be no symbol was many others before."""
+        return self._history.varies(self._known_as(source), value)
+
     def found(self, value: int | float, source: Source) -> Any:
         """A number that a path computes from another one, guarded; None where kernels could not take it."""
         if type(value) is int and not -LARGEST <= value < LARGEST:

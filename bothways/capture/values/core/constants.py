@@ -18,7 +18,7 @@ import torch
 import torch.nn.attention
 
 from bothways.capture.guards.sources import Attr
-from bothways.capture.values.core import linked
+from bothways.capture.values.core import linked, numpy_numbers
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.source_text import with_article
 
@@ -39,7 +39,9 @@ TORCH_LITERALS: tuple[type, ...] = (
     torch.iinfo,
     torch.nn.attention.SDPBackend,
 )
-OTHERS: tuple[type, ...] = (range, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType)
+OTHERS: tuple[type, ...] = (
+    range, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, *numpy_numbers.SCALARS
+)  # fmt: skip
 CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
 SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
@@ -243,7 +245,7 @@ def guard_constant(tracer: Tracer, content: object, source: Source) -> None:
     if kind is float and content == 0.0:
         sign = math.copysign(1.0, content)
         tracer.guard("{s0} == 0.0 and {c0}(1.0, {s0}) == {c1}", source, math.copysign, sign)
-    elif isinstance(content, (float, complex)) and _needs_bits(content):
+    elif isinstance(content, (float, complex, *numpy_numbers.NUMBERS)) and _needs_bits(content):
         # Equality cannot tell 0.0 from -0.0 nor NaN from itself; the repr can.
         tracer.guard("repr({s0}) == {c0}", source, repr(content))
     elif isinstance(content, (torch.finfo, torch.iinfo)):
@@ -252,6 +254,6 @@ def guard_constant(tracer: Tracer, content: object, source: Source) -> None:
         tracer.guard("{s0} == {c0}", source, content)
 
 
-def _needs_bits(number: float | complex) -> bool:
+def _needs_bits(number: Any) -> bool:
     parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
     return any(part == 0.0 or math.isnan(part) for part in parts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.symbols import SYMBOLIC, Real, RealNode, expression_of
@@ -95,7 +95,7 @@ class NumberValue(Value):
 
     def _plainly(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         """The operation on the numbers of this call."""
-        if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES)):
+        if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES, *numpy_numbers.SCALARS)):
             return None
         if op.symbol in DERIVED and issubclass(other.python_type(), (int, float)):
             number = linked.derived(tracer, op.function, [other, self] if reflected else [self, other])

@@ -30,7 +30,7 @@ from bothways.capture.overrides.overrides import (
 from bothways.capture.shapes.fakes import Fake, fake_like
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.numbers import NumberValue
@@ -425,7 +425,7 @@ def check_history(tracer: Tracer, value: TensorValue) -> None:
 
 
 def _is_number(value: ConstantValue) -> bool:
-    return isinstance(value.content, (int, float, complex))
+    return isinstance(value.content, (int, float, complex, *numpy_numbers.NUMBERS))
 
 
 def _grad(tracer: Tracer, value: TensorValue) -> Value:

@@ -1,0 +1,162 @@
+"""Numbers of NumPy: kept in attributes, computed by ``np.sqrt`` and the like, given by callers, returned."""
+
+import numpy as np
+import pytest
+import torch
+
+import bothways
+from bothways.testing import RecordGraphs, same
+
+BACKENDS = ["eager", "aot_eager", "native"]
+X = torch.arange(12.0).reshape(3, 4) / 10
+LOG2 = np.log(2.0)
+sqrt = np.sqrt
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(X.clone())
+        self.scale, self.rows, self.gain = np.sqrt(8.0), np.int64(4), np.float32(0.3)
+
+    def forward(self, x):
+        return (x * self.weight / self.scale).reshape(self.rows, -1) * self.gain
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attributes_of_a_module(backend):
+    module = Scaled()
+    compiled = bothways.compile(module, backend=backend, fullgraph=True)
+    for gain in (0.3, 0.3, 0.7):
+        module.gain = np.float32(gain)
+        expected, result = module(X), compiled(X)
+        assert same(result, expected)
+        gradients = [torch.autograd.grad(y.sum(), module.weight)[0] for y in (expected, result)]
+        assert torch.allclose(*gradients)
+
+
+def attention_scale(x):
+    return x / np.sqrt(x.shape[-1])
+
+
+def parts(x):
+    return x.reshape(int(np.ceil(x.shape[0] / 2)), -1)
+
+
+def flat(x):
+    return x.view(np.prod(x.shape))
+
+
+def from_the_left(x):
+    return LOG2 * x - np.float64(2) / (1 + x) + (np.float32(0.5) < x) + np.int64(3) // (1 + x)
+
+
+def of_whole_numbers(x):
+    y = x.long() + 1
+    return y * np.float32(0.5), y * np.int64(2), np.int64(2) ** y, y == np.int64(1), y + np.float64(0.5)
+
+
+def decided(x):
+    return x + 1 if np.isnan(0.5) or np.float64(2) > 3 else x - 1
+
+
+def a_name_of_the_module(x):
+    return x * sqrt(3) + np.clip(7, 0, 5) + np.maximum(1, 2.5)
+
+
+def returned(x):
+    root = np.sqrt(x.shape[-1])
+    return x + 1, root, root * 2, 2 - np.int64(1), type(root), isinstance(root, float), str(root), root.item()
+
+
+PROGRAMS = [
+    attention_scale, parts, flat, from_the_left, of_whole_numbers, decided, a_name_of_the_module, returned,
+]  # fmt: skip
+
+
+def with_types(result):
+    items = result if isinstance(result, tuple) else (result,)
+    return [(type(item), getattr(item, "dtype", None)) for item in items]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_numpy_makes_of_constants_is_a_constant(program, backend):
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for x in (X, X, X.reshape(4, 3)):
+        expected, result = program(x), compiled(x)
+        assert same(result, expected) and with_types(result) == with_types(expected)
+
+
+def test_there_is_one_graph():
+    recorded = RecordGraphs()
+    compiled = bothways.compile(attention_scale, backend=recorded, fullgraph=True)
+    assert same(compiled(X), attention_scale(X)) and same(compiled(X), attention_scale(X))
+    assert recorded.only.ops == ["truediv"]
+
+
+def test_sizes_that_change_are_no_program_each():
+    compiled = bothways.compile(lambda x: x / np.sqrt(x.shape[0]) + np.prod(x.shape), backend="eager")
+    for rows in range(2, 20):
+        x = torch.ones(rows, 3)
+        assert same(compiled(x), x / np.sqrt(rows) + np.prod(x.shape))
+    assert not bothways.explain(compiled).plain_from_now_on
+
+
+def test_numbers_that_callers_change_are_no_program_each():
+    def function(x, factor):
+        return x.exp() * factor + 1
+
+    compiled = bothways.compile(function, backend="eager")
+    for kind in (np.float64, np.float32, np.int64):
+        for number in (1, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12):
+            assert same(compiled(X, kind(number)), function(X, kind(number)))
+    assert not bothways.explain(compiled).plain_from_now_on
+
+
+def test_a_number_of_another_type_or_sign_is_another_one():
+    def function(x, number):
+        return x.float() * number, torch.copysign(x, torch.full_like(x, number)), str(type(number)), str(number)
+
+    compiled = bothways.compile(function, backend="eager")
+    numbers = [np.float32(0.0), np.float32(-0.0), np.float32("nan"), np.float64(0.0), 0.0, np.float64(1.0), np.int64(1)]
+    for number in [*numbers, *numbers]:
+        expected, result = function(X, number), compiled(X, number)
+        assert same(result, expected) and result[2:] == expected[2:]
+
+
+def test_a_truth_of_numpys_promotes_as_it_does():
+    def function(x):
+        return x.long() * np.isnan(0.5) + x
+
+    compiled = bothways.compile(function, backend="eager")
+    for _ in range(2):
+        assert same(compiled(X), function(X)) and compiled(X).dtype is function(X).dtype
+
+
+def test_what_warns_warns_at_each_call():
+    def function(x):
+        return x + np.log(0.0)
+
+    compiled = bothways.compile(function, backend="eager")
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            assert same(compiled(X), function(X))
+
+
+def test_what_makes_arrays_is_left_to_python():
+    def function(x):
+        return x * float(np.sqrt([4.0, 9.0]).sum())
+
+    compiled = bothways.compile(function, backend="eager")
+    for _ in range(2):
+        assert same(compiled(X), function(X))
+
+
+def test_after_a_break_a_function_that_waits_is_called():
+    def function(x):
+        return x * np.sqrt(x.sum().item()) + 1
+
+    compiled = bothways.compile(function, backend="eager")
+    for x in (X, X, X + 1, X + 2):
+        assert same(compiled(x), function(x))
