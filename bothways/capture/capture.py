@@ -72,7 +72,7 @@ STATE = (
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
 # What PyTorch's own engine does between two graphs: no Python of the user's is left to the interpreter there, so that
-# it is no break to someone who wants none.
+# it is no break where the caller wants none.
 ON_THE_ENGINE = frozenset({"backward"})
 
 

@@ -1,6 +1,6 @@
 """Transforms of ``torch.func`` that are being captured: where each began, and what must not leave it.
 
-Inside of one a tensor has a history of the transform's own, which nobody outside ever sees. So captured code may not
+Inside of one a tensor has a history of the transform's own, which code outside never sees. So captured code may not
 ask for it, nor use a tensor afterwards that the transform did not give back.
 """
 

@@ -73,9 +73,9 @@ def grad_and_value(
         if not isinstance(output, torch.Tensor) or output.dim() != 0:
             refuse()
         flat, spec = torch_compat.tree_flatten(chosen[0] if isinstance(argnums, int) else tuple(chosen))
-        found = gradients(output, flat, outer)
-        given = [torch.zeros_like(one) if other is None else other for one, other in zip(flat, found, strict=True)]
-        result = torch_compat.tree_unflatten([outside(one, outer) for one in given], spec)
+        computed = zip(flat, gradients(output, flat, outer), strict=True)
+        complete = [torch.zeros_like(one) if gradient is None else gradient for one, gradient in computed]
+        result = torch_compat.tree_unflatten([outside(gradient, outer) for gradient in complete], spec)
         value = outside(output, outer)
         if has_aux:
             value = value, _each(_out_of, aux, outer)

@@ -45,19 +45,19 @@ def _refuse(tracer: Tracer, /) -> Value:
 
 @handles(standins.inside)
 def _inside(tracer: Tracer, /, tensor: Value) -> Value:
-    given = tensor.realize()
-    if not isinstance(given, TensorValue):
+    own = tensor.realize()
+    if not isinstance(own, TensorValue):
         tracer.stop("op_failed", "a transform is asked for the gradient of something that is no tensor")
-    if given.overrides_functions():
-        tracer.stop("transform", f"a transform is given {given.describe()} of a class of its own")
+    if own.overrides_functions():
+        tracer.stop("transform", f"a transform is given {own.describe()} of a class of its own")
     level = tracer.graph.levels.innermost
-    if given.fake.requires_grad:
-        alias = tracer.graph.op("call_method", "view_as", torch.Tensor.view_as, [given, given], {})
+    if own.fake.requires_grad:
+        alias = tracer.graph.op("call_method", "view_as", torch.Tensor.view_as, [own, own], {})
     else:
-        bare = tracer.graph.op("call_method", "detach", torch.Tensor.detach, [given], {})
+        bare = tracer.graph.op("call_method", "detach", torch.Tensor.detach, [own], {})
         alias = tracer.graph.op("call_method", "requires_grad_", torch.Tensor.requires_grad_, [bare], {})
     assert isinstance(alias, TensorValue)
-    level.aliases[alias.node] = given
+    level.aliases[alias.node] = own
     return alias
 
 
@@ -74,8 +74,8 @@ def _gradients(tracer: Tracer, /, output: Value, inputs: Value, outer: Value) ->
     create = protocols.truth(tracer, outer.realize()) and _leads_elsewhere(tracer, root)
     one = tracer.inline(first_gradient, [root], {})
     call = BackwardCall([root], [_tensor(one)], retain_graph=True, create_graph=create)
-    found = BackwardRun(tracer, call).gradients(wanted)
-    return ListValue([NONE if gradient is None else gradient for gradient in found])
+    gradients = BackwardRun(tracer, call).gradients(wanted)
+    return ListValue([NONE if gradient is None else gradient for gradient in gradients])
 
 
 @handles(standins.outside)

@@ -24,10 +24,10 @@ def look_for(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: K
     positional, keywords = constant_arguments(tracer, args, kwargs)
     if any(map(callable, [*positional, *keywords.values()])):
         tracer.stop("call_unknown", "what replaces a match is worked out by a function")
-    found = tracer.run_const(function, *positional, **keywords)
+    answer = tracer.run_const(function, *positional, **keywords)
     if function.__name__ == "finditer":
-        return SequenceIterator([constant_value(match, tracer) for match in found], type(found))
-    return constant_value(found, tracer)
+        return SequenceIterator([constant_value(match, tracer) for match in answer], type(answer))
+    return constant_value(answer, tracer)
 
 
 def _looks(function: Callable[..., Any]) -> Handler:
