@@ -168,6 +168,7 @@ def test_torch_compile_compiles_here(installed):
         lambda fn: torch.compile(fn),
         lambda fn: torch.compile(backend="eager")(fn),
         lambda fn: torch.compile(fn, mode="reduce-overhead"),
+        lambda fn: torch.compile(fn, backend="native", mode="max-autotune"),
         lambda fn: torch.compile(fn, options={"triton.cudagraphs": True}),
         lambda fn: torch.compile(fn, fullgraph=True, dynamic=False, backend="aot_eager"),
         lambda fn: torch.compiler.compile(fn, backend="inductor"),

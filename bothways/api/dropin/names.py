@@ -10,6 +10,7 @@ from __future__ import annotations
 # looked up among the backends registered with PyTorch, which take the same (graph, example_inputs).
 BACKENDS: dict[str, str] = {
     "inductor": "native",
+    "native": "native",
     "bothways": "native",
     "cudagraphs": "native",
     "eager": "eager",
