@@ -53,6 +53,7 @@ from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.regular_expressions import look_for
 from bothways.capture.values.tensors import (
     assumptions,
+    constructors,
     data_checks,
     data_numbers,
     data_sizes,
@@ -69,10 +70,10 @@ from bothways.capture.wrap import COMPILED, library_value
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
     anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
-    clipping, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes, gradients, hooks,
-    instance_dicts, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs, partials,
-    saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts,
-    transforms,
+    clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
+    gradients, hooks, instance_dicts, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs,
+    partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses,
+    torch_contexts, transforms,
 )  # fmt: skip
 
 linked.link(

@@ -333,3 +333,29 @@ def test_a_function_that_is_allowed_in_the_graph_warns_under_the_filters_of_its_
             return warned(x) + 1
 
     agree_aloud(function, (X,), fullgraph=False)
+
+
+SETTINGS = {
+    "threads": (torch.get_num_threads, torch.set_num_threads, (1, 2)),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
+    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, (False, True)),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_is_asked_for_inside_is_guarded(setting):
+    ask, change, values = SETTINGS[setting]
+
+    def function(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return x + 1, ask()
+
+    before, compiled = ask(), bothways.compile(function, backend="eager", fullgraph=True)
+    try:
+        for value in (*values, *values):
+            change(value)
+            assert compiled(X)[1] == value
+    finally:
+        change(before)
+    assert len(bothways.history(compiled)) == 2

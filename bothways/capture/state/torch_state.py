@@ -31,6 +31,13 @@ class CapturedTorchState:
     def enter(self, context: Any) -> None:
         self.open_contexts.append(context)
 
+    @property
+    def is_as_at_entry(self) -> bool:
+        """Whether PyTorch's settings are the caller's: filters of warnings are none of them."""
+        return not self.changed_settings and all(
+            getattr(context, "leaves_settings_alone", False) for context in self.open_contexts
+        )
+
     def leave(self, context: Any) -> None:
         self.open_contexts.remove(context)
 

@@ -32,6 +32,7 @@ class CaughtWarnings(Value):
     """A ``catch_warnings`` that captured code made: its options, and what was filtered and said inside."""
 
     only_registers = True  # captured code never reads what it does
+    leaves_settings_alone = True
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options

@@ -97,16 +97,8 @@ def _dtype_of_type(wanted: Any) -> torch.dtype | None:
     return example.dtype if example.device.type == "cpu" else None
 
 
-def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """``tensor.new(*sizes)``: a tensor of the same kind without content."""
-    values = [arg.realize() for arg in args]
-    if kwargs or any(isinstance(value, TensorValue) or value.python_type() is list for value in values):
-        tracer.stop("call_unknown", "Tensor.new is given something else than sizes")
-    return protocols.call_attr(tracer, tensor, "new_empty", *(values or [ConstantValue(0)]))
-
-
 SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
-SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type, new=_new)
+SPECIAL_METHODS.update(requires_grad_=_require_grad, type=_type)
 
 
 @handles(torch.nn.Parameter)

@@ -172,7 +172,7 @@ def _guarded(function: Callable[..., Any]) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         answer = fold(tracer, args, kwargs)
         # Inside a context of its own, or after a setting of its own, the program asks about what it did itself.
-        if not tracer.torch_state.open_contexts and not tracer.torch_state.changed_settings:
+        if tracer.torch_state.is_as_at_entry:
             positional, keywords = constant_arguments(tracer, args, kwargs)
             names = [*keywords]
             slots = [f"{{c{index}}}" for index in range(len(positional))]

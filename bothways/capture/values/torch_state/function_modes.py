@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class SwitchValue(Value):
     """A context in which handlers of ``__torch_function__``, or modes as well, are not heeded."""
 
+    leaves_settings_alone = True
+
     def __init__(self, cls: Any) -> None:
         self._cls = cls
         self._before: list[Any] = []

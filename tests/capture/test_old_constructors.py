@@ -1,0 +1,78 @@
+"""Tensors that are made by ``torch.Tensor``, ``torch.FloatTensor`` and their like, or by ``x.new``."""
+
+import pytest
+import torch
+from agreeing import agree
+
+import bothways
+from bothways.errors import Unsupported
+
+BACKENDS = ["eager", "aot_eager", "native"]
+TYPES = [
+    torch.Tensor, torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor, torch.BFloat16Tensor, torch.ByteTensor,
+    torch.CharTensor, torch.ShortTensor, torch.IntTensor, torch.LongTensor, torch.BoolTensor,
+]  # fmt: skip
+
+
+def observe(run, x):
+    x = x.clone().requires_grad_(x.is_floating_point())
+    result = run(x)
+    total = sum(part.double().sum() for part in result)
+    if total.requires_grad:
+        total.backward()
+    return {"result": [part.detach() for part in result], "gradient": x.grad}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_numbers_and_sizes(kind, backend):
+    def function(x):
+        return x * kind([1, 2, 3]).sum(), kind(((1.0, 0.0), (2.5, 3.0))), kind(2, x.shape[0]).fill_(1), kind([True])
+
+    calls = [torch.randn(3), torch.randn(3), torch.randn(3, dtype=torch.float64)]
+    agree(function, observe, *calls, backend=backend, fullgraph=True, programs=2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_the_same_kind_as_a_tensor(backend):
+    def function(x):
+        return x + x.new([1, 2, 3]), x.new(x.shape).zero_(), x.new((1, 2)), x.new(2, 3).fill_(4), x.new()
+
+    calls = [torch.randn(3), torch.randn(3), torch.arange(3)]
+    agree(function, observe, *calls, backend=backend, fullgraph=True, programs=2)
+
+
+def test_the_default_dtype_is_the_callers():
+    def function(x):
+        return [torch.Tensor([1, 2]) + x]
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            assert compiled(torch.ones(2, dtype=torch.int64))[0].dtype is dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("data", [[2**70], [[1], [2, 3]], [1, "a"], 2.0, "ab"], ids=str)
+def test_what_is_refused_is_refused_as_by_pytorch(data):
+    def function(x):
+        return x + torch.LongTensor(data)
+
+    with pytest.raises(Exception) as plain:
+        function(torch.ones(2))
+    with pytest.raises(type(plain.value)) as compiled:
+        bothways.compile(function, backend="eager")(torch.ones(2))
+    assert str(compiled.value) == str(plain.value)
+
+
+def test_what_shares_memory_or_reads_data_stays_with_python():
+    def function(x):
+        return torch.Tensor(x) * 2
+
+    with pytest.raises(Unsupported, match="something else than sizes or numbers"):
+        bothways.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+    assert bothways.compile(function, backend="eager")(torch.ones(2)).tolist() == [2, 2]
+    numbers = bothways.compile(lambda x: torch.Tensor([x.sum(), 1]) + x, backend="eager")
+    assert numbers(torch.ones(2)).tolist() == [3, 2]
