@@ -326,3 +326,21 @@ def test_a_number_that_is_divided_is_rounded_as_a_tensor_is(dtype, monkeypatch):
     compiled = bothways.compile(divided, backend="native")
     for own, eager in zip(compiled(x), divided(x), strict=True):
         assert_same(own, eager, dtype)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "rsub"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool], ids=str)
+def test_truths_scale_truths_alone(name, dtype):
+    """ATen refuses ``alpha=True`` for numbers, and so does what is compiled."""
+
+    def program(x):
+        return getattr(torch, name)(x, x, alpha=True) * 1
+
+    outcomes = []
+    for run in (program, bothways.compile(program, backend="native")):
+        try:
+            result = run(torch.ones(5, dtype=dtype))
+            outcomes.append((result.dtype, result.tolist()))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

@@ -28,6 +28,8 @@ def add(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -
 
 
 def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: Any) -> Node:
+    if isinstance(factor, bool):
+        raise NotLowered  # ATen scales truths alone by a truth
     if factor == 1:
         return b.map("add", x, y, dtype=out.dtype)
     if not out.dtype.is_floating_point:
@@ -39,6 +41,8 @@ def _plus_scaled(b: Builder, out: torch.Tensor, x: Operand, y: Operand, factor: 
 def sub(b: Builder, out: torch.Tensor, x: Operand, y: Operand, alpha: Any = 1) -> Node:
     if any(isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool for value in (x, y)):
         raise NotLowered  # ATen does not subtract truths
+    if isinstance(alpha, bool):
+        raise NotLowered
     return b.map("sub", x, y, dtype=out.dtype) if alpha == 1 else _plus_scaled(b, out, x, y, -alpha)
 
 
