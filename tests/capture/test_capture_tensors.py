@@ -297,9 +297,6 @@ def test_a_tensor_attribute_set_inside_is_there_afterwards():
     assert x.note == 3 and torch.equal(x.twice, torch.full((3,), 2.0))
 
 
-OUTSIDE = torch.ones(3, requires_grad=True) * 2
-
-
 @pytest.mark.parametrize(
     ("code", "program"),
     [
@@ -310,7 +307,6 @@ OUTSIDE = torch.ones(3, requires_grad=True) * 2
         ("tensor_value", lambda x: f"{x}"),
         ("dynamic_shape", lambda x: x.nonzero()),
         ("dynamic_shape", lambda x: x[x > 0]),
-        ("backward", lambda x: (x * OUTSIDE).sum().backward()),
         ("mutation_unknown", lambda x: (x * 2).detach_()),
     ],
 )

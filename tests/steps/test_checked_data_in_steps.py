@@ -29,12 +29,12 @@ def clipped_policy():
 
     def step(x):
         with torch.no_grad():
-            before = Categorical(logits=policy(x))
+            before = Categorical(logits=policy(x), validate_args=True)
             done = before.sample()
             odds, expected = before.log_prob(done), value(x).squeeze(-1)
         reached = torch.randn(len(x)) + expected
         for _ in range(3):
-            now = Categorical(logits=policy(x))
+            now = Categorical(logits=policy(x), validate_args=True)
             ratio = (now.log_prob(done) - odds).exp()
             gained = reached - expected
             loss = -torch.min(ratio * gained, ratio.clamp(0.8, 1.2) * gained).mean() - 0.01 * now.entropy().mean()
@@ -57,7 +57,7 @@ def actor_and_critic():
 
     def act(x):
         mean, width = actor(x).chunk(2, dim=-1)
-        drawn = Normal(mean, width.clamp(-5, 2).exp())
+        drawn = Normal(mean, width.clamp(-5, 2).exp(), validate_args=True)
         action = drawn.rsample()
         return action.tanh(), drawn.log_prob(action).sum(-1, keepdim=True)
 
