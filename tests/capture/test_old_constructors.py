@@ -42,6 +42,21 @@ def test_of_the_same_kind_as_a_tensor(backend):
     agree(function, observe, *calls, backend=backend, fullgraph=True, programs=2)
 
 
+class Named(torch.Tensor):
+    """A class of tensors without a handler of its own."""
+
+
+@pytest.mark.parametrize("data", [[1, 2], 3, (1.5,)], ids=str)
+def test_a_tensor_of_a_class_gives_one_of_its_class(data):
+    def function(x):
+        return x.new(data).fill_(2)
+
+    plain = function(torch.ones(2).as_subclass(Named))
+    compiled = bothways.compile(function, backend="eager")(torch.ones(2).as_subclass(Named))
+    assert type(compiled) is type(plain) is Named
+    assert compiled.tolist() == plain.tolist() and compiled.dtype is plain.dtype
+
+
 def test_the_default_dtype_is_the_callers():
     def function(x):
         return [torch.Tensor([1, 2]) + x]

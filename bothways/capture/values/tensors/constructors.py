@@ -39,17 +39,15 @@ DTYPES: dict[type, torch.dtype | None] = {
 NUMBERS = (int, float, bool)
 
 
-def _constructed(
-    tracer: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs, dtype: torch.dtype | None, device: torch.device
-) -> Value:
+def _split(tracer: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> tuple[Value | None, Value | None]:
+    """The sizes that a constructor is given, or else the numbers."""
     values = [arg.realize() for arg in args]
-    kind = [ConstantValue(dtype), ConstantValue(device)]
     if not kwargs and all(value.python_type() is int for value in values):
-        return tracer.inline(standins.of_sizes, [TupleValue(values or [ConstantValue(0)]), *kind], {})
+        return TupleValue(values or [ConstantValue(0)]), None
     if not kwargs and len(values) == 1 and values[0].python_type() is torch.Size:
-        return tracer.inline(standins.of_sizes, [values[0], *kind], {})
+        return values[0], None
     if not kwargs and len(values) == 1 and _is_of_numbers(tracer, values[0]):
-        return tracer.inline(standins.of_numbers, [values[0], *kind], {})
+        return None, values[0]
     tracer.stop("tensor_subclass", f"{name} is given something else than sizes or numbers")
 
 
@@ -66,14 +64,22 @@ def _of_type(cls: type, dtype: torch.dtype | None) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if dtype is None and cls().device.type != "cpu":
             tracer.stop("tensor_subclass", "a torch.Tensor is made where that is one of another device")
-        return _constructed(tracer, f"torch.{cls.__name__}", args, kwargs, dtype, torch.device("cpu"))
+        sizes, numbers = _split(tracer, f"torch.{cls.__name__}", args, kwargs)
+        if sizes is not None:
+            return tracer.inline(standins.of_sizes, [sizes, ConstantValue(dtype)], {})
+        assert numbers is not None
+        return tracer.inline(standins.of_numbers, [numbers, ConstantValue(dtype)], {})
 
     return handler
 
 
 def _new(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """``tensor.new``: a tensor of the same kind."""
-    return _constructed(tracer, "Tensor.new", args, kwargs, tensor.fake.dtype, tensor.fake.device)
+    sizes, numbers = _split(tracer, "Tensor.new", args, kwargs)
+    if sizes is not None:
+        return protocols.call_attr(tracer, tensor, "new_empty", sizes)
+    assert numbers is not None
+    return protocols.call_attr(tracer, tensor, "new_tensor", numbers)
 
 
 HANDLERS.update({cls: _of_type(cls, dtype) for cls, dtype in DTYPES.items()})
