@@ -193,11 +193,21 @@ class Dispatcher:
         """Forget everything; the next call is a miss."""
         with self._lock:
             self.generation += 1
+            if self._is_new:  # as most functions are where all of them start again, time after time
+                return
             self.is_plain = False
             for number in list(self._programs):
                 self._forget(number)
             _forget_files(self._files)
             self._renew()
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether there is nothing to forget: the generated function misses, whatever it is called with."""
+        function = self._function()
+        if self._programs or self.is_plain or function is None or len(self._files) > 1:
+            return False
+        return list(self._codes) == [None] and function.__code__ is self._codes[None]
 
     def call(self, values: tuple[Any, ...]) -> Any:
         """Call the generated function with the values its parameters are bound to."""
