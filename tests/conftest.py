@@ -5,9 +5,23 @@ import os
 import tempfile
 import types
 
-# Set before torch and bothways are imported, for the processes that tests start as well.
-_folder = tempfile.TemporaryDirectory(prefix="bothways-tests-")
-os.environ.setdefault("BOTHWAYS_CACHE_DIR", _folder.name)
+
+
+def place_of_the_cache():
+    """A folder in memory, where there is one with room from which libraries may be loaded: files there cost a tenth."""
+    place = "/dev/shm"
+    try:
+        system = os.statvfs(place)
+    except OSError:
+        return None
+    has_room = system.f_bavail * system.f_frsize > 2 << 30 and os.access(place, os.W_OK)
+    return place if has_room and not system.f_flag & os.ST_NOEXEC else None
+
+
+# Set before torch and bothways are imported, for the processes that tests start as well; the first process sets it.
+if "BOTHWAYS_CACHE_DIR" not in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="bothways-tests-", dir=place_of_the_cache())
+    os.environ["BOTHWAYS_CACHE_DIR"] = _folder.name
 # Workers share the cores: a thread that waits for another one sleeps, in place of keeping it from its core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -38,9 +52,11 @@ def nothing_happened_yet():
 
 
 def pytest_collection_finish():
-    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them."""
+    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them.
+    What a test leaves behind may stay for a while: those that ask for a collection have one."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)
