@@ -9,6 +9,7 @@ a call that is still running keeps its code alive, and the code keeps the progra
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import linecache
@@ -412,7 +413,9 @@ def is_compiled(function: Any) -> bool:
     return state is not None and state.dispatcher.function is function
 
 
+@functools.lru_cache(maxsize=64)
 def _compiled(text: str) -> CompiledText:
+    """The code of a text; functions of one code, as the layers of a model are, begin with the same."""
     module = compile(text, "<bothways>", "exec", dont_inherit=True)
     code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
     return CompiledText(len(text), text.splitlines(keepends=True), code)
