@@ -4,7 +4,7 @@ import gc
 import os
 import tempfile
 import types
-
+import zlib
 
 
 def place_of_the_cache():
@@ -59,26 +59,45 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 10, 10)
 
 
+# Where a backend is what a program runs on, rather than what a test is about, the cases of a test take turns with it.
+ON_ANY_BACKEND = ("backward", "capture", "grad", "runtime", "steps", "symbols")
+BACKENDS = {"eager", "aot_eager", "native"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Where cases take turns, ``make test`` runs each case once; all combinations are slow.
 
     ``@pytest.mark.in_turn("backend")``: the first case runs with the first backend, the second with the second, and
-    each round begins one backend later, so that no value of a parameter keeps to one of them.
+    each round begins one backend later, so that no value of a parameter keeps to one of them. A test of one case takes
+    the one that falls to its name. ``@pytest.mark.every_backend`` keeps those of a test that is about them.
     """
     places = {}  # of a function's values of some parameters, in their order
     for item in items:
+        name, turns = item.nodeid.partition("[")[0], {}
         marker = item.get_closest_marker("in_turn")
-        if marker is None:
+        if marker is None and "backend" not in getattr(item, "fixturenames", ()):
             continue
-        turns = {}
         for parametrized in item.iter_markers("parametrize"):
             names = parametrized.args[0]
             names = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
-            known = places.setdefault((item.nodeid.partition("[")[0], names), {})
+            known = places.setdefault((name, names), {})
             value = tuple(id(item.callspec.params[name]) for name in names)
-            turns[names] = known.setdefault(value, len(known)), len(parametrized.args[1])
-        assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
-        turn, count = turns.pop(marker.args)
-        if sum(place + place // count for place, _ in turns.values()) % count != turn:
+            turns[names] = known.setdefault(value, len(known)), parametrized.args[1]
+        if marker is not None:
+            assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
+        taken = marker.args if marker is not None else ("backend",)
+        if marker is None and not is_on_any_backend(item, turns.get(taken)):
+            continue
+        turn, values = turns.pop(taken)
+        others = [place for place, _ in turns.values()]
+        first = sum(place + place // len(values) for place in others) if others else zlib.crc32(name.encode())
+        if first % len(values) != turn:
             item.add_marker(pytest.mark.slow)
+
+
+def is_on_any_backend(item, turn):
+    """Whether the backend of a test is one of ours, and not what it is about."""
+    if turn is None or item.path.parent.name not in ON_ANY_BACKEND or item.get_closest_marker("every_backend"):
+        return False
+    return all(isinstance(value, str) and value in BACKENDS for value in turn[1])

@@ -14,7 +14,7 @@ import soak_ways
 import soaking
 import torch
 
-COUNT = 50
+COUNT = 20
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
