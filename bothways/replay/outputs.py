@@ -50,7 +50,6 @@ class Outputs:
         self._cloned: list[tuple[torch.Tensor, list[int]]] = []
         self._together: list[tuple[torch.Tensor, list[tuple[torch.Tensor, list[int]]]]] = []
         self._lent: list[tuple[torch.Tensor, list[int]]] = []
-        self._storages: list[tuple[torch.UntypedStorage, int]] = []
         places = {id(value): place for place, value in enumerate(values) if isinstance(value, torch.Tensor)}
         memories = {torch_compat.storage_of(value): place for place, value in enumerate(values)
                     if isinstance(value, torch.Tensor) and value.numel()}  # fmt: skip
@@ -74,7 +73,9 @@ class Outputs:
         # The number of holders when no caller has any of it: our tensors, and the object that counts.
         lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
         self.lent = [tensor for tensor, _ in self._lent]
-        self._storages = [(storage, torch_compat.storage_uses(storage)) for storage in lent.values()]
+        self._storages = list(lent.values())
+        self._handles = [storage._cdata for storage in self._storages]
+        self._uses = torch_compat.uses_of(self._handles)
         self._lent_versions = [tensor._version for tensor in self.lent]
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
@@ -109,8 +110,7 @@ class Outputs:
 
     def are_free(self) -> bool:
         """Whether neither the caller nor autograd holds what was lent."""
-        uses = torch_compat.storage_uses
-        return all(uses(storage) == count for storage, count in self._storages)
+        return torch_compat.uses_of(self._handles) == self._uses
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""

@@ -157,8 +157,25 @@ class Replayed:
         results = self._run(values) if self._takes_list else self._run(*values)
         if not self.replays.launching and self.replays.plain >= CALLS_BEFORE:
             self.replays.launching = time.perf_counter() - begin
-        self._gave = [weakref.ref(result) if _may_be_lent(result) else None for result in results]
+        self._gave = self._gradients_among(results, () if self._takes_list else values)
         return results
+
+    def _gradients_among(
+        self, results: Sequence[Any], values: Sequence[Any]
+    ) -> list[weakref.ref[torch.Tensor] | None]:
+        """The results that the caller may get in memory that is used again: gradients alone, which are a backward's
+        results, and those of a step that are like what it updates. Other results may be on their way to a stream that
+        was told of them (``record_stream``), and holds no reference."""
+        inputs = set(map(id, values))
+        updated = {_form(result) for result in results if id(result) in inputs and isinstance(result, torch.Tensor)}
+        return [
+            weakref.ref(result)
+            if isinstance(result, torch.Tensor)
+            and result.dim() > 0
+            and (self.replays.name == "backward" or _form(result) in updated)
+            else None
+            for result in results
+        ]
 
     @property
     def _hidden_from(self) -> int:
@@ -310,9 +327,8 @@ class Replayed:
         self._forget(self.recordings)
 
 
-def _may_be_lent(result: Any) -> bool:
-    """Whether the caller may get a result in memory that is used again. A loss is small, and likely to be kept."""
-    return isinstance(result, torch.Tensor) and result.dim() > 0
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def forget_lent(addresses: Sequence[int]) -> None:

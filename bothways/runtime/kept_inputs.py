@@ -23,6 +23,8 @@ from bothways.runtime.compiled_graph import GRAPH, UNKNOWN, CompiledGraph
 # Copying more than so many elements before every call would cost more than an error that is rare is worth.
 MOST_ELEMENTS = 1 << 16
 
+_is_inference = torch.Tensor.is_inference  # torch's function of this name takes twice the time, for hundreds of inputs
+
 
 class Kept(NamedTuple):
     """A tensor before the call; ``version`` is None where changes of it are not counted."""
@@ -70,9 +72,10 @@ def keep_inputs(
     # Where inputs share their memory, a differentiated graph runs as captured.
     known = getattr(graph, GRAPH, UNKNOWN)
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
-    if not on_its_way and not statistics and not any(map(torch.is_inference, map(tensors.__getitem__, written))):
+    for_inference = any(map(_is_inference, map(tensors.__getitem__, written)))
+    if not on_its_way and not statistics and not for_inference:
         return ()
-    if on_its_way or any(map(torch.is_inference, map(tensors.__getitem__, written))):
+    if on_its_way or for_inference:
         return _kept_one_by_one(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
     return KeptStatistics(tensors, counted, as_data, statistics, breaks_off)
 

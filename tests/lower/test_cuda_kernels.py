@@ -4,6 +4,8 @@ through a shim whose blocks and threads take turns. What it computes is compared
 
 import ctypes
 import itertools
+import math
+import re
 import subprocess
 import warnings
 
@@ -151,6 +153,43 @@ def test_memory_that_begins_anywhere():
     for offset in (0, 1, 3):
         x = randn(8 * 64 + 4)[offset : offset + 8 * 64].view(8, 64)
         torch.testing.assert_close(program.run(x)[0], torch.softmax(x * 2, -1))
+
+
+def long_rows(x, t):
+    """Sweeps of one kernel, of which the last writes rows that no vector fits and the others read such that fit."""
+    logits = x[:, :5001]
+    return torch.log_softmax(logits, 1), F.cross_entropy(logits, t)
+
+
+def test_a_vector_is_read_only_where_its_memory_is_aligned_for_it(as_on_gpu):
+    x = randn(300, 5008, dtype=torch.bfloat16)
+    [case] = cases_of("case", lambda *values: list(long_rows(*values)), [x, torch.randint(0, 5001, (300,))], grad=False)
+    masks = {}
+    for kernel in source_of(case).kernels:
+        masks = dict(re.findall(r"const int (\w+) = \(\(uint64_t\)\w+ & (\d+)\) == 0;", kernel.body))
+        for width, name in re.findall(r"(?:load|store)_pairs_(\d+)\([^;]*?(\w+_aligned_\d+)", kernel.body):
+            assert int(masks[name]) >= min(16, 2 * int(width)) - 1
+    assert masks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_loss_takes_its_probabilities_from_the_logits(dtype, as_on_gpu):
+    """Of a whole step's cross-entropy nothing as large as the logits is in memory but their gradient."""
+
+    def function(x, t):
+        logs = torch.log_softmax(x, 1)
+        loss, weight = torch.ops.aten.nll_loss_forward(logs, t, None, 1, -100)
+        back = torch.ops.aten.nll_loss_backward(torch.ones_like(loss), logs, t, None, 1, -100, weight)
+        return [loss, torch.ops.aten._log_softmax_backward_data(back, logs, 1, x.dtype)]
+
+    x, t = randn(40, 301, dtype=dtype), torch.randint(0, 301, (40,))
+    t[3] = -100
+    [case] = cases_of("case", function, [x, t], grad=False)
+    lowered = lower(case.graph, [x, t])
+    large = {memory for step in lowered.steps for memory in step.memories if math.prod(memory.shape) == x.numel()}
+    assert len(large) == 2
+    for found, expected in zip(KernelProgram(lowered, dialect=CudaOnHost()).run(x, t), function(x, t), strict=True):
+        torch.testing.assert_close(found, expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype] / 10)
 
 
 # Programs take turns with the dtypes.
