@@ -18,6 +18,7 @@ from native_checking import cases_of
 import bothways
 from bothways import torch_compat
 from bothways.backends import native
+from bothways.backends.for_kernels import FOR_KERNELS
 from bothways.building import cuda_build, nvrtc
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Launch, Loaded, compiled, planned
 from bothways.calls import launching
@@ -33,6 +34,9 @@ from bothways.lower.ir.prims import Extern
 from bothways.lower.schedule.routines import schedule
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Columns, Kernel
+
+
+CUDNN, CUDNN_BACKWARD = torch.ops.aten.cudnn_batch_norm, torch.ops.aten.cudnn_batch_norm_backward
 
 
 @pytest.fixture
@@ -190,6 +194,39 @@ def test_a_loss_takes_its_probabilities_from_the_logits(dtype, as_on_gpu):
     assert len(large) == 2
     for found, expected in zip(KernelProgram(lowered, dialect=CudaOnHost()).run(x, t), function(x, t), strict=True):
         torch.testing.assert_close(found, expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype] / 10)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("centre", [0.0, 100.0])
+def test_a_batch_is_normalised_by_one_pass_over_its_statistics(centre, form, as_on_gpu):
+    """Two launches, and as precise as two passes, wherever the numbers are."""
+
+    def function(x, w, b, mean, var):
+        y, *statistics = torch.ops.aten.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5)
+        return [y.relu(), *statistics]
+
+    x = (randn(8, 16, 12, 12) + centre).to(memory_format=form)
+    given = [x, *torch.rand(4, 16)]
+    [case] = cases_of("case", function, [value.clone() for value in given], grad=False)
+    lowered = lower(case.graph, given)
+    assert sum(len(arranged(step)) for step in lowered.steps) <= 2
+    program = KernelProgram(lowered, dialect=CudaOnHost())
+    own, truth = [value.clone() for value in given], [value.double() for value in given]
+    for found, expected in zip(program.run(*own), function(*truth), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * (1 + centre))
+    torch.testing.assert_close([value.double() for value in own[3:]], truth[3:], rtol=1e-5, atol=1e-6)
+
+
+def test_cudnns_normalisation_is_atens_for_kernels():
+    x, w, b, mean, var, gradient = randn(4, 3, 5), *torch.rand(4, 3), randn(4, 3, 5)
+    forward, backward = (FOR_KERNELS[operation] for operation in (CUDNN.default, CUDNN_BACKWARD.default))
+    y, save_mean, save_rstd, reserve = forward(x, w, b, mean, var, True, 0.1, 1e-5)
+    given = [value.clone().requires_grad_() for value in (x, w, b)]
+    expected = F.batch_norm(given[0], None, None, *given[1:], True)
+    torch.testing.assert_close(y, expected)
+    expected.backward(gradient)
+    found = backward(x, gradient, w, mean, var, save_mean, save_rstd, 1e-5, reserve)
+    torch.testing.assert_close(list(found), [value.grad for value in given])
 
 
 # Programs take turns with the dtypes.
