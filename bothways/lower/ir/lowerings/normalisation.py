@@ -231,8 +231,11 @@ def _batch_norm_of_statistics(
     running_var: Node | None, eps: float,
 ) -> Any:  # fmt: skip
     mean, rstd = _from_running(b, x, running_mean, running_var, eps)
+    result = _normalised(b, out[0], x, weight, bias, mean, rstd)
+    if all(fake.numel() for fake in out[1:]):  # on a GPU ATen gives what it has used
+        return result, _per_channel(b, mean, out[1]), _per_channel(b, rstd, out[2])
     # What would be kept for the backward is not there without training.
-    return _normalised(b, out[0], x, weight, bias, mean, rstd), *(b.empty(fake) for fake in out[1:])
+    return result, *(b.empty(fake) for fake in out[1:])
 
 
 def _from_running(b: Builder, x: Node, mean: Node | None, var: Node | None, eps: float) -> tuple[Term, Term]:
