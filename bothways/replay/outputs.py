@@ -76,6 +76,8 @@ class Outputs:
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
+        # Asked for when it goes, which may be while a tensor has no address.
+        self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
         self._lent_versions = [tensor._version for tensor in self.lent]
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
@@ -99,10 +101,6 @@ class Outputs:
         tensors = [tensor for tensors, _ in self._copied.values() for tensor in tensors]
         tensors += [tensor for tensor, _ in self._cloned] + [tensor for tensor, _ in self._together]
         return sum(tensor.nbytes for tensor in tensors)
-
-    @property
-    def lent_addresses(self) -> list[int]:
-        return [tensor.data_ptr() for tensor, _ in self._lent]
 
     def written(self) -> list[int]:
         """The inputs that are among the outputs, since the function has written to them."""
