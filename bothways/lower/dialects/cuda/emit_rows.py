@@ -232,7 +232,7 @@ def write_store(w: ThreadWriter, block: Lines, store: Store | None, condition: s
 
 
 def write_phase(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeometry) -> tuple[int, int]:
-    kind, width, splits = w.index_type, geometry.width, kernel.splits
+    kind, splits = w.index_type, kernel.splits
     body = statements_of_row(kernel)
     rows = product(geometry.kept)
     sweeps = any(isinstance(part, Sweep) for part, _ in statements_of_phase(body, kernel.stage))
