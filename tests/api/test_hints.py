@@ -201,7 +201,7 @@ TOLD = {
     ),
     transforms: (
         "[call_unknown] torch.func.vmap is not looked into",
-        "Other transforms of torch.func than grad run as plain Python, with graphs before and after.",
+        "Other transforms of torch.func than grad and vjp run as plain Python, with graphs before and after.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",
