@@ -70,6 +70,13 @@ def transforms(x):
     return torch.func.vmap(lambda row: row * 2)(x)
 
 
+LINE_SEARCH = torch.optim.LBFGS([torch.zeros(3, requires_grad=True)])
+
+
+def searches_along_lines(x):
+    return LINE_SEARCH.step(lambda: x.sum())
+
+
 def differentiates(x):
     w = torch.ones(4, requires_grad=True)
     return torch.autograd.grad((w * x).sum(), w, torch.ones(2), is_grads_batched=True)[0]
@@ -202,6 +209,11 @@ TOLD = {
     transforms: (
         "[call_unknown] torch.func.vmap is not looked into",
         "Other transforms of torch.func than grad and vjp run as plain Python, with graphs before and after.",
+    ),
+    searches_along_lines: (
+        "[tensor_branch] LBFGS decides by losses and gradients how far it goes",
+        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as often "
+        "as it decides to.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",
