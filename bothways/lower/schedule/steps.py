@@ -46,7 +46,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
     # Calls whose results nothing reads still run when they do more than compute.
     calls = [call for call in builder.externs if not call.is_pure]
-    compute_again(live(needed, calls), needed)
+    if not builder.on_gpu:  # there, fusion itself computes what is cheap wherever it is read
+        compute_again(live(needed, calls), needed)
     fusion = Fusion(needed, calls, spreads=builder.on_gpu)
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:
