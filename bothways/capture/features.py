@@ -34,7 +34,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
-from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
+from bothways.capture.values.hooks import hooks, mapped, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
 from bothways.capture.values.hooks.hooks import register_on_tensor
 from bothways.capture.values.nn import averages, clipping, optimizer_steps, scaled_steps, schedules
@@ -71,7 +71,7 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
-    gradients, hooks, instance_dicts, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs,
+    gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs,
     partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses,
     torch_contexts, transforms,
 )  # fmt: skip

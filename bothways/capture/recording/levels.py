@@ -6,6 +6,7 @@ ask for it, nor use a tensor afterwards that the transform did not give back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class Levels:
         self._builder = builder
         self._all: list[Level] = []
         self._open: list[Level] = []
+        self.mapping = 0  # how many functions around are captured for one example
         self._dead: set[torch.fx.Node] = set()  # what transforms have computed and not given back
 
     def begin(self) -> int:
@@ -82,6 +84,10 @@ class Levels:
         level.end = self._builder.last_node_or_none
         self._dead.update(set(self.nodes(level)) - level.given_back, level.revived)
 
+    def bury(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Nothing may use these any more: they were one example of many."""
+        self._dead.update(nodes)
+
     def check(self, level: Level) -> None:
         """Stop where a transform did what PyTorch refuses, or what the graph's own history would show otherwise."""
         tracer, nodes = self._builder.tracer, self.nodes(level)
@@ -100,11 +106,11 @@ class Levels:
 
     def refuse(self, name: str) -> None:
         """Stop where captured code asks what a transform answers in its own way."""
-        if self._open and name in ABOUT_HISTORY:
+        if (self._open or self.mapping) and name in ABOUT_HISTORY:
             self._builder.tracer.stop("transform", f"Tensor.{name} is used inside of a transform")
 
     def refuse_all(self, what: str) -> None:
-        if self._open:
+        if self._open or self.mapping:
             self._builder.tracer.stop("transform", f"{what} inside of a transform")
 
     def is_gone(self, node: torch.fx.Node) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from bothways import torch_compat
+from bothways.capture.standins.mapping import differentiated, is_mapping
 
 CAPTURED = "captured code alone calls this"
 
@@ -66,6 +67,8 @@ def grad(func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any,
 def grad_and_value(
     func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
+    if is_mapping():
+        return _of_examples(func, argnums, has_aux, args, kwargs)
     outer = torch.is_grad_enabled()
     begin()
     torch.set_grad_enabled(True)
@@ -91,6 +94,33 @@ def grad_and_value(
     finally:
         torch.set_grad_enabled(outer)
         end()
+
+
+def _of_examples(
+    func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The same inside of ``vmap``, where the function is a graph of its own."""
+    places = _places(argnums, len(args))
+    passed, chosen = list(args), []
+    for place in places:
+        flat, spec = torch_compat.tree_flatten(args[place])
+        if not all(_has_gradients(leaf) for leaf in flat):
+            refuse()
+        own = [leaf.view_as(leaf) for leaf in flat]  # each is another than whatever else the function reads
+        chosen.append(own)
+        passed[place] = torch_compat.tree_unflatten(own, spec)
+
+    def of_one(*args: Any) -> Any:
+        return func(*args, **kwargs)
+
+    computed, output = differentiated(of_one, passed, [one for own in chosen for one in own])
+    if has_aux:
+        output = _two(output)
+    elif not isinstance(output, torch.Tensor):
+        refuse()
+    trees = [passed[place] for place in places]
+    _, spec = torch_compat.tree_flatten(trees[0] if isinstance(argnums, int) else tuple(trees))
+    return torch_compat.tree_unflatten(computed, spec), output
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:

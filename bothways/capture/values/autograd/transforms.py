@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 def _begin(tracer: Tracer, /) -> Value:
     if torch.is_inference_mode_enabled() or tracer.torch_state.saved_tensors_hooks:
         tracer.stop("transform", "a transform is called in inference mode, or where hooks see what is saved")
+    if tracer.graph.levels.mapping:
+        tracer.stop("transform", "vjp is called inside of vmap")
     return ConstantValue(tracer.graph.levels.begin())
 
 
