@@ -103,8 +103,8 @@ FINER: tuple[tuple[str, str, str], ...] = (
     ("call_unknown", r"deep-copied", "Copy a tensor with clone()."),
     ("call_unknown", r"^id\(\)", "Compare with `is`, or ask for it outside the compiled function."),
     ("tensor_branch", r"^LBFGS", (
-        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as often "
-        "as it decides to."
+        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
+        "often as it decides to."
     )),
     ("tensor_value", r"random", f"{DRAW}, or draw it with torch.rand and choose with torch.where."),
     ("tensor_value", r"decision", "Decide with torch.where, or by shapes and Python values instead of tensor data."),

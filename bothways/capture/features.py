@@ -10,7 +10,7 @@ from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
 from bothways.capture.standins import modules, sequences
-from bothways.capture.values.autograd import autograd_functions, backwards, gradients, transforms
+from bothways.capture.values.autograd import autograd_functions, backwards, gradients, mapped, transforms
 from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
 from bothways.capture.values.code import formatting, instance_dicts, object_methods, partials
 from bothways.capture.values.code.attributes import MISSING, class_attribute, is_data_descriptor
@@ -34,7 +34,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
-from bothways.capture.values.hooks import hooks, mapped, own_graphs, saved_tensors
+from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
 from bothways.capture.values.hooks.hooks import register_on_tensor
 from bothways.capture.values.nn import averages, clipping, optimizer_steps, scaled_steps, schedules
@@ -71,9 +71,9 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
-    gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs,
-    partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses,
-    torch_contexts, transforms,
+    gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps,
+    own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state,
+    tensor_subclasses, torch_contexts, transforms,
 )  # fmt: skip
 
 linked.link(

@@ -1,4 +1,4 @@
-"""Callables that stand in graphs for ``torch.vmap``, and for gradients inside of it: PyTorch's own run a captured graph."""
+"""Callables that stand in graphs for ``torch.vmap`` and for gradients inside: PyTorch's own run a captured graph."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ TOLD = {
     ),
     searches_along_lines: (
         "[tensor_branch] LBFGS decides by losses and gradients how far it goes",
-        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as often "
-        "as it decides to.",
+        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
+        "often as it decides to.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",

@@ -1,4 +1,4 @@
-"""``torch.func.vjp`` is captured: what it gives is called later, in the same graph, and has the histories of PyTorch's."""
+"""``torch.func.vjp`` is captured: what it gives is called later, in the same graph, with the histories of PyTorch's."""
 
 import pytest
 import torch
@@ -139,7 +139,9 @@ def for_the_last_time(x):
     return vjp(lambda y: y**2, x)[1](x, retain_graph=False)
 
 
-@pytest.mark.parametrize("function", [written_before_it_is_called, given_away, called_behind_a_break, for_the_last_time])
+@pytest.mark.parametrize(
+    "function", [written_before_it_is_called, given_away, called_behind_a_break, for_the_last_time]
+)
 def test_what_a_graph_cannot_tell_is_a_break(function):
     def results(function, x):
         try:

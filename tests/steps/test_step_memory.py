@@ -199,9 +199,8 @@ class Block(torch.nn.Module):
 
 def tokens():
     torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Embedding(50, 32), Block(), Block(), torch.nn.LayerNorm(32), torch.nn.Flatten(), torch.nn.Linear(640, 3)
-    )
+    blocks = Block(), Block(), torch.nn.LayerNorm(32)
+    return torch.nn.Sequential(torch.nn.Embedding(50, 32), *blocks, torch.nn.Flatten(), torch.nn.Linear(640, 3))
 
 
 MODELS = {

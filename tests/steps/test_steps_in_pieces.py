@@ -1,4 +1,4 @@
-"""Steps that decide by data: an error with the line and what to do under ``fullgraph=True``, else pieces, which stay."""
+"""Steps that decide by data: an error that says what to do under ``fullgraph=True``, else pieces, made once."""
 
 import pytest
 import torch

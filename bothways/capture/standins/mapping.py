@@ -1,6 +1,6 @@
 """``torch.vmap`` as Python: what one example is, and what becomes of the function's arguments.
 
-How the function is captured for one example is the business of ``values/hooks/mapped.py``.
+How the function is captured for one example is the business of ``values/autograd/mapped.py``.
 """
 
 from __future__ import annotations

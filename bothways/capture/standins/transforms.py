@@ -146,15 +146,15 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     def vjp_of(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         outer = torch.is_grad_enabled() if create_graph is None else create_graph
-        given, given_spec = torch_compat.tree_flatten(cotangents)
-        if not retain_graph or given_spec != spec or not all(isinstance(one, torch.Tensor) for one in given):
+        flat, flat_spec = torch_compat.tree_flatten(cotangents)
+        if not retain_graph or flat_spec != spec or not all(isinstance(one, torch.Tensor) for one in flat):
             refuse()
-        if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(given, outputs, strict=True)):
+        if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(flat, outputs, strict=True)):
             refuse()
         again(number, [*outputs, *inputs])
         try:
             return torch_compat.tree_unflatten(
-                _complete(inputs, pulled(outputs, given, inputs, outer), outer), inputs_spec
+                _complete(inputs, pulled(outputs, flat, inputs, outer), outer), inputs_spec
             )
         finally:
             end()

@@ -1,8 +1,8 @@
 """Computes some values a second time, so that their memory is not held from the forward pass to the backward.
 
-Comes in: the nodes of a graph. A value that is written to memory for those who read it soon, a relu below a pooling, may
-be read once more behind calls of ATen, by the gradient of the relu. It is computed there again, where that takes a few
-operations on tensors that are still there then: the kernel reads those anyway, and the memory is free in between.
+Comes in: the nodes of a graph. A value that is written to memory for those who read it soon, a relu below a pooling,
+may be read once more behind calls of ATen, by the gradient of the relu. It is computed there again, where that takes a
+few operations on tensors that are still there then: the kernel reads those anyway, and the memory is free in between.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_OPERATIONS = 8
 
 def compute_again(live: Iterable[Node], kept: Iterable[Node]) -> None:
     """Let late readers of cheap values read values of their own; ``kept`` are in memory in the end, whoever reads."""
-    Again(live, kept).apply()
+    Readers(live, kept).replace_late()
 
 
-class Again:
+class Readers:
     """Who reads what in one graph, and when: nodes are numbered in the order of the program."""
 
     def __init__(self, live: Iterable[Node], kept: Iterable[Node]) -> None:
@@ -46,7 +46,7 @@ class Again:
         else:
             self._last[source] = max(self._last.get(source, -1), reader.number)
 
-    def apply(self) -> None:
+    def replace_late(self) -> None:
         for node in self._nodes:
             if not isinstance(node, Map) or node in self._kept or node.into is not None or node not in self._last:
                 continue

@@ -1,7 +1,7 @@
 """The order in which kernels and calls of ATen run: that of the program, as far as what they depend on lets it be.
 
-Of calls that could run one after the other either way, one that frees more memory than it takes goes first: the gradient
-of a weight before that of what it was multiplied with, so that the activation is gone when the second needs memory.
+Of calls that could run one after the other either way, one that frees more memory than it takes goes first: the
+gradient of a weight before that of what it was multiplied with, so that the activation is gone when that needs memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``torch.func.grad`` and ``vjp`` need of the graph: leaves, their gradients, and what of a history is the outside's.
+"""What ``torch.func.grad`` and ``vjp`` need of the graph: leaves, gradients, and what of a history is the outside's.
 
 PyTorch keeps the history of each transform apart. A graph has one history, so a tensor that leaves a transform is
 detached where all that it leads to are the transform's own leaves, and stays as it is where it leads elsewhere.

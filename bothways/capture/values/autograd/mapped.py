@@ -1,8 +1,8 @@
 """``torch.vmap``: the function is captured for one example, and one node maps it over all of them.
 
-What the function recorded becomes a graph of its own (``own_graphs.py``), which PyTorch's own ``vmap`` runs: on tensors
-without data when shapes are asked for and when the graph is traced, so that kernels are made of what it comes to. Gradients
-inside, those of each example, are a node of the same kind, with PyTorch's ``grad``.
+What the function recorded becomes a graph of its own (``hooks/own_graphs.py``), which PyTorch's own ``vmap`` runs: on
+tensors without data when shapes are asked for and when the graph is traced, so that kernels are made of what it comes
+to. Gradients inside, those of each example, are a node of the same kind, with PyTorch's ``grad``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _refuse(tracer: Tracer, /) -> Value:
 def _mapped(
     tracer: Tracer, /, function: Value, examples: Value, whole: Value, ones: Value, dims: Value, out_dim: Value
 ) -> Value:
-    taken, given = _tensors(tracer, ones), _tensors(tracer, whole)
-    if any(value.overrides_functions() for value in given):
+    taken, batches = _tensors(tracer, ones), _tensors(tracer, whole)
+    if any(value.overrides_functions() for value in batches):
         tracer.stop("transform", "vmap is given tensors of a class of their own")
     tracer.graph.leave_behind(value.node for value in taken)
     call = _recorded(tracer, function, examples)
@@ -55,7 +55,7 @@ def _mapped(
     outputs = call.tensors(tracer)
     module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
     target = Mapped(module, (*numbers, *(None for _ in others)), protocols.as_constant(tracer, out_dim))
-    results = _results(tracer, target, [*given, *others])
+    results = _results(tracer, target, [*batches, *others])
     _become(outputs, results)
     tracer.graph.levels.bury([*call.nodes, *(value.node for value in taken)])
     return call.result
