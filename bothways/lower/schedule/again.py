@@ -12,9 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bothways.lower.ir.prims import Buffer, Extern, IndexAlong, Map, Memory, Node, Scalar, View
+from bothways.lower.ir.sizes import size_hint
 from bothways.ops import PRIMITIVES
 
 MAX_OPERATIONS = 8
+# A value that is so many times smaller than the largest one of the graph is none that the peak of memory depends on.
+SMALL = 4
 
 
 def compute_again(live: Iterable[Node], kept: Iterable[Node]) -> None:
@@ -28,6 +31,8 @@ class Readers:
     def __init__(self, live: Iterable[Node], kept: Iterable[Node]) -> None:
         self._nodes = sorted(live, key=lambda node: node.number)
         self._calls = [node.number for node in self._nodes if isinstance(node, Extern)]
+        sizes = [_bytes(node) for node in self._nodes if isinstance(node, (Map, Buffer))]
+        self._least = max(sizes, default=0) // SMALL
         self._kept = {node.memory.producer for node in kept if isinstance(node, Buffer)}
         self._direct: dict[Node, list[Map]] = {}  # maps that read a value at their own index
         self._last: dict[Node | Memory, int] = {}  # when something else reads a value, or anything a memory
@@ -49,6 +54,8 @@ class Readers:
     def replace_late(self) -> None:
         for node in self._nodes:
             if not isinstance(node, Map) or node in self._kept or node.into is not None or node not in self._last:
+                continue
+            if _bytes(node) < self._least:
                 continue
             late = [reader for reader in self._direct.get(node, ()) if self._is_behind_call(node, reader)]
             if late and all(self._last[node] < reader.number for reader in late):
@@ -96,3 +103,7 @@ class Readers:
         while isinstance(below, View):
             below = below.arg
         return isinstance(below, (Scalar, IndexAlong)) or below.numel * 8 <= node.numel
+
+
+def _bytes(node: Node) -> int:
+    return size_hint(node.numel) * node.dtype.itemsize
