@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -231,8 +232,11 @@ def _batch_norm_of_statistics(
     running_var: Node | None, eps: float,
 ) -> Any:  # fmt: skip
     mean, rstd = _from_running(b, x, running_mean, running_var, eps)
+    result = _normalised(b, out[0], x, weight, bias, mean, rstd)
+    if all(fake.numel() for fake in out[1:]):  # on a GPU ATen gives what it has used
+        return result, _per_channel(b, mean, out[1]), _per_channel(b, rstd, out[2])
     # What would be kept for the backward is not there without training.
-    return _normalised(b, out[0], x, weight, bias, mean, rstd), *(b.empty(fake) for fake in out[1:])
+    return result, *(b.empty(fake) for fake in out[1:])
 
 
 def _from_running(b: Builder, x: Node, mean: Node | None, var: Node | None, eps: float) -> tuple[Term, Term]:
@@ -287,8 +291,12 @@ def _batch_norm_backward(
         m, r = (Term(b, b.reshape(node, shape), dtype) for node in (saved_mean, saved_rstd))
     g = Term(b, grad, dtype)
     normal = (Term(b, x, dtype) - m) * r
-    grad_x = None
-    if mask[0]:
-        scaled = _scaled(g, weight, None, shape)
-        grad_x = (_input_gradient(scaled, normal, r, axes) if training else scaled * r).as_(x.dtype)
-    return grad_x, *_parameter_gradients(g, normal, axes, out, mask)
+    # A channel's weight is one number, so that the gradients of parameters are all the sums that are needed.
+    of_weight, of_bias = (g * normal).sum(axes), g.sum(axes)
+    count = math.prod(x.shape[axis] for axis in axes)
+    gradient = (g - of_bias / count - normal * (of_weight / count)) * r if training else g * r
+    results = (_scaled(gradient, weight, None, shape), of_weight, of_bias)
+    return tuple(
+        b.reshape(result.as_(fake.dtype), tuple(fake.shape)) if want and fake is not None else None
+        for result, fake, want in zip(results, out, mask, strict=True)
+    )
