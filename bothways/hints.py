@@ -43,8 +43,8 @@ HINTS: dict[str, str] = {
         "PyTorch's engine between two graphs."
     ),
     "transform": (
-        "Give tensors to the function of torch.func.grad as arguments, and take them back as results; keep hooks, "
-        "custom functions and questions about gradients out of it."
+        "Give tensors to the function of torch.func.grad or vmap as arguments, and take them back as results; keep "
+        "hooks, custom functions, random numbers and questions about gradients out of it."
     ),
     "lazy_module": "The module finds out its sizes in this call, as plain Python; the next call is captured.",
     "lazy_state": "The optimizer makes its state in this step, as plain Python; the next step is captured.",
@@ -94,7 +94,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
         "Keep what looks at frames, or makes code, out of the compiled function."
     )),
     ("call_unknown", r"^torch\.(func|_functorch)\.", (
-        "Other transforms of torch.func than grad run as plain Python, with graphs before and after."
+        "Other transforms of torch.func than grad, vjp and vmap run as plain Python, with graphs before and after."
     )),
     ("call_unknown", r"\bseed\b|manual_seed|rng_state", "Seed outside the compiled function."),
     ("call_unknown", r"^(a tensor operation cannot take|a graph cannot hold)", (
@@ -102,6 +102,10 @@ FINER: tuple[tuple[str, str, str], ...] = (
     )),
     ("call_unknown", r"deep-copied", "Copy a tensor with clone()."),
     ("call_unknown", r"^id\(\)", "Compare with `is`, or ask for it outside the compiled function."),
+    ("tensor_branch", r"^LBFGS", (
+        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
+        "often as it decides to."
+    )),
     ("tensor_value", r"random", f"{DRAW}, or draw it with torch.rand and choose with torch.where."),
     ("tensor_value", r"decision", "Decide with torch.where, or by shapes and Python values instead of tensor data."),
     ("tensor_value", r"text$", "Print and format tensors outside the compiled function."),

@@ -10,7 +10,7 @@ from bothways.capture.bytecode.opcodes import handler_table
 from bothways.capture.calls import call_function
 from bothways.capture.calls import inline as inline_call
 from bothways.capture.standins import modules, sequences
-from bothways.capture.values.autograd import autograd_functions, backwards, gradients, transforms
+from bothways.capture.values.autograd import autograd_functions, backwards, gradients, mapped, transforms
 from bothways.capture.values.autograd.autograd_functions import apply as apply_autograd_function
 from bothways.capture.values.code import formatting, instance_dicts, object_methods, partials
 from bothways.capture.values.code.attributes import MISSING, class_attribute, is_data_descriptor
@@ -71,9 +71,9 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
-    gradients, hooks, instance_dicts, modules, numpy_calls, object_methods, opcodes, optimizer_steps, own_graphs,
-    partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses,
-    torch_contexts, transforms,
+    gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps,
+    own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state,
+    tensor_subclasses, torch_contexts, transforms,
 )  # fmt: skip
 
 linked.link(

@@ -124,6 +124,8 @@ stack_if_compiling: Callable[[Any], Any] | None = getattr(optimizer_internals, "
 # What ``torch.func.grad`` and ``grad_and_value`` do when the function that they give is called.
 GRAD_TRANSFORM: Callable[..., Any] = torch._functorch.eager_transforms.grad_impl
 GRAD_AND_VALUE_TRANSFORM: Callable[..., Any] = torch._functorch.eager_transforms.grad_and_value_impl
+# What ``torch.vmap`` does when the function that it gives is called.
+VMAP_TRANSFORM: Callable[..., Any] = torch._functorch.vmap.vmap_impl
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 group_tensors: Callable[..., Any] = _C._group_tensors_by_device_and_dtype

@@ -67,7 +67,14 @@ def asks_for_its_frame(x):
 
 
 def transforms(x):
-    return torch.func.vmap(lambda row: row * 2)(x)
+    return torch.func.jacrev(lambda row: row * 2)(x)
+
+
+LINE_SEARCH = torch.optim.LBFGS([torch.zeros(3, requires_grad=True)])
+
+
+def searches_along_lines(x):
+    return LINE_SEARCH.step(lambda: x.sum())
 
 
 def differentiates(x):
@@ -200,8 +207,13 @@ TOLD = {
         "Keep what looks at frames, or makes code, out of the compiled function.",
     ),
     transforms: (
-        "[call_unknown] torch.func.vmap is not looked into",
-        "Other transforms of torch.func than grad run as plain Python, with graphs before and after.",
+        "[call_unknown] torch.func.jacrev is not looked into",
+        "Other transforms of torch.func than grad, vjp and vmap run as plain Python, with graphs before and after.",
+    ),
+    searches_along_lines: (
+        "[tensor_branch] LBFGS decides by losses and gradients how far it goes",
+        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
+        "often as it decides to.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",

@@ -214,14 +214,10 @@ def with_a_custom_function(x):
     return grad(lambda y: Doubled.apply(y).sum())(x)
 
 
-def that_are_batched(x):
-    return torch.func.vmap(grad(cubed))(x)
-
-
 kept = torch.zeros(3)
 
 
-@pytest.mark.parametrize("function", [looks_at_its_history, leaks, with_a_custom_function, that_are_batched])
+@pytest.mark.parametrize("function", [looks_at_its_history, leaks, with_a_custom_function])
 def test_what_a_graph_cannot_tell_is_a_break(function):
     compiled = bothways.compile(function, backend="eager")
     x = torch.randn(3, 3)

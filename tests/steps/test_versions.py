@@ -70,6 +70,57 @@ def test_every_change_counts(name, backend):
     )
 
 
+@pytest.mark.parametrize("clips", [False, True], ids=["as it is", "clipped"])
+def test_a_scaled_update_that_is_made_counts_as_often(clips, backend):
+    """Where a gradient is infinite eager leaves the update out, and a graph counts it all the same."""
+
+    def make(net):
+        optimizer = optim.AdamW(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            scaler.scale(loss).backward()
+            if clips:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss, scaler._scale
+
+        return step, [optimizer]
+
+    assert trail(make, lambda step: bothways.compile(step, backend=backend)) == trail(make, lambda step: step)
+
+
+AVERAGES = {
+    "of all": lambda net: optim.swa_utils.AveragedModel(net),
+    "moving, with buffers": lambda net: optim.swa_utils.AveragedModel(
+        net, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True
+    ),
+    "by a function": lambda net: optim.swa_utils.AveragedModel(net, avg_fn=lambda mean, new, _: 0.9 * mean + 0.1 * new),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_an_average_of_models_counts_as_often(name, backend):
+    def make(net):
+        average = AVERAGES[name](net)
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            average.update_parameters(net)
+            return [*average.parameters(), *average.buffers()]
+
+        return step, [optimizer]
+
+    assert trail(make, lambda step: bothways.compile(step, backend=backend)) == trail(make, lambda step: step)
+
+
 def test_gradients_that_accumulate_and_averages_count_as_often(backend):
     def make(net):
         average = copy.deepcopy(net).requires_grad_(False)

@@ -118,7 +118,7 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
 # The same for functions that such a function gives, by their code: they bear the user's names.
 INLINED_CODES = frozenset(
     constant
-    for function in (torch.func.grad, torch.func.grad_and_value)
+    for function in (torch.func.grad, torch.func.grad_and_value, torch.func.vmap)
     for constant in function.__code__.co_consts
     if isinstance(constant, types.CodeType)
 )

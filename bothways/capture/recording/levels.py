@@ -6,6 +6,7 @@ ask for it, nor use a tensor afterwards that the transform did not give back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ class Level:
     registrations: int
     aliases: dict[torch.fx.Node, TensorValue] = field(default_factory=dict)  # -> what it was given
     given_back: set[torch.fx.Node] = field(default_factory=set)
+    end: torch.fx.Node | None = None  # the last node of it, when it is over
+    revived: set[torch.fx.Node] = field(default_factory=set)  # of an earlier one, whose results are differentiated
 
 
 class Levels:
@@ -43,12 +46,29 @@ class Levels:
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
+        self._all: list[Level] = []
         self._open: list[Level] = []
+        self.mapping = 0  # how many functions around are captured for one example
         self._dead: set[torch.fx.Node] = set()  # what transforms have computed and not given back
 
-    def begin(self) -> None:
+    def begin(self) -> int:
+        """A transform begins; what it computes is differentiated later by its number."""
         registered = len(self._builder.tracer.effects.registrations)
         self._open.append(Level(self._builder.last_node_or_none, registered))
+        self._all.append(self.innermost)
+        return len(self._all) - 1
+
+    def again(self, number: int, nodes: set[torch.fx.Node]) -> None:
+        """What a transform that is over has computed, these nodes, is differentiated: until the next end."""
+        earlier = self._all[number]
+        later = self._builder.nodes_after(earlier.end)
+        leaves = {node for level in self._all for node in level.aliases}
+        written = written_roots(node for node in later if node not in leaves)
+        if any(root not in later for roots in written for root in roots):
+            self._builder.tracer.stop("transform", "a tensor is written to before what vjp gave is called")
+        self.begin()
+        self.innermost.aliases, self.innermost.revived = earlier.aliases, nodes & self._dead
+        self._dead -= nodes
 
     @property
     def innermost(self) -> Level:
@@ -61,7 +81,12 @@ class Levels:
     def end(self) -> None:
         """A transform is over, and nothing that it has not given back may be used."""
         level = self._open.pop()
-        self._dead.update(set(self.nodes(level)) - level.given_back)
+        level.end = self._builder.last_node_or_none
+        self._dead.update(set(self.nodes(level)) - level.given_back, level.revived)
+
+    def bury(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Nothing may use these any more: they were one example of many."""
+        self._dead.update(nodes)
 
     def check(self, level: Level) -> None:
         """Stop where a transform did what PyTorch refuses, or what the graph's own history would show otherwise."""
@@ -81,11 +106,11 @@ class Levels:
 
     def refuse(self, name: str) -> None:
         """Stop where captured code asks what a transform answers in its own way."""
-        if self._open and name in ABOUT_HISTORY:
+        if (self._open or self.mapping) and name in ABOUT_HISTORY:
             self._builder.tracer.stop("transform", f"Tensor.{name} is used inside of a transform")
 
     def refuse_all(self, what: str) -> None:
-        if self._open:
+        if self._open or self.mapping:
             self._builder.tracer.stop("transform", f"{what} inside of a transform")
 
     def is_gone(self, node: torch.fx.Node) -> bool:

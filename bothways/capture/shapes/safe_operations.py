@@ -19,6 +19,7 @@ from bothways.fake import holds
 from bothways.node_facts import facts_of_call
 from bothways.ops import Fails, Operation
 from bothways.runtime.gradients import gradients
+from bothways.runtime.mapped import Differentiated, Mapped
 
 
 def may_fail(node: torch.fx.Node) -> bool:
@@ -90,6 +91,8 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 def may_draw(node: torch.fx.Node) -> bool:
     """Whether the operation may draw random numbers; of functions that are not PyTorch's, that is not known."""
     if node.op in ("placeholder", "output") or node.target is gradients:  # its draws would be those of its forward
+        return False
+    if isinstance(node.target, (Mapped, Differentiated)):  # what draws is not mapped
         return False
     module = "torch" if isinstance(node.target, str) else getattr(node.target, "__module__", None) or "torch"
     known = module.partition(".")[0] in ("torch", "_operator", "builtins", "math")

@@ -29,7 +29,8 @@ def update_average(average: Any, model: torch.nn.Module) -> None:
     is_first = average.n_averaged == 0
     average_into(average, owned, others)
     for mine, theirs in zip(owned, others, strict=True):
-        mine.copy_(torch.where(is_first.to(mine.device), theirs.to(mine.dtype), mine))
+        # Eager writes once, either way: as data, the choice is not counted.
+        mine.data.copy_(torch.where(is_first.to(mine.device), theirs.to(mine.dtype), mine))
     if not average.use_buffers:
         for buffer, theirs in zip(average.module.buffers(), model.buffers(), strict=False):
             buffer.detach().copy_(theirs.detach().to(buffer.device))

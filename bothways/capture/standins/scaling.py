@@ -35,5 +35,6 @@ def undo_where_infinite(tensors: Tensors, before: Tensors, optimizer_state: dict
     was_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(False)
     for tensor, old in zip(tensors, before, strict=True):
-        tensor.copy_(torch.where(skipped.to(tensor.device), old, tensor))
+        # Eager does not write here: as data, the change is not counted.
+        tensor.data.copy_(torch.where(skipped.to(tensor.device), old, tensor))
     torch.set_grad_enabled(was_enabled)

@@ -1,4 +1,4 @@
-"""``torch.func.grad`` and ``grad_and_value`` as Python: the function is called with leaves, and differentiated.
+"""``torch.func.grad``, ``grad_and_value`` and ``vjp`` as Python: a function is called with leaves, and differentiated.
 
 What a leaf is, and what is left of a history when it leaves the transform, is answered by capture itself
 (``values/autograd/transforms.py``), because only the graph knows.
@@ -12,12 +12,18 @@ from typing import Any, NoReturn
 import torch
 
 from bothways import torch_compat
+from bothways.capture.standins.mapping import differentiated, is_mapping
 
 CAPTURED = "captured code alone calls this"
 
 
-def begin() -> None:
-    """A transform begins."""
+def begin() -> int:
+    """A transform begins, and has a number."""
+    raise AssertionError(CAPTURED)
+
+
+def again(number: int, outputs: list[torch.Tensor]) -> None:
+    """What a transform of that number has computed is differentiated after its end."""
     raise AssertionError(CAPTURED)
 
 
@@ -33,6 +39,13 @@ def inside(tensor: torch.Tensor) -> torch.Tensor:
 
 def gradients(output: torch.Tensor, inputs: list[torch.Tensor], outer: bool) -> list[torch.Tensor | None]:
     """The gradients of inputs, to be differentiated where anything outside needs gradients."""
+    raise AssertionError(CAPTURED)
+
+
+def pulled(
+    outputs: list[torch.Tensor], cotangents: list[torch.Tensor], inputs: list[torch.Tensor], outer: bool
+) -> list[torch.Tensor | None]:
+    """The gradients of inputs for these gradients of outputs."""
     raise AssertionError(CAPTURED)
 
 
@@ -54,6 +67,8 @@ def grad(func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any,
 def grad_and_value(
     func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
+    if is_mapping():
+        return _of_examples(func, argnums, has_aux, args, kwargs)
     outer = torch.is_grad_enabled()
     begin()
     torch.set_grad_enabled(True)
@@ -67,15 +82,11 @@ def grad_and_value(
         output = func(*passed, **kwargs)
         aux = None
         if has_aux:
-            if not (isinstance(output, tuple) and len(output) == 2):
-                refuse()
-            output, aux = output
+            output, aux = _two(output)
         if not isinstance(output, torch.Tensor) or output.dim() != 0:
             refuse()
         flat, spec = torch_compat.tree_flatten(chosen[0] if isinstance(argnums, int) else tuple(chosen))
-        computed = zip(flat, gradients(output, flat, outer), strict=True)
-        complete = [torch.zeros_like(one) if gradient is None else gradient for one, gradient in computed]
-        result = torch_compat.tree_unflatten([outside(gradient, outer) for gradient in complete], spec)
+        result = torch_compat.tree_unflatten(_complete(flat, gradients(output, flat, outer), outer), spec)
         value = outside(output, outer)
         if has_aux:
             value = value, _each(_out_of, aux, outer)
@@ -83,6 +94,89 @@ def grad_and_value(
     finally:
         torch.set_grad_enabled(outer)
         end()
+
+
+def _of_examples(
+    func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The same inside of ``vmap``, where the function is a graph of its own."""
+    places = _places(argnums, len(args))
+    passed, chosen = list(args), []
+    for place in places:
+        flat, spec = torch_compat.tree_flatten(args[place])
+        if not all(_has_gradients(leaf) for leaf in flat):
+            refuse()
+        own = [leaf.view_as(leaf) for leaf in flat]  # each is another than whatever else the function reads
+        chosen.append(own)
+        passed[place] = torch_compat.tree_unflatten(own, spec)
+
+    def of_one(*args: Any) -> Any:
+        return func(*args, **kwargs)
+
+    computed, output = differentiated(of_one, passed, [one for own in chosen for one in own])
+    if has_aux:
+        output = _two(output)
+    elif not isinstance(output, torch.Tensor):
+        refuse()
+    trees = [passed[place] for place in places]
+    _, spec = torch_compat.tree_flatten(trees[0] if isinstance(argnums, int) else tuple(trees))
+    return torch_compat.tree_unflatten(computed, spec), output
+
+
+def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    outer = torch.is_grad_enabled()
+    number = begin()
+    torch.set_grad_enabled(True)
+    try:
+        chosen = _each(inside, primals)
+        output = func(*chosen)
+        aux = None
+        if has_aux:
+            output, aux = _two(output)
+        outputs, spec = torch_compat.tree_flatten(output)
+        if not outputs or not all(_has_gradients(one) for one in outputs):
+            refuse()
+        result = torch_compat.tree_unflatten([outside(one, outer) for one in outputs], spec)
+        if has_aux:
+            aux = _each(_out_of, aux, outer)
+    finally:
+        torch.set_grad_enabled(outer)
+        end()
+    inputs, inputs_spec = torch_compat.tree_flatten(chosen)
+
+    def vjp_of(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        outer = torch.is_grad_enabled() if create_graph is None else create_graph
+        flat, flat_spec = torch_compat.tree_flatten(cotangents)
+        if not retain_graph or flat_spec != spec or not all(isinstance(one, torch.Tensor) for one in flat):
+            refuse()
+        if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(flat, outputs, strict=True)):
+            refuse()
+        again(number, [*outputs, *inputs])
+        try:
+            return torch_compat.tree_unflatten(
+                _complete(inputs, pulled(outputs, flat, inputs, outer), outer), inputs_spec
+            )
+        finally:
+            end()
+
+    return (result, vjp_of, aux) if has_aux else (result, vjp_of)
+
+
+def _has_gradients(output: Any) -> bool:
+    return isinstance(output, torch.Tensor) and (output.is_floating_point() or output.is_complex())
+
+
+def _two(output: Any) -> Any:
+    """What a function gave, which is to be a result and something beside it."""
+    if not (isinstance(output, tuple) and len(output) == 2):
+        refuse()
+    return output
+
+
+def _complete(inputs: list[torch.Tensor], computed: list[torch.Tensor | None], outer: bool) -> list[torch.Tensor]:
+    """The gradients as they leave a transform: zeros where no way leads to an input."""
+    pairs = zip(inputs, computed, strict=True)
+    return [outside(torch.zeros_like(one) if gradient is None else gradient, outer) for one, gradient in pairs]
 
 
 def _each(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -115,4 +209,5 @@ def _places(argnums: Any, count: int) -> list[int]:
 STANDINS: dict[Any, Any] = {
     torch_compat.GRAD_TRANSFORM: grad,
     torch_compat.GRAD_AND_VALUE_TRANSFORM: grad_and_value,
+    torch.func.vjp: vjp,
 }

@@ -13,6 +13,7 @@ from bothways.lower.host.entries import entry
 from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.ir.sizes import Fraction, Size
 from bothways.lower.schedule.memory import Plan, Run, memories_of
+from bothways.lower.schedule.overwriting import overwritten
 from bothways.lower.schedule.steps import Lowered
 from bothways.source_text import identifier, in_comment
 
@@ -63,6 +64,7 @@ class PythonWriter:
         self._viewed = {  # memory that results of ATen may be views of: it lives longer than its name
             memory for run in runs if isinstance(run, Extern) and run.is_view for memory in memories_of(run)
         }
+        self._overwritten: dict[Memory, Memory] = {}  # those that take the place of another in their kernel
         self._made = self._made_by_runs()
         self._shared = self._shared_views()
         self._blanks: dict[tuple[Any, ...], str] = {}
@@ -120,8 +122,8 @@ class PythonWriter:
         forgotten: list[str] = []
         for memory in dead:
             forgotten += self._taken.pop(memory, {}).values()
-            own = memory.producer is not None and not isinstance(memory.producer, Extern)
-            own = own and memory not in self._viewed
+            own = self._is_own(memory) and not isinstance(memory.producer, Extern)
+            own = own and memory not in self._overwritten.values()
             if own and self._is_wanted_soon(_kind(memory), number, len(free.get(_kind(memory), ()))):
                 free.setdefault(_kind(memory), []).append(memory)
             else:
@@ -147,17 +149,42 @@ class PythonWriter:
         for number, run in enumerate(self._runs):
             if number in self._entries:
                 by_run[number] = [memory for memory in self._entries[number][1] if memory not in known]
+                self._overwritten |= self._overwritten_in(number, by_run[number])
                 for memory in by_run[number]:
-                    self._wanted.setdefault(_kind(memory), []).append(number)
+                    if memory not in self._overwritten:
+                        self._wanted.setdefault(_kind(memory), []).append(number)
             known.update(memories_of(run))
         return by_run
+
+    def _overwritten_in(self, number: int, new: list[Memory]) -> dict[Memory, Memory]:
+        """New tensors of a run that take the place of others, which are used there for the last time."""
+        run = self._runs[number]
+        if self._lowered.device != CPU or not isinstance(run, list):
+            return {}
+        dead = [memory for memory, last in self._plan.last.items() if last == number and self._is_own(memory)]
+        pairs = overwritten(run, dead, new)
+        returned = {buffer.memory for buffer in self._lowered.outputs if buffer is not None}
+        # What ATen made may be a part of something larger, which a result must not keep alive.
+        return {
+            memory: old
+            for memory, old in pairs.items()
+            if memory not in returned or not isinstance(old.producer, Extern)
+        }
+
+    def _is_own(self, memory: Memory) -> bool:
+        """Whether a tensor is seen by the program alone."""
+        producer = memory.producer
+        is_fresh = producer.is_fresh if isinstance(producer, Extern) else producer is not None
+        return is_fresh and memory not in self._viewed
 
     def _run_kernels(self, number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
         name, memories, sizes = self._entries[number]
         lines = []
         for memory in self._made[number]:
             spare = free.get(_kind(memory))
-            if spare:
+            if memory in self._overwritten:
+                lines.append(f"    {memory.name} = {self._overwritten[memory].name}")
+            elif spare:
                 old = spare.pop().name
                 lines.append(f"    {memory.name} = {old}; del {old}")
             else:

@@ -180,6 +180,11 @@ class Extern(Node):
         return ops.of(self.target).aliases
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether nothing else sees the memory of the results."""
+        return ops.of(self.target).gives is ops.Gives.FRESH
+
+    @property
     def may_fail(self) -> bool:
         """Whether the call can raise on the data it meets: a singular matrix, an index out of range."""
         return not any(self.results) or ops.of(self.target).call_fails

@@ -284,8 +284,8 @@ class Outline:
         self._strides: tuple[Any, ...] = tuple(names.size(number) for number in fake.stride())
         self.dtype, self.device, self.layout = fake.dtype, fake.device, fake.layout
 
-    def stride(self) -> tuple[Any, ...]:
-        return self._strides
+    def stride(self, dim: int | None = None) -> Any:
+        return self._strides if dim is None else self._strides[dim]
 
     def dim(self) -> int:
         return len(self.shape)

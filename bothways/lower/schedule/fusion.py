@@ -76,15 +76,15 @@ class Fusion:
         self._readers_of_memory: dict[Memory, list[Group]] = {}
         self._readers_of_value: dict[Node, list[Group]] = {}
         self._spreads = spreads
-        live = _live(roots_needed, externs)
+        needed = live(roots_needed, externs)
         self.stored: set[Node] = {
             memory.producer
-            for memory in (node.memory for node in live if isinstance(node, Buffer))
+            for memory in (node.memory for node in needed if isinstance(node, Buffer))
             if memory.producer is not None and not isinstance(memory.producer, (Extern, Join))
         }
-        self.stored |= {node for node in live if isinstance(node, Map) and node.into is not None}
-        self.inlined = _inlined(live, self.stored, spreads)
-        for node in sorted(live, key=lambda node: node.number):
+        self.stored |= {node for node in needed if isinstance(node, Map) and node.into is not None}
+        self.inlined = _inlined(needed, self.stored, spreads)
+        for node in sorted(needed, key=lambda node: node.number):
             if isinstance(node, Extern):
                 self._add_call(node)
             elif isinstance(node, (Map, Reduce)) and node not in self.inlined:
@@ -306,33 +306,21 @@ class Fusion:
                 if later.reach & unit.bit:
                     later.reach |= added
 
-    def in_order(self) -> list[Unit]:
-        """The units so that each comes after those it depends on, close to the order of the program."""
-        done = 0
-        waiting = list(self.units)
-        ordered: list[Unit] = []
-        while waiting:
-            ready = next(unit for unit in waiting if not unit.reach & ~done)
-            waiting.remove(ready)
-            ordered.append(ready)
-            done |= ready.bit
-        return ordered
-
 
 def _loops_of(group: Group, mapping: Iterable[tuple[int, ...] | None]) -> set[int]:
     return set(group.domain.resolved(loop for loops in mapping for loop in loops or ()))
 
 
-def _live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
+def live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
     """Everything that is needed; externs that nothing reads are dropped where they are listed."""
-    live: set[Node] = set()
+    reached: set[Node] = set()
     pending: list[Node] = [*roots, *externs]
     while pending:
         node = pending.pop()
-        if node not in live:
-            live.add(node)
+        if node not in reached:
+            reached.add(node)
             pending.extend(node.sources())
-    return live
+    return reached
 
 
 def _inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:

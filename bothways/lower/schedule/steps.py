@@ -12,9 +12,11 @@ import torch.fx
 from bothways.lower.ir.graph import Decomposition
 from bothways.lower.ir.prims import Buffer, Extern, Memory
 from bothways.lower.ir.sizes import SizeNames
-from bothways.lower.schedule.fusion import Call, Fusion, Group
+from bothways.lower.schedule.again import compute_again
+from bothways.lower.schedule.fusion import Call, Fusion, Group, live
 from bothways.lower.schedule.in_place import write_in_place
 from bothways.lower.schedule.kernels import KernelScheduler
+from bothways.lower.schedule.order import in_order
 from bothways.lower.schedule.tree import Kernel
 from bothways.node_facts import writes_of
 from bothways.record.generated import operations_in
@@ -44,6 +46,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
     # Calls whose results nothing reads still run when they do more than compute.
     calls = [call for call in builder.externs if not call.is_pure]
+    if not builder.on_gpu:  # there, fusion itself computes what is cheap wherever it is read
+        compute_again(live(needed, calls), needed)
     fusion = Fusion(needed, calls, spreads=builder.on_gpu)
     groups = [unit for unit in fusion.units if isinstance(unit, Group)]
     for group in groups:
@@ -55,7 +59,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     writes = {position: index - skipped for position, index in writes_of(graph).items()}
     write_in_place(outputs, writes, lowering.inputs, fusion, builder)
     steps: list[Step] = []
-    for unit in fusion.in_order():
+    returned = [buffer.memory for buffer in outputs if buffer is not None]
+    for unit in in_order(fusion, builder.buffers, returned):
         if isinstance(unit, Call):
             steps.append(unit.extern)
         elif isinstance(unit, Group):

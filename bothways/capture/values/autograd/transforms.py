@@ -1,4 +1,4 @@
-"""What ``torch.func.grad`` needs of the graph: leaves, their gradients, and what of a history is the outside's.
+"""What ``torch.func.grad`` and ``vjp`` need of the graph: leaves, gradients, and what of a history is the outside's.
 
 PyTorch keeps the history of each transform apart. A graph has one history, so a tensor that leaves a transform is
 detached where all that it leads to are the transform's own leaves, and stays as it is where it leads elsewhere.
@@ -16,7 +16,7 @@ from bothways.capture.values.autograd.backward_runs import BackwardCall, Backwar
 from bothways.capture.values.collections.containers import ListValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
-from bothways.capture.values.core.constants import NONE
+from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import TensorValue
 
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 def _begin(tracer: Tracer, /) -> Value:
     if torch.is_inference_mode_enabled() or tracer.torch_state.saved_tensors_hooks:
         tracer.stop("transform", "a transform is called in inference mode, or where hooks see what is saved")
-    tracer.graph.levels.begin()
+    if tracer.graph.levels.mapping:
+        tracer.stop("transform", "vjp is called inside of vmap")
+    return ConstantValue(tracer.graph.levels.begin())
+
+
+@handles(standins.again)
+def _again(tracer: Tracer, /, number: Value, outputs: Value) -> Value:
+    nodes = {_tensor(value).node for value in protocols.unpack(tracer, outputs)}
+    tracer.graph.levels.again(number.realize().constant(), nodes)
     return NONE
 
 
@@ -63,17 +71,38 @@ def _inside(tracer: Tracer, /, tensor: Value) -> Value:
 
 @handles(standins.gradients)
 def _gradients(tracer: Tracer, /, output: Value, inputs: Value, outer: Value) -> Value:
-    root = output.realize()
-    assert isinstance(root, TensorValue)
+    root = _tensor(output)
     tracer.graph.levels.check(tracer.graph.levels.innermost)
     wanted = [_tensor(value) for value in protocols.unpack(tracer, inputs)]
-    nodes = [value.node for value in wanted]
-    history = history_of(tracer)
-    if not root.fake.requires_grad or not (root.node in nodes or history.leads_to(root.node, nodes)):
+    if not _leads_to(tracer, root, wanted):
         return ListValue([NONE] * len(wanted))
-    create = protocols.truth(tracer, outer.realize()) and _leads_elsewhere(tracer, root)
-    one = tracer.inline(first_gradient, [root], {})
-    call = BackwardCall([root], [_tensor(one)], retain_graph=True, create_graph=create)
+    return _pulled_back(tracer, [root], [_tensor(tracer.inline(first_gradient, [root], {}))], wanted, outer)
+
+
+@handles(standins.pulled)
+def _pulled(tracer: Tracer, /, outputs: Value, cotangents: Value, inputs: Value, outer: Value) -> Value:
+    roots, tangents, wanted = (
+        [_tensor(value) for value in protocols.unpack(tracer, values)] for values in (outputs, cotangents, inputs)
+    )
+    pairs = [pair for pair in zip(roots, tangents, strict=True) if _leads_to(tracer, pair[0], wanted)]
+    if not pairs:
+        return ListValue([NONE] * len(wanted))
+    return _pulled_back(tracer, [root for root, _ in pairs], [tangent for _, tangent in pairs], wanted, outer)
+
+
+def _leads_to(tracer: Tracer, root: TensorValue, wanted: list[TensorValue]) -> bool:
+    nodes = [value.node for value in wanted]
+    return root.fake.requires_grad and (root.node in nodes or history_of(tracer).leads_to(root.node, nodes))
+
+
+def _pulled_back(
+    tracer: Tracer, roots: list[TensorValue], tangents: list[TensorValue], wanted: list[TensorValue], outer: Value
+) -> Value:
+    """Gradients that are differentiated in turn where anything outside is behind them."""
+    elsewhere = any(tangent.fake.requires_grad for tangent in tangents)
+    elsewhere = elsewhere or any(_leads_elsewhere(tracer, root) for root in roots)
+    create = protocols.truth(tracer, outer.realize()) and elsewhere
+    call = BackwardCall(roots, tangents, retain_graph=True, create_graph=create)
     gradients = BackwardRun(tracer, call).gradients(wanted)
     return ListValue([NONE if gradient is None else gradient for gradient in gradients])
 

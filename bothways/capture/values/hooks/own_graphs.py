@@ -61,7 +61,7 @@ class RecordedCall:
     def tensors(self, tracer: Tracer) -> list[TensorValue]:
         """The tensors in the result that the call computed, each once."""
         own = set(self.nodes)
-        computed = [value for value in _tensors_in(tracer, self.result) if value.node in own]
+        computed = [value for value in tensors_in(tracer, self.result) if value.node in own]
         return list({id(value): value for value in computed}.values())
 
     def module(self, inputs: list[torch.fx.Node], outputs: list[TensorValue]) -> torch.fx.GraphModule:
@@ -73,18 +73,22 @@ class RecordedCall:
         return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> RecordedCall:
-    """Capture a call, and say which nodes it recorded."""
+def record(
+    tracer: Tracer, function: Value, args: Args, kwargs: Kwargs, is_mapped: bool = False
+) -> RecordedCall:
+    """Capture a call, and say which nodes it recorded. What is mapped runs once, as it does here, inside of transforms
+    as well, and whatever else it does to objects is done."""
     if not tracer.overrides.idle:
         tracer.stop("torch_mode", "a function that runs as a graph of its own runs where operations are overridden")
     builder = tracer.graph
-    builder.levels.refuse_all("a function that runs as a graph of its own is called")
+    if not is_mapped:
+        builder.levels.refuse_all("a function that runs as a graph of its own is called")
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
     effects, events, numbers = len(tracer.effects.all()), len(tracer.effects.registrations), len(tracer.symbols.nodes)
     result = protocols.call(tracer, function, args, kwargs)
     nodes = [node for node in builder.nodes_after(before) if node not in builder.left_behind]
-    if len(tracer.effects.all()) > effects or len(tracer.effects.registrations) > events:
+    if (len(tracer.effects.all()) > effects and not is_mapped) or len(tracer.effects.registrations) > events:
         tracer.stop("mutation_unknown", "a function that runs as a graph of its own has side effects")
     if len(tracer.symbols.nodes) > numbers:
         tracer.stop("tensor_value", "a function that runs as a graph of its own reads numbers from data")
@@ -101,13 +105,13 @@ def record(tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> Recor
     return RecordedCall(nodes, result)
 
 
-def _tensors_in(tracer: Tracer, value: Value) -> Iterator[TensorValue]:
+def tensors_in(tracer: Tracer, value: Value) -> Iterator[TensorValue]:
     value = value.realize()
     if isinstance(value, TensorValue):
         yield value
     elif isinstance(value, (ListValue, TupleValue, DictValue)) and value.source is None:
         for part in value.parts():
-            yield from _tensors_in(tracer, part)
+            yield from tensors_in(tracer, part)
     elif not isinstance(value, ConstantValue):
         tracer.stop("escape", f"a function that runs as a graph of its own gives {value.describe()}")
 
@@ -159,7 +163,7 @@ def _cond(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _check_alike(tracer: Tracer, branches: list[RecordedCall], outputs: list[list[TensorValue]]) -> None:
     """Both branches compute the same number of tensors, of the same kinds, and give nothing else."""
     kinds = [[(v.fake.shape, v.fake.stride, v.fake.dtype, v.fake.device) for v in values] for values in outputs]
-    counts = [len(list(_tensors_in(tracer, branch.result))) for branch in branches]
+    counts = [len(list(tensors_in(tracer, branch.result))) for branch in branches]
     structures = [_structure(branch.result) for branch in branches]
     changed = any(changes_something(node) for branch in branches for node in branch.nodes)
     if changed or kinds[0] != kinds[1] or counts != [len(kinds[0])] * 2 or structures[0] != structures[1]:

@@ -39,6 +39,11 @@ def _zero_grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return inline(tracer, function, [*args], kwargs)
 
 
+@handles(inspect.unwrap(torch.optim.LBFGS.step))
+def _lbfgs(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    tracer.stop("tensor_branch", "LBFGS decides by losses and gradients how far it goes")
+
+
 @handles(torch_compat.group_tensors)
 def _group_tensors(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     return tracer.inline(grouped, [*args], kwargs)

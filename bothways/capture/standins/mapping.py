@@ -1,0 +1,97 @@
+"""``torch.vmap`` as Python: what one example is, and what becomes of the function's arguments.
+
+How the function is captured for one example is the business of ``values/autograd/mapped.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from bothways import torch_compat
+
+CAPTURED = "captured code alone calls this"
+
+
+def is_mapping() -> bool:
+    """Whether a function is captured for one example."""
+    raise AssertionError(CAPTURED)
+
+
+def refuse() -> NoReturn:
+    """This is PyTorch's own business."""
+    raise AssertionError(CAPTURED)
+
+
+def mapped(
+    func: Callable[..., Any], examples: list[Any], whole: list[Any], ones: list[Any], dims: list[int], out_dim: int
+) -> Any:
+    """Call a function with examples, the ``ones`` of ``whole`` tensors along ``dims``, and map it."""
+    raise AssertionError(CAPTURED)
+
+
+def differentiated(
+    func: Callable[..., Any], args: list[Any], chosen: list[torch.Tensor]
+) -> tuple[list[torch.Tensor], Any]:
+    """The gradients by chosen arguments, and what the function gave."""
+    raise AssertionError(CAPTURED)
+
+
+def vmap(
+    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    if randomness not in ("error", "different", "same") or not (chunk_size is None or chunk_size > 0):
+        refuse()
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return torch_compat.VMAP_TRANSFORM(func, in_dims, out_dims, randomness, chunk_size, *args, **kwargs)
+
+    return wrapped
+
+
+def vmap_call(
+    func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    dims = [in_dims] * len(args) if isinstance(in_dims, int) else in_dims
+    if chunk_size is not None or randomness != "error" or not isinstance(out_dims, int):
+        refuse()
+    if not isinstance(dims, (list, tuple)) or len(dims) != len(args):
+        refuse()
+    examples, whole, ones, places = [], [], [], []
+    for value, dim in zip(args, dims, strict=True):
+        flat, spec = torch_compat.tree_flatten(value)
+        parts = []
+        for leaf in flat:
+            if dim is None:
+                parts.append(leaf)
+                continue
+            if not isinstance(dim, int) or not isinstance(leaf, torch.Tensor) or not -leaf.dim() <= dim < leaf.dim():
+                refuse()
+            one = leaf.select(dim, 0)
+            parts.append(one)
+            whole.append(leaf)
+            ones.append(one)
+            places.append(dim % leaf.dim())
+        examples.append(torch_compat.tree_unflatten(parts, spec))
+    if not whole:
+        refuse()
+    count = whole[0].shape[places[0]]
+    if any(leaf.shape[place] != count for leaf, place in zip(whole, places, strict=True)):
+        refuse()
+
+    def of_one(*examples: Any) -> Any:
+        result = func(*examples, **kwargs)
+        if not all(isinstance(leaf, torch.Tensor) for leaf in torch_compat.tree_flatten(result)[0]):
+            refuse()
+        return result
+
+    return mapped(of_one, examples, whole, ones, places, out_dims)
+
+
+STANDINS: dict[Any, Any] = {torch.func.vmap: vmap, torch_compat.VMAP_TRANSFORM: vmap_call}

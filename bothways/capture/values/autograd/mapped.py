@@ -1,0 +1,129 @@
+"""``torch.vmap``: the function is captured for one example, and one node maps it over all of them.
+
+What the function recorded becomes a graph of its own (``hooks/own_graphs.py``), which PyTorch's own ``vmap`` runs: on
+tensors without data when shapes are asked for and when the graph is traced, so that kernels are made of what it comes
+to. Gradients inside, those of each example, are a node of the same kind, with PyTorch's ``grad``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways.capture.shapes.changes import changes_something
+from bothways.capture.shapes.fakes import Fake
+from bothways.capture.shapes.safe_operations import may_draw
+from bothways.capture.standins import mapping as standins
+from bothways.capture.values.autograd.backward_runs import history_of
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import handles
+from bothways.capture.values.hooks.own_graphs import RecordedCall, record, tensors_in
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import facts_of_call
+from bothways.runtime.mapped import Differentiated, Mapped
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+
+@handles(standins.is_mapping)
+def _is_mapping(tracer: Tracer, /) -> Value:
+    return ConstantValue(tracer.graph.levels.mapping > 0)
+
+
+@handles(standins.refuse)
+def _refuse(tracer: Tracer, /) -> Value:
+    tracer.stop("transform", "vmap is called with dimensions, chunks or random numbers that are not captured")
+
+
+@handles(standins.mapped)
+def _mapped(
+    tracer: Tracer, /, function: Value, examples: Value, whole: Value, ones: Value, dims: Value, out_dim: Value
+) -> Value:
+    taken, batches = _tensors(tracer, ones), _tensors(tracer, whole)
+    if any(value.overrides_functions() for value in batches):
+        tracer.stop("transform", "vmap is given tensors of a class of their own")
+    tracer.graph.leave_behind(value.node for value in taken)
+    call = _recorded(tracer, function, examples)
+    numbers = [protocols.as_constant(tracer, value) for value in protocols.unpack(tracer, dims)]
+    others = _others(tracer, call, taken)
+    outputs = call.tensors(tracer)
+    module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
+    target = Mapped(module, (*numbers, *(None for _ in others)), protocols.as_constant(tracer, out_dim))
+    results = _results(tracer, target, [*batches, *others])
+    _become(outputs, results)
+    tracer.graph.levels.bury([*call.nodes, *(value.node for value in taken)])
+    return call.result
+
+
+@handles(standins.differentiated)
+def _differentiated(tracer: Tracer, /, function: Value, args: Value, chosen: Value) -> Value:
+    """Gradients, and what the function gave: a number, and whatever is beside it."""
+    call = _recorded(tracer, function, args)
+    own = _tensors(tracer, chosen)
+    others = _others(tracer, call, own)
+    outputs = call.tensors(tracer)
+    first = next(tensors_in(tracer, call.result), None)
+    if first is None or first is not outputs[0] or first.fake.shape:
+        tracer.stop("op_failed", "a transform refuses what its function gives")
+    module = call.module([*(value.node for value in own), *(value.node for value in others)], outputs)
+    results = _results(tracer, Differentiated(module, len(own)), [*own, *others])
+    _become(outputs, results[len(own) :])
+    tracer.graph.levels.bury([*call.nodes, *(value.node for value in own)])
+    return TupleValue([ListValue([*results[: len(own)]]), call.result])
+
+
+def _recorded(tracer: Tracer, function: Value, args: Value) -> RecordedCall:
+    """What a function does for one example; stops where it is more than to compute tensors."""
+    levels = tracer.graph.levels
+    levels.mapping += 1
+    try:
+        call = record(tracer, function, protocols.unpack(tracer, args), {}, is_mapped=True)
+    finally:
+        levels.mapping -= 1
+    for node in call.nodes:
+        known = facts_of_call(node.target)
+        if known.opaque or known.has_effects or known.region is not None or may_draw(node):
+            tracer.stop("transform", f"{node.target} is called inside of vmap")
+    own = set(call.nodes)
+    if call.changed or any(changes_something(node) and node.args[0] not in own for node in call.nodes):
+        tracer.stop("transform", "a function that is mapped changes a tensor in place")
+    results = list(tensors_in(tracer, call.result))
+    if not results or any(value.node not in own for value in results):
+        tracer.stop("transform", "a function that is mapped gives something that it has not computed")
+    return call
+
+
+def _others(tracer: Tracer, call: RecordedCall, own: list[TensorValue]) -> list[TensorValue]:
+    """The tensors from outside that a function reads besides its arguments."""
+    history, known = history_of(tracer), {value.node for value in own}
+    others = []
+    for node in call.inputs:
+        if node in known:
+            continue
+        value: Any = history.of(node)
+        if not isinstance(value, torch.Tensor):
+            tracer.stop("transform", "a function that is mapped reads a size that changes")
+        others.append(TensorValue(node, Fake(value, value.device)))
+    return others
+
+
+def _results(tracer: Tracer, target: Any, args: list[TensorValue]) -> list[TensorValue]:
+    return _tensors(tracer, tracer.graph.op("call_function", target, target, [*args], {}))
+
+
+def _become(values: list[TensorValue], results: list[TensorValue]) -> None:
+    """Let what was captured for one example be what all of them give."""
+    for value, result in zip(values, results, strict=True):
+        value.node, value.fake = result.node, result.fake
+
+
+def _tensors(tracer: Tracer, values: Value) -> list[TensorValue]:
+    tensors = [value.realize() for value in protocols.unpack(tracer, values)]
+    assert all(isinstance(value, TensorValue) for value in tensors)
+    return tensors  # type: ignore[return-value]

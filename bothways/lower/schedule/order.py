@@ -1,0 +1,66 @@
+"""The order in which kernels and calls of ATen run: that of the program, as far as what they depend on lets it be.
+
+Of calls that could run one after the other either way, one that frees more memory than it takes goes first: the
+gradient of a weight before that of what it was multiplied with, so that the activation is gone when that needs memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bothways.lower.ir.prims import Buffer, Memory, Node
+from bothways.lower.ir.sizes import size_hint
+from bothways.lower.schedule.fusion import Call, Fusion, Group, Unit
+from bothways.lower.schedule.memory import size_of
+
+
+def in_order(fusion: Fusion, stored: Mapping[Node, Buffer], kept: Iterable[Memory]) -> list[Unit]:
+    """The units so that each comes after those it depends on; ``kept`` are not freed, whoever reads them."""
+    readers = _readers(fusion, stored, set(kept))
+    done = 0
+    waiting = list(fusion.units)
+    ordered: list[Unit] = []
+    while waiting:
+        unit = next(unit for unit in waiting if not unit.reach & ~done)
+        unit = _freeing(unit, waiting, done, readers)
+        waiting.remove(unit)
+        ordered.append(unit)
+        done |= unit.bit
+        for read in readers.values():
+            read.discard(unit)
+    return ordered
+
+
+def _freeing(first: Unit, waiting: list[Unit], done: int, readers: Mapping[Memory, set[Unit]]) -> Unit:
+    """The call that goes first, among those up to the next kernel."""
+    if not isinstance(first, Call) or not first.extern.is_pure:
+        return first
+    for unit in waiting[waiting.index(first) :]:
+        if not isinstance(unit, Call):
+            break
+        extern = unit.extern
+        if unit.reach & ~done or not extern.is_pure or extern.is_view or (unit is not first and extern.may_fail):
+            continue
+        taken = sum(size_hint(size_of(memory)) for memory in extern.results if memory is not None)
+        freed = sum(size_hint(size_of(memory)) for memory, read in readers.items() if read == {unit})
+        if freed > taken:
+            return unit
+    return first
+
+
+def _readers(fusion: Fusion, stored: Mapping[Node, Buffer], kept: set[Memory]) -> dict[Memory, set[Unit]]:
+    """The units that read each memory which is freed then; what ATen may have viewed is not."""
+    readers: dict[Memory, set[Unit]] = {}
+    for unit in fusion.units:
+        if isinstance(unit, Group):
+            nodes = [leaf for member in unit.members for leaf in fusion.leaves(member)]
+        else:
+            assert isinstance(unit, Call)
+            nodes = list(unit.extern.sources())
+            if unit.extern.is_view:
+                kept |= {node.memory for node in nodes if isinstance(node, Buffer)}
+        for node in nodes:
+            buffer = node if isinstance(node, Buffer) else stored.get(node)
+            if buffer is not None:
+                readers.setdefault(buffer.memory, set()).add(unit)
+    return {memory: units for memory, units in readers.items() if memory.producer is not None and memory not in kept}

@@ -1,0 +1,316 @@
+"""``torch.vmap`` is captured: the function as one example's, in one graph, gradients of each example included."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agreeing import BACKENDS, agree
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.utils._pytree import tree_leaves
+
+import bothways
+from bothways.testing import same
+
+torch.manual_seed(0)
+NET = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+VALUES = {name: parameter.detach().clone() for name, parameter in NET.named_parameters()}
+WEIGHT = torch.randn(3, 3, requires_grad=True)
+
+
+def loss_of(values, x, y):
+    return F.cross_entropy(functional_call(NET, values, (x.unsqueeze(0),)), y.unsqueeze(0))
+
+
+made_outside = vmap(grad(loss_of), in_dims=(None, 0, 0))
+
+
+def labels(x):
+    return (x[:, 0] > 0).long()
+
+
+def of_rows(x):
+    return vmap(lambda row: row.softmax(-1) * row.sum())(x * 2) + 1
+
+
+def of_columns(x):
+    return vmap(lambda column: column.cumsum(0), in_dims=1, out_dims=1)(x)
+
+
+def of_the_last_dimension(x):
+    return vmap(lambda column: column.sin().sum(), in_dims=-1)(x)
+
+
+def of_several(x):
+    return vmap(lambda row, column: (row * column, {"less": (row - column).sum()}), in_dims=(0, 1))(x, x.t() * 2)
+
+
+def of_a_dictionary(x):
+    return vmap(lambda values, one: values["a"] * values["b"] + one, in_dims=(0, None))({"a": x, "b": x.exp()}, x[0])
+
+
+def with_keywords(x):
+    return vmap(lambda row, *, factor: row * factor)(x, factor=x[0])
+
+
+def by_shapes(x):
+    return vmap(lambda row: row.view(-1, 1) * torch.arange(row.shape[0]) if row.dim() == 1 else row)(x)
+
+
+def with_what_needs_gradients(x):
+    return vmap(lambda row: (row @ WEIGHT).tanh())(x)
+
+
+def without_gradients_inside(x):
+    def function(row):
+        with torch.no_grad():
+            scale = (row @ WEIGHT).norm()
+        return (row @ WEIGHT) * scale
+
+    return vmap(function)(x)
+
+
+def of_a_module(x):
+    return vmap(NET)(x)
+
+
+def written_inside(x):
+    def function(row):
+        doubled = row * 2
+        doubled[0] = 3.0
+        return doubled.add_(1)
+
+    return vmap(function)(x)
+
+
+def one_in_the_other(x):
+    return vmap(vmap(lambda number: number.sin() * number))(x)
+
+
+def of_gradients(x):
+    return vmap(grad(lambda row: (row**3).sum()))(x)
+
+
+def of_parameters(x):
+    return vmap(grad(loss_of), in_dims=(None, 0, 0))(VALUES, x, labels(x))
+
+
+def of_parameters_made_outside(x):
+    return made_outside(VALUES, x, labels(x))
+
+
+def with_values(x):
+    slopes, losses = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0))(VALUES, x, labels(x))
+    return slopes["0.weight"], losses
+
+
+def with_more(x):
+    return vmap(grad(lambda row: ((row**3).sum(), {"double": row * 2}), has_aux=True))(x)
+
+
+def of_two_arguments(x):
+    return vmap(grad(lambda one, other: (one * other.sin()).sum(), argnums=(0, 1)))(x, x + 1)
+
+
+def of_second_derivatives(x):
+    return vmap(grad(lambda row: grad(lambda other: (other**3).sum())(row).sum()))(x)
+
+
+def with_gradients_of_what_needs_gradients(x):
+    return vmap(grad(lambda row: (row @ WEIGHT).square().sum()))(x)
+
+
+def inside_of_grad(x):
+    return grad(lambda weight: vmap(lambda row: (row @ weight).sin().sum())(x).sum())(WEIGHT.detach())
+
+
+def clipped_one_by_one(x):
+    slopes = made_outside(VALUES, x, labels(x))
+    norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes.values()]).norm(dim=0)
+    factors = (1.0 / norms).clamp(max=1.0)
+    return {name: torch.einsum("n,n...->...", factors, slope) for name, slope in slopes.items()}
+
+
+CASES = [
+    of_rows, of_columns, of_the_last_dimension, of_several, of_a_dictionary, with_keywords, by_shapes,
+    with_what_needs_gradients, without_gradients_inside, of_a_module, written_inside, one_in_the_other, of_gradients,
+    of_parameters, of_parameters_made_outside, with_values, with_more, of_two_arguments, of_second_derivatives,
+    with_gradients_of_what_needs_gradients, inside_of_grad, clipped_one_by_one,
+]  # fmt: skip
+
+
+def observe(function, call):
+    torch.manual_seed(call)
+    result = function(torch.randn(3, 3))
+    tensors = tree_leaves(result)
+    seen = {"result": result, "history": [(one.requires_grad, one.is_leaf) for one in tensors]}
+    needing = [one for one in tensors if one.requires_grad and not one.is_leaf]
+    if needing:
+        leaves = [WEIGHT, *NET.parameters()]
+        seen["gradients"] = torch.autograd.grad([one.square().sum() for one in needing], leaves, allow_unused=True)
+    return seen
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.in_turn("backend")
+def test_a_map_is_captured(case, backend):
+    agree(
+        case, observe, 3, 3, 4, backend=backend, fullgraph=True, programs=1,
+        within={"kernels_for_small_graphs": True}, tol=1e-5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", [of_rows, of_parameters, clipped_one_by_one], ids=lambda case: case.__name__)
+def test_batches_of_other_sizes(case, backend):
+    compiled = bothways.compile(case, backend=backend)
+    for size in (4, 6, 5, 1, 7, 3):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(compiled(x), case(x))
+
+
+def test_what_a_function_does_besides_is_done_once():
+    seen = []
+
+    def function(x):
+        def one(row):
+            seen.append(row.shape)
+            return row * 2
+
+        return vmap(one)(x)
+
+    x = torch.randn(2, 3)
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for _ in range(3):
+        before = list(seen)
+        expected = function(x)
+        seen[:] = before
+        assert same(compiled(x), expected)
+    assert seen == [torch.Size([3])] * 3
+
+
+# What PyTorch does in another way, or not at all, is PyTorch's.
+
+kept = torch.zeros(3)
+
+
+def leaks(x):
+    seen = []
+
+    def one(row):
+        seen.append(row * 2)
+        return seen[0].sum()
+
+    total = vmap(one)(x)
+    return total, len(seen)
+
+
+def leaks_and_uses(x):
+    seen = [x[0]]
+
+    def one(row):
+        seen.append(row)
+        return row.sum()
+
+    return vmap(one)(x), seen[0] + 1, len(seen)
+
+
+def gives_its_argument(x):
+    return vmap(lambda row: row)(x)
+
+
+def of_other_results(x):
+    return vmap(lambda row: (row * 2, row.sum()), out_dims=(1, 0))(x)
+
+
+def in_chunks(x):
+    return vmap(lambda row: row * 2, chunk_size=2)(x)
+
+
+def with_a_break(x):
+    def one(row):
+        bothways.graph_break()
+        return row * 2
+
+    return vmap(one)(x)
+
+
+def looks_at_its_history(x):
+    return vmap(lambda row: row * (2 if row.requires_grad else 3))(x)
+
+
+def of_an_average(x):
+    return torch.func.jacrev(torch.sin)(x[0]), vmap(torch.func.jacrev(torch.sin))(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [leaks, leaks_and_uses, gives_its_argument, of_other_results, in_chunks, with_a_break, looks_at_its_history,
+     of_an_average],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_the_rest_runs_as_plain_python(function, backend):
+    compiled = bothways.compile(function, backend=backend)
+    for _ in range(3):
+        x = torch.randn(4, 3)
+        assert same(compiled(x), function(x))
+
+
+def draws(x):
+    return vmap(lambda row: F.dropout(row))(x)
+
+
+def decides(x):
+    return vmap(lambda row: row if row.sum() > 0 else -row)(x)
+
+
+def reads(x):
+    return vmap(lambda row: row * row[0].item())(x)
+
+
+def writes_to_what_was_there(x):
+    return vmap(lambda row: kept.add_(row))(x)
+
+
+def writes_into_one(x):
+    return vmap(lambda row: torch.zeros(3).add_(row))(x)
+
+
+def gives_a_number(x):
+    return vmap(lambda row: 2.0)(x)
+
+
+def of_other_sizes(x):
+    return vmap(torch.add)(x, x[1:])
+
+
+def no_such_dimension(x):
+    return vmap(torch.sin, in_dims=3)(x)
+
+
+def of_nothing(x):
+    return vmap(torch.sin, in_dims=(None,))(x)
+
+
+def with_a_wrong_word(x):
+    return vmap(torch.sin, randomness="some")(x)
+
+
+def of_no_number(x):
+    return vmap(grad(lambda row: row * 2))(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [draws, decides, reads, writes_to_what_was_there, writes_into_one, gives_a_number, of_other_sizes,
+     no_such_dimension, of_nothing, with_a_wrong_word, of_no_number],
+)  # fmt: skip
+def test_errors_are_pytorchs(function):
+    compiled = bothways.compile(function, backend="eager")
+    x = torch.randn(3, 3)
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        function(x)
+    for _ in range(2):
+        with pytest.raises(type(expected.value)) as raised:
+            compiled(x)
+        assert str(raised.value).partition("\n")[0][:60] == str(expected.value).partition("\n")[0][:60]
+    assert same(kept, torch.zeros(3))
