@@ -90,6 +90,7 @@ class Replayed:
         self._floats: list[int] = []
         self._kinds: dict[Any, Kind] = {}
         self._gave: list[weakref.ref[torch.Tensor] | None] = []  # results of the last call that was not replayed
+        self._is_watched = False
         self._lends_results = True
         self._never = ""
         self.replays = Replays(name)
@@ -157,7 +158,9 @@ class Replayed:
         results = self._run(values) if self._takes_list else self._run(*values)
         if not self.replays.launching and self.replays.plain >= CALLS_BEFORE:
             self.replays.launching = time.perf_counter() - begin
-        self._gave = self._gradients_among(results, () if self._takes_list else values)
+        if self._is_watched:  # the next call may be recorded
+            self._gave = self._gradients_among(results, () if self._takes_list else values)
+            self._is_watched = False
         return results
 
     def _gradients_among(
@@ -217,6 +220,7 @@ class Replayed:
         for place in self._tensors:
             addresses[place] = values[place].data_ptr()
         kind.observe(addresses, tuple([values[place] for place in self._floats]))
+        self._is_watched = True
         if kind.calls <= CALLS_BEFORE:
             return None
         if has_other_numbers and kind.repeated <= CALLS_BEFORE:
@@ -293,12 +297,12 @@ class Replayed:
 
     def leave_alone(self, why: str) -> None:
         """Record nothing of it."""
-        self._never = why
+        self._never, self._is_watched = why, False
         self._say(why)
 
     def _leave(self, kind: Kind, why: str) -> None:
         """Record no more of a kind of calls."""
-        kind.plain = why
+        kind.plain, self._is_watched = why, False
         self._say(why)
 
     def _say(self, why: str) -> None:
