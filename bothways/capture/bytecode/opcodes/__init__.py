@@ -16,7 +16,7 @@ from bothways.capture.bytecode.opcodes.common import unknown_opcode
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Handler
 
-VERSIONS = {(3, 11): "py311", (3, 12): "py312", (3, 13): "py313"}
+VERSIONS = {(3, 11): "py311", (3, 12): "py312", (3, 13): "py313", (3, 14): "py314"}
 
 
 @cache
