@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -125,6 +126,18 @@ def not_a_manager(kind: type, missing: str) -> str:
     if sys.version_info >= (3, 14) and hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
         text += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
     return text
+
+
+if sys.version_info >= (3, 14):
+    from string.templatelib import Interpolation, Template
+else:
+    Interpolation = Template = None
+
+
+def template(strings: tuple[str, ...], interpolations: tuple[Any, ...]) -> Any:
+    """A template string, of which every field stands between two strings."""
+    fields = itertools.zip_longest(strings, interpolations, fillvalue="")
+    return Template(*itertools.chain.from_iterable(fields))
 
 
 def import_name(globals_: dict[str, Any], name: str, names: Sequence[str] | None, level: int) -> Any:

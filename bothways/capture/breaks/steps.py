@@ -22,7 +22,7 @@ from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.builtins import BuiltinValue
 from bothways.capture.writing.dropping import holds_only_a_container
 from bothways.errors import Unsupported
-from bothways.runtime.continuations import END, enter_context, import_name
+from bothways.runtime.continuations import END, Interpolation, enter_context, import_name, template
 from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 NULL_ABOVE = sys.version_info >= (3, 13)  # where NULL stands beside a callable
 ALWAYS_KEYWORDS = sys.version_info >= (3, 14)  # where CALL_FUNCTION_EX has a place for them whether there are or not
 # FOR_ITER jumps to instructions that only specialized loops run: so many are passed over.
-AFTER_LOOP = {(3, 11): 0, (3, 12): 1, (3, 13): 2, (3, 14): 2}[sys.version_info[:2]]
+AFTER_LOOP = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
+CONVERSIONS = (None, "s", "r", "a")  # of a replacement field, by number
 COERCE_TO_BOOL = 16  # the bit of COMPARE_OP's operand that asks for the truth of the result
 
 
@@ -372,6 +373,19 @@ def _format(frame: Frame, inst: Instruction) -> Step:
 def _build_string(frame: Frame, inst: Instruction) -> Step:
     parts = ", ".join(f"{{{index}}}" for index in range(inst.arg))
     return Step(f'return "".join([{parts}])', _top(frame, inst.arg), _then(frame, inst.arg, StepResult()))
+
+
+@_row("BUILD_INTERPOLATION")
+def _build_interpolation(frame: Frame, inst: Instruction) -> Step:
+    count = 2 + (inst.arg & 1)  # the value, its text, and a format where there is one
+    spec = "{2}" if count == 3 else "''"
+    line = f"return {{{count}}}({{0}}, {{1}}, {CONVERSIONS[inst.arg >> 2]!r}, {spec})"
+    return Step(line, [*_top(frame, count), Fact(Interpolation)], _then(frame, count, StepResult()))
+
+
+@_row("BUILD_TEMPLATE")
+def _build_template(frame: Frame, inst: Instruction) -> Step:
+    return Step("return {2}({0}, {1})", [*_top(frame, 2), Fact(template)], _then(frame, 2, StepResult()))
 
 
 # Loops and branches.
