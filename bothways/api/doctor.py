@@ -10,7 +10,6 @@ import enum
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

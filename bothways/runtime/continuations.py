@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import sys
 import types
@@ -97,7 +98,7 @@ def made_traceback(
     return traceback
 
 
-# The methods of a context manager in the order in which Python looks for them, and those it names when they are missing.
+# The methods of a context manager, in the order in which Python looks for them, and those it names when missing.
 ENTERING, NAMED_WHEN_MISSING = (
     (("__exit__", "__enter__"), ("__exit__", "__enter__"))
     if sys.version_info >= (3, 14)
@@ -128,10 +129,9 @@ def not_a_manager(kind: type, missing: str) -> str:
     return text
 
 
-if sys.version_info >= (3, 14):
-    from string.templatelib import Interpolation, Template
-else:
-    Interpolation = Template = None
+_templatelib = importlib.import_module("string.templatelib") if sys.version_info >= (3, 14) else None
+Interpolation: Any = getattr(_templatelib, "Interpolation", None)
+Template: Any = getattr(_templatelib, "Template", None)
 
 
 def template(strings: tuple[str, ...], interpolations: tuple[Any, ...]) -> Any:

@@ -1,6 +1,7 @@
 """What CPython 3.14 brought: template strings, ``except`` without parentheses, annotations that are evaluated when they
 are read, blocks of ``with`` and calls in new instructions. Its own syntax is compiled from text."""
 
+import opcode
 import sys
 import textwrap
 
@@ -10,6 +11,8 @@ from agreeing import BACKENDS, agree
 
 import bothways
 from bothways.capture.bytecode import opcodes
+from bothways.capture.bytecode.opcodes import py314
+from bothways.capture.bytecode.opcodes.common import BINARY_SYMBOLS
 
 needs_314 = pytest.mark.skipif(sys.version_info < (3, 14), reason="new in Python 3.14")
 
@@ -363,6 +366,13 @@ def test_unpacked_arguments_at_a_break(backend):
 
     call = (torch.ones(2), ("",), {"end": ""})
     agree(program, result, call, call, backend=backend)
+
+
+@needs_314
+def test_numbers_stand_for_what_python_says():
+    assert list(py314.COMMON_CONSTANTS) == opcode._common_constants
+    assert list(py314.SPECIAL) == opcode._special_method_names
+    assert [symbol for _, symbol in opcode._nb_ops] == BINARY_SYMBOLS
 
 
 # Which Pythons.

@@ -335,11 +335,15 @@ def pop_jump_if(expected: bool) -> Handler:
 
 def branch_truth(frame: Frame, value: Value, following: int) -> bool:
     """The truth of a value that decides a jump; what an ``assert`` makes sure of is taken for granted."""
-    return (_is_assert(frame.decoded.instructions[following]) and linked.takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
+    is_assert = _is_assert(frame.decoded.instructions[following])
+    return (is_assert and linked.takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
+
+
+ASSERTION_ERROR = 0  # as the operand of LOAD_COMMON_CONSTANT, since 3.14
 
 
 def _is_assert(inst: Instruction) -> bool:
-    return inst.name == "LOAD_ASSERTION_ERROR" or (inst.name, inst.argval) == ("LOAD_COMMON_CONSTANT", AssertionError)
+    return inst.name == "LOAD_ASSERTION_ERROR" or (inst.name, inst.arg) == ("LOAD_COMMON_CONSTANT", ASSERTION_ERROR)
 
 
 def pop_jump_if_none(expected: bool) -> Handler:

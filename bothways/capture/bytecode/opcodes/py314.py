@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 SUBSCRIPT = common.BINARY_SYMBOLS.index("[]")
 
-SPECIAL = ("__enter__", "__exit__", "__aenter__", "__aexit__")  # what the operand of LOAD_SPECIAL stands for
+# What the operands of LOAD_COMMON_CONSTANT and LOAD_SPECIAL stand for.
+COMMON_CONSTANTS = (AssertionError, NotImplementedError, tuple, all, any)
+SPECIAL = ("__enter__", "__exit__", "__aenter__", "__aexit__")
 REST_OF_ENTERING = 4  # SWAP, SWAP, LOAD_SPECIAL, CALL
 
 
@@ -29,7 +31,7 @@ def LOAD_SMALL_INT(frame: Frame, inst: Instruction) -> None:
 
 
 def LOAD_COMMON_CONSTANT(frame: Frame, inst: Instruction) -> None:
-    frame.push(linked.library_value(frame.tracer, inst.argval))
+    frame.push(linked.library_value(frame.tracer, COMMON_CONSTANTS[inst.arg]))
 
 
 # Operators and calls.
