@@ -121,12 +121,18 @@ def enter_context(manager: Any) -> tuple[Any, Any]:
 
 def not_a_manager(kind: type, missing: str) -> str:
     """What Python says of a type whose objects ``with`` does not take."""
-    text = f"{kind.__name__!r} object does not support the context manager protocol"
+    text = f"{_shown(kind)!r} object does not support the context manager protocol"
     if missing in NAMED_WHEN_MISSING:
         text += f" (missed {missing} method)"
     if sys.version_info >= (3, 14) and hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
         text += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
     return text
+
+
+def _shown(kind: type) -> str:
+    """The name of a type, with its module since 3.14."""
+    is_short = sys.version_info < (3, 14) or kind.__module__ in ("builtins", "__main__")
+    return kind.__name__ if is_short else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _templatelib = importlib.import_module("string.templatelib") if sys.version_info >= (3, 14) else None
