@@ -8,7 +8,6 @@ function with the same code and the same values behind it needs no new program.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Source
+from bothways.capture.values.code.function_fields import AS_VALUES, FIELDS, documentation
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, is_constant_type
@@ -25,24 +25,6 @@ from bothways.capture.writing.emit import changes
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.writing.emit import Emitter
-
-
-_FIELDS = frozenset(
-    "__name__ __qualname__ __doc__ __module__ __code__ __defaults__ __kwdefaults__ __annotations__ __closure__".split()
-)
-if sys.version_info >= (3, 12):
-    _FIELDS |= {"__type_params__"}
-if sys.version_info >= (3, 14):
-    _FIELDS |= {"__annotate__"}
-
-
-AS_VALUES = 1  # annotationlib.Format.VALUE
-
-
-def documentation(code: types.CodeType) -> str | None:
-    """The docstring of functions of a code, as Python itself finds it there."""
-    cells = tuple(types.CellType() for _ in code.co_freevars)
-    return types.FunctionType(code, {}, None, None, cells).__doc__
 
 
 class CellValue(Value):
@@ -288,7 +270,7 @@ class FunctionValue(Value):
         return self.function.__dict__ if self.function is not None else {}
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name in _FIELDS:
+        if name in FIELDS:
             if name not in self.fields:
                 self.fields[name] = self._field(tracer, name)
             return self.fields[name]
@@ -349,7 +331,7 @@ class FunctionValue(Value):
             tracer.throw(TypeError, f"{name} must be set to a string object")
         if name == "__name__":
             self.name = protocols.as_string(tracer, value)
-        if name in _FIELDS:
+        if name in FIELDS:
             self.fields[name] = value
             self._changed_fields.add(name)
         else:
@@ -362,7 +344,7 @@ class FunctionValue(Value):
         self._note_change(tracer)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        if name in _FIELDS or name == "__dict__":
+        if name in FIELDS or name == "__dict__":
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
         self.store(tracer, name, None)
