@@ -228,6 +228,69 @@ def test_annotations_that_cannot_be_evaluated_are_read_inside():
     agree(program, result, X, X)
 
 
+class Annotated:
+    first: int
+    second: "float" = 2.0
+
+
+class MoreAnnotated(Annotated):
+    third: str
+
+
+class NotAnnotated(Annotated):
+    pass
+
+
+@pytest.mark.parametrize("cls", (Annotated, MoreAnnotated))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_annotations_of_a_class_are_read_inside(cls, backend):
+    def program(x):
+        return x + len(cls.__annotations__), list(cls.__annotations__), cls.__annotations__
+
+    agree(program, result, X, X, Y, backend=backend, fullgraph=True, programs=1)
+
+
+def test_annotations_of_a_class_that_change_are_noticed():
+    class Changing:
+        first: int
+
+    def program(x):
+        return x * len(Changing.__annotations__)
+
+    def observe(function, call):
+        Changing.__annotations__.update(dict.fromkeys(call, int))
+        return {"y": function(*X)}
+
+    def reset():
+        Changing.__annotations__.clear()
+
+    agree(program, observe, "a", "a", "abc", "abc", reset=reset, fullgraph=True, programs=2)
+
+
+def test_annotations_of_a_class_without_any():
+    def program(x):
+        return x + len(NotAnnotated.__annotations__)
+
+    agree(program, result, X, X)
+
+
+@needs_314
+def test_annotations_of_a_class_that_cannot_be_evaluated():
+    program = from_text("""
+        class Late:
+            field: NotThere
+
+        def program(x):
+            try:
+                return x, list(Late.__annotations__)
+            except NameError as error:
+                return x + 1, str(error)
+    """)
+    agree(program, result, X, X)
+    program.__globals__["NotThere"] = int
+    agree(program, result, X, X)
+
+
 def test_functions_without_a_docstring_have_none():
     """The first constant of a function need not be its docstring."""
 
