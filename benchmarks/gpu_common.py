@@ -94,6 +94,8 @@ def forget() -> None:
     gc.collect()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
+    if "bothways" in sys.modules:
+        sys.modules["bothways"].reset()
     gc.collect()
     torch.cuda.empty_cache()
 

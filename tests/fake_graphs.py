@@ -104,6 +104,7 @@ class FakeGraphs:
                 home = home if inside is None else inside.untyped_storage()
                 made[id(result)] = output = torch.empty(0, dtype=result.dtype)
                 output.set_(home, result.storage_offset(), result.shape, result.stride())
+                torch._C._autograd._unsafe_set_version_counter((output,), (result._version,))
                 outputs.append(output)
                 if inside is None:
                     memory.append(output)

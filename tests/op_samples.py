@@ -121,6 +121,11 @@ class Findings:
                 self.left_though_plain.update(left if is_plain(case) else [])
         self._waiting = []
 
+    def none_failed(self):
+        """Raises with what was computed and what eager computes, where that differs."""
+        problems = [f"{name} {problem}" for name, problems in self.failed.items() for problem in problems]
+        assert not problems, "\n".join(problems)
+
     def write(self, name):
         if REPORT:
             Path(REPORT).mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,8 @@ class Side:
         tensors = [*self.model.parameters(), *self.model.buffers()]
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         state = [value for one in self.optimizer.state.values() for value in one.values() if torch.is_tensor(value)]
-        return [tensor.detach().clone() for tensor in (*tensors, *gradients, *state)]
+        versions = torch.tensor([gradient._version for gradient in gradients])
+        return [versions, *(tensor.detach().clone() for tensor in (*tensors, *gradients, *state))]
 
 
 def refuse(gradient):
@@ -89,6 +90,16 @@ def whole_step(side, x, chance):
     side.held.append(side.step(x))
     if chance.random() < 0.3:
         side.held += [parameter.grad for parameter in side.model.parameters() if parameter.grad is not None]
+
+
+def changed_gradients(side, x, chance):
+    """What a step leaves is the caller's to change, and to hold for as long as it likes."""
+    side.step(x)
+    for parameter in side.model.parameters():
+        if chance.random() < 0.5:
+            parameter.grad.mul_(0.5)
+        if chance.random() < 0.1:
+            side.held.append(parameter.grad[:1])
 
 
 def two_forwards(side, x, chance):
@@ -170,8 +181,8 @@ def in_another_thread(side, x, chance):
 
 
 ACTIONS = (
-    forward_and_backward, forward_and_backward, without_gradients, whole_step, whole_step, two_forwards, backward_later,
-    skipped_backward, retained, hook_that_raises, other_data, loaded, another_rate, evaluated, on_another_stream,
+    forward_and_backward, forward_and_backward, without_gradients, whole_step, whole_step, changed_gradients,
+    two_forwards, backward_later, skipped_backward, retained, hook_that_raises, other_data, loaded, another_rate, evaluated, on_another_stream,
     in_another_thread,
 )  # fmt: skip
 

@@ -124,6 +124,8 @@ def aot(
     if decompositions is not None and not isinstance(decompositions, Mapping):
         raise TypeError(f"decompositions={decompositions!r}: a mapping of operations to functions is expected")
     backward = bw_compiler or fw_compiler
+    if decompositions:
+        remember = None  # what they do is not part of what a graph is remembered by
     lowering = Lowering("aot", fw_compiler, backward, is_small, remember, turns_images, decompositions)
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -161,14 +163,14 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
     try:
         reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
         layouts = _layouts(graph.graph)
-        remember = None if sizes or lowering.decompositions else lowering.remember
+        remember = None if sizes else lowering.remember
         memo = None if remember is None else remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
         kernels = lowering.has_kernels is None or lowering.has_kernels(inputs)
         make = partial(
             differentiate, function, inputs, *compilers, reads, layouts, memo,
-            turns_images=turns, decompositions=lowering.decompositions, kernels=kernels,
+            turns_images=turns, decompositions=lowering.decompositions if kernels else None, kernels=kernels,
         )  # fmt: skip
         try:
             return make(sizes=sizes)

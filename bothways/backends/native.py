@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
+from bothways.backends.for_kernels import FOR_KERNELS
 from bothways.backends.mixed import halves_of, run_halves
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
@@ -168,5 +169,6 @@ native = Lowering(
     is_small=small_within(SMALL, SMALL_WITH_GRADIENTS),
     remember=_memo_of,
     turns_images=True,
+    decompositions=FOR_KERNELS,
     has_kernels=_has_kernels,
 )

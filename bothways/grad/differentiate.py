@@ -227,4 +227,4 @@ def _inference(
         changes.write_back(tensors, results[count:])
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
-    return described(call, read_inputs=facts.read_inputs, writes_at_end=True)
+    return described(call, read_inputs=facts.read_inputs, writes_at_end=True, share=share)

@@ -1,12 +1,13 @@
 """What leaves a recording: the caller's own tensors where the function gave its inputs, fresh tensors for the rest.
 
 Memory that replays write to is never handed out, but for what is lent: results that only the backward of the same
-graph sees, in memory that nothing is written to while the caller or autograd holds it.
+graph sees, and those that the caller was seen to let go before the next call, such as gradients. Nothing is written to
+memory that is lent while the caller or autograd holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,10 @@ class Window:
 
 
 class Outputs:
-    """How to hand out the outputs of one recording. ``values`` are what it was recorded with; results from ``hidden``
-    on may be lent."""
+    """How to hand out the outputs of one recording. ``values`` are what it was recorded with; those whose numbers are in
+    ``lendable`` may be lent."""
 
-    def __init__(self, outputs: Sequence[Any], values: Sequence[Any], hidden: int | None) -> None:
+    def __init__(self, outputs: Sequence[Any], values: Sequence[Any], lendable: Set[int]) -> None:
         self._template: list[Any] = list(outputs)
         self._inputs: list[tuple[int, int]] = []
         self._windows: list[Window] = []
@@ -49,7 +50,6 @@ class Outputs:
         self._cloned: list[tuple[torch.Tensor, list[int]]] = []
         self._together: list[tuple[torch.Tensor, list[tuple[torch.Tensor, list[int]]]]] = []
         self._lent: list[tuple[torch.Tensor, list[int]]] = []
-        self._storages: list[tuple[torch.UntypedStorage, int]] = []
         places = {id(value): place for place, value in enumerate(values) if isinstance(value, torch.Tensor)}
         memories = {torch_compat.storage_of(value): place for place, value in enumerate(values)
                     if isinstance(value, torch.Tensor) and value.numel()}  # fmt: skip
@@ -69,16 +69,20 @@ class Outputs:
                 continue
             groups.setdefault(memory, {}).setdefault(id(output), (output, []))[1].append(number)
         for group in groups.values():
-            self._plan(list(group.values()), hidden)
+            self._plan(list(group.values()), lendable)
         # The number of holders when no caller has any of it: our tensors, and the object that counts.
         lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
         self.lent = [tensor for tensor, _ in self._lent]
-        self._storages = [(storage, torch_compat.storage_uses(storage)) for storage in lent.values()]
+        self._storages = list(lent.values())
+        self._handles = [storage._cdata for storage in self._storages]
+        self._uses = torch_compat.uses_of(self._handles)
+        # Asked for when it goes, which may be while a tensor has no address.
+        self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
+        self._lent_versions = [tensor._version for tensor in self.lent]
 
-    def _plan(self, group: list[tuple[torch.Tensor, list[int]]], hidden: int | None) -> None:
+    def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
         """Decide what becomes of outputs that lie in one storage."""
-        numbers = [number for _, own in group for number in own]
-        if hidden is not None and all(number >= hidden for number in numbers):
+        if all(number in lendable for _, own in group for number in own):
             self._lent += group
             return
         [first, *others] = group
@@ -98,18 +102,13 @@ class Outputs:
         tensors += [tensor for tensor, _ in self._cloned] + [tensor for tensor, _ in self._together]
         return sum(tensor.nbytes for tensor in tensors)
 
-    @property
-    def lent_addresses(self) -> list[int]:
-        return [tensor.data_ptr() for tensor, _ in self._lent]
-
     def written(self) -> list[int]:
         """The inputs that are among the outputs, since the function has written to them."""
         return [place for _, place in self._inputs] + [window.place for window in self._windows]
 
     def are_free(self) -> bool:
         """Whether neither the caller nor autograd holds what was lent."""
-        uses = torch_compat.storage_uses
-        return all(uses(storage) == count for storage, count in self._storages)
+        return torch_compat.uses_of(self._handles) == self._uses
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""
@@ -128,8 +127,13 @@ class Outputs:
                 for tensor, numbers in group:
                     fresh = torch_compat.set_storage(tensor.new_empty(0), storage, tensor)
                     _set(results, [numbers], [fresh])
-            for tensor, numbers in self._lent:
-                _set(results, [numbers], [tensor.detach()])
+            lent = [tensor.detach() for tensor in self.lent]
+        if lent:
+            # They share a count of changes with ours, which whoever held it before may have changed.
+            torch_compat.set_versions(lent, self._lent_versions)
+            for (_, numbers), tensor in zip(self._lent, lent, strict=True):
+                for number in numbers:
+                    results[number] = tensor
         return tuple(results)
 
 

@@ -17,7 +17,8 @@ from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 
 class Recording:
     """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere. It writes
-    to those in ``written``, whether they are among its results or not; to any, where that is not known."""
+    to those in ``written``, whether they are among its results or not; to any, where that is not known. Results whose
+    numbers are in ``lendable`` may stay in its memory."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class Recording:
         recorder: GraphRecorder,
         lane: Lane,
         takes_list: bool,
-        hidden: int | None,
+        lendable: Set[int],
         written: Set[int] | None,
     ) -> None:
         self._copied = tuple(copied)
@@ -46,12 +47,13 @@ class Recording:
         self.numbers = tuple([values[place] for place in self._floats])
         self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
         self.why_fixed: str | None = None  # why numbers cannot be set; unknown until they change
-        self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, hidden is not None)
-        self.outputs = Outputs(self.recorded.outputs, inputs, hidden)
+        self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
+        self.outputs = Outputs(self.recorded.outputs, inputs, lendable)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
         changed = {*(copied if written is None else written), *self.outputs.written()}
         self._back = [place for place in self._copied if place in changed]
         self.used = 0
+        self.lends_results = False  # to the caller, who may hold them for longer than until the next call
         self.bytes = self.recorded.bytes + sum(static.nbytes for static in self._statics)
 
     @property

@@ -34,6 +34,7 @@ MOST_KINDS = 64  # of calls that are remembered
 MOST_MADE = 16  # recordings of one kind of call, those that are gone included
 SMALL = 1 << 24  # bytes of an input that is copied as soon as it has moved
 OFTEN = 3  # so often has a large one moved that is copied
+MOST_LENDING = 2  # recordings that lend results to the caller: each has memory of its own
 
 _lent: dict[int, int] = {}  # addresses of what recordings lend, and how many do
 _all: weakref.WeakSet[Replayed] = weakref.WeakSet()
@@ -88,6 +89,8 @@ class Replayed:
         self._tensors: list[int] = []
         self._floats: list[int] = []
         self._kinds: dict[Any, Kind] = {}
+        self._gave: list[weakref.ref[torch.Tensor] | None] = []  # results of the last call that was not replayed
+        self._lends_results = True
         self._never = ""
         self.replays = Replays(name)
         if place is not None:
@@ -150,12 +153,41 @@ class Replayed:
     def timed(self, values: Any) -> Any:
         """A call as it always was, timed where that is news."""
         self.replays.plain += 1
-        if self.replays.launching or self.replays.plain < CALLS_BEFORE:
-            return self._run(values) if self._takes_list else self._run(*values)
         begin = time.perf_counter()
         results = self._run(values) if self._takes_list else self._run(*values)
-        self.replays.launching = time.perf_counter() - begin
+        if not self.replays.launching and self.replays.plain >= CALLS_BEFORE:
+            self.replays.launching = time.perf_counter() - begin
+        self._gave = self._gradients_among(results, () if self._takes_list else values)
         return results
+
+    def _gradients_among(
+        self, results: Sequence[Any], values: Sequence[Any]
+    ) -> list[weakref.ref[torch.Tensor] | None]:
+        """The results that the caller may get in memory that is used again: gradients alone, which are a backward's
+        results, and those of a step that are like what it updates. Other results may be on their way to a stream that
+        was told of them (``record_stream``), and holds no reference."""
+        inputs = set(map(id, values))
+        updated = {_form(result) for result in results if id(result) in inputs and isinstance(result, torch.Tensor)}
+        return [
+            weakref.ref(result)
+            if isinstance(result, torch.Tensor)
+            and result.dim() > 0
+            and (self.replays.name == "backward" or _form(result) in updated)
+            else None
+            for result in results
+        ]
+
+    @property
+    def _hidden_from(self) -> int:
+        return len(self._gave) if self._hidden is None else self._hidden
+
+    def _lendable(self) -> Set[int]:
+        """The numbers of results that may stay in a recording's memory: those that only the backward sees, and those
+        that the caller has let go by now."""
+        lendable = set(range(self._hidden_from, len(self._gave)))
+        if self._lends_results and sum(recording.lends_results for recording in self.recordings) < MOST_LENDING:
+            lendable.update(number for number, gave in enumerate(self._gave) if gave is not None and gave() is None)
+        return lendable
 
     def _replay(self, recording: Recording, values: Sequence[Any], lane: Lane) -> tuple[Any, ...]:
         recording.used = next(_clock)
@@ -196,13 +228,21 @@ class Replayed:
             self._leave(kind, "its tensors are at other addresses again and again")
             return None
         if kind.recordings and not kind.recordings[0].outputs.are_free() and kind.made > 1:
-            return None  # two sets of what is saved for backwards are enough
+            if not any(recording.lends_results for recording in kind.recordings):
+                return None  # two sets of what is saved for backwards are enough
+            self._lend_no_more(kind)
         why = "" if self._recorder.runs_python else why_never(self._run)
         why = why or ("" if self._is_wanted else pays_off(launches_of(self._run), values, copied))
         if why:
             self.leave_alone(why)
             return None
         return self._record(kind, values, copied, lane)
+
+    def _lend_no_more(self, kind: Kind) -> None:
+        """Results are held for longer than until the next call, after all: from now on the caller gets copies."""
+        self._lends_results = False
+        self._forget(kind.recordings)
+        kind.recordings.clear()
 
     @property
     def _is_wanted(self) -> bool:
@@ -226,9 +266,11 @@ class Replayed:
         kind.made += 1
         lane.busy = True
         try:
+            lendable = self._lendable()
             new = Recording(
-                self._run, values, copied, self._recorder, lane, self._takes_list, self._hidden, self.written
+                self._run, values, copied, self._recorder, lane, self._takes_list, lendable, self.written
             )
+            new.lends_results = any(number < self._hidden_from for number in lendable)
         except NotPlanned as error:
             self._leave(kind, str(error))
             return None
@@ -283,6 +325,10 @@ class Replayed:
 
     def __del__(self) -> None:
         self._forget(self.recordings)
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def forget_lent(addresses: Sequence[int]) -> None:

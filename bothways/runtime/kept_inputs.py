@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from bothways.runtime.compiled_graph import GRAPH, UNKNOWN, CompiledGraph
 
 # Copying more than so many elements before every call would cost more than an error that is rare is worth.
 MOST_ELEMENTS = 1 << 16
+
+_is_inference = torch.Tensor.is_inference  # torch's function of this name takes twice the time, for hundreds of inputs
 
 
 class Kept(NamedTuple):
@@ -69,9 +72,25 @@ def keep_inputs(
     # Where inputs share their memory, a differentiated graph runs as captured.
     known = getattr(graph, GRAPH, UNKNOWN)
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
-    if not on_its_way and not statistics and not any(map(torch.is_inference, map(tensors.__getitem__, written))):
+    for_inference = any(map(_is_inference, map(tensors.__getitem__, written)))
+    if not on_its_way and not statistics and not for_inference:
         return ()
+    if on_its_way or for_inference:
+        return _kept_one_by_one(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
+    return KeptStatistics(tensors, counted, as_data, statistics, breaks_off)
+
+
+def _kept_one_by_one(
+    tensors: Sequence[torch.Tensor],
+    counted: AbstractSet[int],
+    as_data: AbstractSet[int],
+    statistics: AbstractSet[int],
+    on_its_way: bool,
+    breaks_off: bool,
+    relies_late: bool,
+) -> Sequence[Kept]:
     kept: list[Kept] = []
+    written = counted | as_data
     together = _together([tensors[index] for index in statistics])
     # Before the end of a differentiated graph nothing but statistics is written.
     looked_at = range(len(tensors)) if on_its_way else sorted(written | statistics)
@@ -83,6 +102,47 @@ def keep_inputs(
         copy, place = together.get(id(tensor)) or (_copy(tensor, relies_late) if is_written else None, None)
         kept.append(Kept(tensor, version, is_written, copy, place, is_written and breaks_off))
     return kept
+
+
+class KeptStatistics(Sequence[Kept]):
+    """What is kept of a graph that writes at its end and to statistics before: of these a copy, of the rest versions.
+
+    A step has hundreds of inputs and never fails, so that what belongs to each is put together where one does.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        counted: AbstractSet[int],
+        as_data: AbstractSet[int],
+        statistics: AbstractSet[int],
+        breaks_off: bool,
+    ) -> None:
+        self._tensors, self._as_data, self._statistics, self._breaks_off = tensors, as_data, statistics, breaks_off
+        self._counted = _without(counted, as_data | statistics)
+        self._versions = [tensors[index]._version for index in self._counted]
+        self._together = _together([tensors[index] for index in statistics])
+        alone = [index for index in statistics if id(tensors[index]) not in self._together]
+        self._alone = {index: _copy(tensors[index], False) for index in alone}
+
+    def __len__(self) -> int:
+        return len(self._counted) + len(self._as_data | self._statistics)
+
+    def __getitem__(self, number: Any) -> Any:
+        return list(self)[number]
+
+    def __iter__(self) -> Iterator[Kept]:
+        for index, version in zip(self._counted, self._versions, strict=True):
+            yield Kept(self._tensors[index], version, False, None, None, False)
+        for index in sorted(self._as_data | self._statistics):
+            tensor, is_written = self._tensors[index], index in self._statistics
+            copy, place = self._together.get(id(tensor)) or (self._alone.get(index), None)
+            yield Kept(tensor, None, is_written, copy, place, is_written and self._breaks_off)
+
+
+@lru_cache(256)
+def _without(places: AbstractSet[int], others: AbstractSet[int]) -> tuple[int, ...]:
+    return tuple(sorted(places - others))
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> dict[int, tuple[torch.Tensor, int]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch._C as _C
 
 
-def storage_uses(storage: torch.UntypedStorage) -> int:
-    """How many hold a storage, in Python and in C++, this object included."""
-    count: int = _C._storage_Use_Count(storage._cdata)
-    return count
+def uses_of(handles: Sequence[int]) -> list[int]:
+    """How many hold each of these storages, in Python and in C++; ``handles`` are their ``_cdata``."""
+    return list(map(_C._storage_Use_Count, handles))
 
 
 def dispatch_mode_depth() -> int:

@@ -54,7 +54,11 @@ def launches(step):
     with torch.profiler.profile(activities=kinds, acc_events=True) as recorded:
         step()
     events = recorded.events()
-    device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    device = [
+        event
+        for event in events
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
+    ]
     waits = [event for event in events if event.name in ("cudaStreamSynchronize", "cudaMemcpy", "aten::item")]
     return len(device), len(waits)
 

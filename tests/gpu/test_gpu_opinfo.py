@@ -24,7 +24,7 @@ def operations():
 @pytest.mark.parametrize("dtype", SWEEP, ids=name_of)
 def test_a_sample_of_what_programs_do_most(dtype):
     frequent = [operation for operation in operations() if operation.formatted_name in FREQUENT]
-    assert findings_about(frequent, dtype, 1, device="cuda").failed == {}
+    findings_about(frequent, dtype, 1, device="cuda").none_failed()
 
 
 @pytest.mark.slow
@@ -32,4 +32,4 @@ def test_a_sample_of_what_programs_do_most(dtype):
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", SWEEP, ids=name_of)
 def test_many_samples(dtype, part):
-    assert findings_about(operations()[part::PARTS], dtype, SWEEP[dtype], device="cuda").failed == {}
+    findings_about(operations()[part::PARTS], dtype, SWEEP[dtype], device="cuda").none_failed()

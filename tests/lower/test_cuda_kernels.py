@@ -4,6 +4,8 @@ through a shim whose blocks and threads take turns. What it computes is compared
 
 import ctypes
 import itertools
+import math
+import re
 import subprocess
 import warnings
 
@@ -16,6 +18,7 @@ from native_checking import cases_of
 import bothways
 from bothways import torch_compat
 from bothways.backends import native
+from bothways.backends.for_kernels import FOR_KERNELS
 from bothways.building import cuda_build, nvrtc
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Launch, Loaded, compiled, planned
 from bothways.calls import launching
@@ -31,6 +34,9 @@ from bothways.lower.ir.prims import Extern
 from bothways.lower.schedule.routines import schedule
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Columns, Kernel
+
+
+CUDNN, CUDNN_BACKWARD = torch.ops.aten.cudnn_batch_norm, torch.ops.aten.cudnn_batch_norm_backward
 
 
 @pytest.fixture
@@ -151,6 +157,76 @@ def test_memory_that_begins_anywhere():
     for offset in (0, 1, 3):
         x = randn(8 * 64 + 4)[offset : offset + 8 * 64].view(8, 64)
         torch.testing.assert_close(program.run(x)[0], torch.softmax(x * 2, -1))
+
+
+def long_rows(x, t):
+    """Sweeps of one kernel, of which the last writes rows that no vector fits and the others read such that fit."""
+    logits = x[:, :5001]
+    return torch.log_softmax(logits, 1), F.cross_entropy(logits, t)
+
+
+def test_a_vector_is_read_only_where_its_memory_is_aligned_for_it(as_on_gpu):
+    x = randn(300, 5008, dtype=torch.bfloat16)
+    [case] = cases_of("case", lambda *values: list(long_rows(*values)), [x, torch.randint(0, 5001, (300,))], grad=False)
+    masks = {}
+    for kernel in source_of(case).kernels:
+        masks = dict(re.findall(r"const int (\w+) = \(\(uint64_t\)\w+ & (\d+)\) == 0;", kernel.body))
+        for width, name in re.findall(r"(?:load|store)_pairs_(\d+)\([^;]*?(\w+_aligned_\d+)", kernel.body):
+            assert int(masks[name]) >= min(16, 2 * int(width)) - 1
+    assert masks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_loss_takes_its_probabilities_from_the_logits(dtype, as_on_gpu):
+    """Of a whole step's cross-entropy nothing as large as the logits is in memory but their gradient."""
+
+    def function(x, t):
+        logs = torch.log_softmax(x, 1)
+        loss, weight = torch.ops.aten.nll_loss_forward(logs, t, None, 1, -100)
+        back = torch.ops.aten.nll_loss_backward(torch.ones_like(loss), logs, t, None, 1, -100, weight)
+        return [loss, torch.ops.aten._log_softmax_backward_data(back, logs, 1, x.dtype)]
+
+    x, t = randn(40, 301, dtype=dtype), torch.randint(0, 301, (40,))
+    t[3] = -100
+    [case] = cases_of("case", function, [x, t], grad=False)
+    lowered = lower(case.graph, [x, t])
+    large = {memory for step in lowered.steps for memory in step.memories if math.prod(memory.shape) == x.numel()}
+    assert len(large) == 2
+    for found, expected in zip(KernelProgram(lowered, dialect=CudaOnHost()).run(x, t), function(x, t), strict=True):
+        torch.testing.assert_close(found, expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype] / 10)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("centre", [0.0, 100.0])
+def test_a_batch_is_normalised_by_one_pass_over_its_statistics(centre, form, as_on_gpu):
+    """Two launches, and as precise as two passes, wherever the numbers are."""
+
+    def function(x, w, b, mean, var):
+        y, *statistics = torch.ops.aten.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5)
+        return [y.relu(), *statistics]
+
+    x = (randn(8, 16, 12, 12) + centre).to(memory_format=form)
+    given = [x, *torch.rand(4, 16)]
+    [case] = cases_of("case", function, [value.clone() for value in given], grad=False)
+    lowered = lower(case.graph, given)
+    assert sum(len(arranged(step)) for step in lowered.steps) <= 2
+    program = KernelProgram(lowered, dialect=CudaOnHost())
+    own, truth = [value.clone() for value in given], [value.double() for value in given]
+    for found, expected in zip(program.run(*own), function(*truth), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * (1 + centre))
+    torch.testing.assert_close([value.double() for value in own[3:]], truth[3:], rtol=1e-5, atol=1e-6)
+
+
+def test_cudnns_normalisation_is_atens_for_kernels():
+    x, w, b, mean, var, gradient = randn(4, 3, 5), *torch.rand(4, 3), randn(4, 3, 5)
+    forward, backward = (FOR_KERNELS[operation] for operation in (CUDNN.default, CUDNN_BACKWARD.default))
+    y, save_mean, save_rstd, reserve = forward(x, w, b, mean, var, True, 0.1, 1e-5)
+    given = [value.clone().requires_grad_() for value in (x, w, b)]
+    expected = F.batch_norm(given[0], None, None, *given[1:], True)
+    torch.testing.assert_close(y, expected)
+    expected.backward(gradient)
+    found = backward(x, gradient, w, mean, var, save_mean, save_rstd, 1e-5, reserve)
+    torch.testing.assert_close(list(found), [value.grad for value in given])
 
 
 # Programs take turns with the dtypes.

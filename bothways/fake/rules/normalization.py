@@ -135,8 +135,8 @@ def _parameter_dtype(tensor: ThinTensor, *parameters: ThinTensor | None) -> torc
     shape, halves = tuple(tensor.shape), tensor.dtype in HALVES
     if len(shape) < 2 or 0 in shape or tensor.dtype not in FLOATING or (halves and tensor.is_cpu):
         raise NotThin("batch norm of nothing, or of halves on the CPU")
-    if not tensor.is_cpu and not tensor.is_contiguous():
-        raise NotThin("images on a GPU whose channels may be last")
+    if not tensor.is_cpu and not (tensor.is_contiguous() or tensor.stride() == channels_last(shape)):
+        raise NotThin("images on a GPU that lie in neither of the usual ways")
     dtype = torch.float32 if halves else tensor.dtype
     for one in parameters:
         if one is not None and (tuple(one.shape) != (shape[1],) or one.dtype is not dtype or not one.is_contiguous()):

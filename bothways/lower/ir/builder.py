@@ -143,11 +143,18 @@ class Builder:
         if not axes:
             # The only element, but not its memory: people may change either.
             return self.map("copy", self.cast(node, dtype or node.dtype), dtype=dtype or node.dtype)
-        known = self.known_sums.get((node, tuple(axes)))
-        if op == "sum" and known is not None:
+        known = self._known_sum(node, tuple(axes)) if op == "sum" else None
+        if known is not None:
             return self.cast(known, dtype or node.dtype)
         shape = tuple(1 if dim in axes else size for dim, size in enumerate(node.shape))
         return Reduce(shape, dtype or node.dtype, op, node, tuple(axes), **self.labels)
+
+    def _known_sum(self, node: Node, axes: tuple[int, ...]) -> Node | None:
+        """What a sum comes to, of which the lowering of what is summed has told; of what is wider than that, too."""
+        known = self.known_sums.get((node, axes))
+        if known is None and isinstance(node, Map) and node.op == "cast" and node.args[0].dtype in HALVES:
+            known = self.known_sums.get((node.args[0], axes))
+        return known
 
     # Views.
 
@@ -211,7 +218,31 @@ class Builder:
 
     def take(self, source: Node, dim: int, index: Node) -> Node:
         """``source`` with dimension ``dim`` at ``index``, which has the shape of the result."""
+        if self.on_gpu and index.numel <= source.numel:
+            computed = self._taken(source, dim, index)
+            if computed is not None:
+                return computed
         return Take(index.shape, source.dtype, self.stored(source), dim, index, **self.labels)
+
+    def _taken(self, node: Node, dim: int, index: Node) -> Node | None:
+        """The same, computed from what is in memory where that is cheap, so that all of ``node`` need not be: of the
+        logarithms of probabilities, a loss takes one in each row."""
+        match node:
+            case Buffer():
+                return Take(index.shape, node.dtype, node, dim, index, **self.labels)
+            case Scalar():
+                return node
+            case Expand() if node.arg.shape == index.shape:
+                return node.arg
+            case Map() if node not in self.buffers and node.into is None and not PRIMITIVES[node.op].is_expensive:
+                args = [self._taken(arg, dim, index) for arg in node.args]
+                if None in args:
+                    return None
+                taken = Map(index.shape, node.dtype, node.op, tuple(filter(None, args)), **self.labels)
+                if node in self._rounded:
+                    self._rounded.add(taken)
+                return taken
+        return None
 
     @staticmethod
     def _known_sizes(node: Node, shape: Shape) -> Shape:

@@ -137,6 +137,8 @@ class Decomposition:
                 return result
         if node.target is aten.native_batch_norm.default and _updates_input(node) and any(args[3:5]):
             raise NotLowered(f"{node.target} changes what others read")
+        if node.target is aten.cudnn_batch_norm.default and args[5] and any(map(_is_computed, args[3:5])):
+            raise NotLowered(f"{node.target} changes what was computed")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._argument)
         return self.builder.extern(node.target, args, kwargs, value, node.name)
 
@@ -221,6 +223,10 @@ def _updates_input(user: torch.fx.Node) -> bool:
     """Whether an operation changes running statistics, though its schema does not say so, or has no use for them."""
     training = ops.of(user.target).training_at
     return training is not None and user.args[training] is True
+
+
+def _is_computed(value: Any) -> bool:
+    return isinstance(value, Node) and not (isinstance(value, Buffer) and value.memory.producer is None)
 
 
 def _whole(memory: Memory, name: str) -> Buffer:

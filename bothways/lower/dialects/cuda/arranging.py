@@ -46,6 +46,7 @@ LONG_CODE = (
 )
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
 MANY_TILES = 8  # of columns
+LARGE = 1 << 23  # elements, whose sweep takes longer than putting together what 256 parts of it come to
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
 
@@ -334,13 +335,17 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
     while width > 1 and width * narrow > 8 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
         width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
+    threads, most = THREADS, 256
+    if sum(isinstance(part, Sweep) for part in columns.body) > 1:
+        # Each part puts together for itself what the columns come to: larger ones, and fewer where that is most of it.
+        threads, most = 2 * THREADS, 128 if length * size_hint(columns.lanes.size) < LARGE else 256
     across = min(32, _power_of_two(across_all))
-    down = max(1, min(THREADS // across, _power_of_two(length)))
-    across = max(across, min(THREADS // down, _power_of_two(across_all), 256))
+    down = max(1, min(threads // across, _power_of_two(length)))
+    across = max(across, min(threads // down, _power_of_two(across_all), 256))
     blocks = size_hint(product(columns.loops)) * -(-across_all // across)
     splits = 1
     if blocks < FEW_BLOCKS and length >= 8 * down:
-        splits = max(1, min(-(-2 * FEW_BLOCKS // blocks), -(-length // (4 * down)), 256))
+        splits = max(1, min(-(-2 * FEW_BLOCKS // blocks), -(-length // (4 * down)), most))
     return ColumnGeometry(width, across, down, splits)
 
 

@@ -149,7 +149,7 @@ def member_of(kernel: Kernel) -> Member | None:
     span = Span(LANE, width, "first", "count" if width > 1 else "") if lane is not None else Span(None, 1, "")
     writer.body(block, statements, span)
     kinds = tuple(writer.declared(memory) for memory in memories)
-    text = (*kinds, "\n".join(writer.alignments(width)), "\n".join(block.lines))
+    text = (*kinds, "\n".join(writer.alignments()), "\n".join(block.lines))
     return Member(text, tuple(plain.slots), tuple(plain.numbers), 0 if lane is None else lane.size, width)
 
 

@@ -100,6 +100,7 @@ class ThreadWriter:
         self.kernel, self.index_type = kernel, index_type
         self.pointers: dict[Memory, str] = {}
         self.aligned: dict[Memory, str] = {}  # memories that are read or written as vectors, and who knows if they can
+        self._widest: dict[Memory, int] = {}  # and the most elements of such a vector
         self.kept: dict[Element, Raw] = {}  # what is in registers already, for the whole row
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each column
         self.scratch: dict[Scratch, str] = {}
@@ -228,6 +229,7 @@ class ThreadWriter:
         memory = element.memory
         if memory not in self.aligned:
             self.aligned[memory] = self.fresh(f"{plain(memory.name)}_aligned")
+        self._widest[memory] = max(span.width, self._widest.get(memory, 1))
         return f"{self.aligned[memory]} && {span.count} == {span.width}" if span.count else self.aligned[memory]
 
     def is_vector(self, element: Element, span: Span) -> bool:
@@ -290,11 +292,11 @@ class ThreadWriter:
         kind = IN_MEMORY[memory.dtype]
         return f"{kind if memory in self.kernel.written else f'const {kind}'} {self.pointer(memory)}"
 
-    def alignments(self, width: int) -> list[str]:
+    def alignments(self) -> list[str]:
         """The lines that find out which memories can be read as vectors."""
         lines = []
         for memory, name in self.aligned.items():
-            most = min(16, width * memory.dtype.itemsize) - 1
+            most = min(16, self._widest[memory] * memory.dtype.itemsize) - 1
             lines.append(f"    const int {name} = ((uint64_t){self.pointer(memory)} & {most}) == 0;")
         return lines
 

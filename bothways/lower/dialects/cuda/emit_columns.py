@@ -5,6 +5,8 @@ What the threads of a column have is put together through shared memory, in orde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
@@ -71,6 +73,7 @@ def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Column
     block.add(f"const {kind} column = outer * {size} + first;")
     span = Span(columns.lanes, width, "first", count)
     writer = _Columns(w, block, columns, geometry, span, kernel)
+    writer.put_together([one.accumulator for one, _ in statements if isinstance(one, Total)])
     for one, stores in statements:
         writer.write(one, stores)
     block.add("__syncthreads();")
@@ -127,8 +130,7 @@ class _Columns:
     def _total(self, part: Total, stores: bool) -> None:
         name = part.value.name
         kind = COMPUTED[part.value.dtype]
-        whole = self.wholes.get(part.accumulator) or self._put_together(part.accumulator)
-        self._array(kind, name, f"({kind}){whole}[v]")
+        self._array(kind, name, f"({kind}){self.wholes[part.accumulator]}[v]")
         self.w.lanes.add(part.value)
         if part.store is not None and stores:
             self._body([part.store])
@@ -155,7 +157,7 @@ class _Columns:
 
         w.body(block, sweep.body, self.span, take, "active")
         block.close()
-        self.wholes = wholes
+        self.wholes = {**self.wholes, **wholes}
         if not wholes:
             return
         if geometry.down > 1:
@@ -185,17 +187,22 @@ class _Columns:
             self._each(f"{whole} = {each};")
             block.close()
 
-    def _put_together(self, reduction: Accumulator) -> str:
-        """What all parts of columns were reduced to."""
-        w, whole = self.w, self.w.fresh(f"{reduction.hint}_all")
-        assert isinstance(self.kernel, Phase)
-        pointer = w.pointer(self.kernel.partials[reduction])
-        self._array(accumulated(reduction), whole, initial(reduction))
+    def put_together(self, reductions: Sequence[Accumulator]) -> None:
+        """What all parts of columns were reduced to: all sums at once, and several parts, since each is waited for."""
+        if not isinstance(self.kernel, Phase) or not reductions:
+            return
+        w = self.w
+        wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in reductions}
+        for reduction, whole in wholes.items():
+            self._array(accumulated(reduction), whole, initial(reduction))
+        self.block.add('_Pragma("unroll 8")')
         self.block.open(f"for (int one = below; one < {self.kernel.splits}; one += {self.geometry.down})")
         place = f"one * ({product((*self.columns.loops, self.columns.lanes))}) + column + v"
-        inside = f"v < {self.span.count}" if self.span.count else "1"
-        self._each(f"if ({inside}) {whole}[v] = {combined(reduction, f'{whole}[v]', f'{pointer}[{place}]')};")
+        inside = f"if (v < {self.span.count}) " if self.span.count else ""
+        for reduction, whole in wholes.items():
+            part = f"{w.pointer(self.kernel.partials[reduction])}[{place}]"
+            self._each(f"{inside}{whole}[v] = {combined(reduction, f'{whole}[v]', part)};")
         self.block.close()
         if self.geometry.down > 1:
-            self._reduce({reduction: whole})
-        return whole
+            self._reduce(wholes)
+        self.wholes = wholes

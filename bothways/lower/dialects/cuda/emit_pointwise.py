@@ -9,6 +9,7 @@ from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import Kernel, Lanes, Let, Rows, Store
 
 MOST_BLOCKS = 2**31 - 1
+LONG_ROW = 256
 
 
 def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
@@ -23,7 +24,8 @@ def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int,
         block.close()
         return 1, 32, 1
     lane, kind = first.loop, w.index_type
-    width = width_along(lane, first.body, exact=bool(loops))
+    # Rows that end amid a vector lie apart, as products pad them, and are long.
+    width = width_along(lane, first.body, exact=bool(loops) and size_hint(lane.size) < LONG_ROW)
     along = -(-lane.size // width) if width > 1 else lane.size
     total = along * product(loops)
     block.add(f"const {kind} total = {total};")

@@ -62,7 +62,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         for memory in kernel.memories
     ]
     taken += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
-    lines = [*writer.alignments(width), *block.lines]
+    lines = [*writer.alignments(), *block.lines]
     return LaunchedText(", ".join(taken), "\n".join(lines), sizes, max(blocks, 1), threads, together)
 
 

@@ -223,7 +223,7 @@ def _nll_backward(
     place = b.cast(b.where(counted, classes, -1, torch.int64), small)
     here = b.map("eq", b.cast(b.position(x.shape, dim), small), place, dtype=torch.bool, of=small)
     gradient = unit.where(here, 0).as_(out.dtype)
-    if weight is None and gradient.dtype == dtype:
-        b.known_sums[gradient, (dim,)] = b.expand(unit.where(counted, 0).node, rows)
+    if weight is None:  # a number and zeros
+        b.known_sums[gradient, (dim,)] = b.expand(unit.where(counted, 0).as_(out.dtype), rows)
     return gradient
 

@@ -11,7 +11,7 @@ from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.reductions import variance
 from bothways.lower.ir.lowerings.registry import aten, lowers_floating
 from bothways.lower.ir.lowerings.term import Term, wide
-from bothways.lower.ir.prims import Node, Shape
+from bothways.lower.ir.prims import Buffer, Node, Shape
 
 
 def _scaled(x: Term, weight: Node | None, bias: Node | None, shape: Shape) -> Term:
@@ -171,8 +171,21 @@ def _normalised(
 
 def _statistics(b: Builder, x: Node, eps: float) -> tuple[Term, Term, Term]:
     """Mean, variance and one over the deviation, for each channel."""
-    spread, mean = variance(Term(b, x, wide(x.dtype)), _over_batch(x), 0)
+    t, axes = Term(b, x, wide(x.dtype)), _over_batch(x)
+    if b.on_gpu and isinstance(x, Buffer):
+        spread, mean = _at_once(b, x, t, axes)
+    else:
+        spread, mean = variance(t, axes, 0)
     return mean, spread, (spread + eps).apply("rsqrt")
+
+
+def _at_once(b: Builder, x: Buffer, t: Term, axes: Sequence[int]) -> tuple[Term, Term]:
+    """Variance and mean by one pass over memory. The first of each channel is where the others are: of the squares of
+    what they differ by from it, little is lost when the square of the mean difference is taken away."""
+    apart = t - Term(b, b.window(x, _channels(x), x.strides), t.dtype)
+    difference = apart.mean(axes)
+    spread = (apart * apart).mean(axes) - difference * difference
+    return spread.apply("clamp_min", 0.0), t.mean(axes)
 
 
 def _running(
@@ -218,8 +231,11 @@ def _batch_norm_of_statistics(
     running_var: Node | None, eps: float,
 ) -> Any:  # fmt: skip
     mean, rstd = _from_running(b, x, running_mean, running_var, eps)
+    result = _normalised(b, out[0], x, weight, bias, mean, rstd)
+    if all(fake.numel() for fake in out[1:]):  # on a GPU ATen gives what it has used
+        return result, _per_channel(b, mean, out[1]), _per_channel(b, rstd, out[2])
     # What would be kept for the backward is not there without training.
-    return _normalised(b, out[0], x, weight, bias, mean, rstd), *(b.empty(fake) for fake in out[1:])
+    return result, *(b.empty(fake) for fake in out[1:])
 
 
 def _from_running(b: Builder, x: Node, mean: Node | None, var: Node | None, eps: float) -> tuple[Term, Term]:
