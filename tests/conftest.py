@@ -4,10 +4,24 @@ import gc
 import os
 import tempfile
 import types
+import zlib
 
-# Set before torch and bothways are imported, for the processes that tests start as well.
-_folder = tempfile.TemporaryDirectory(prefix="bothways-tests-")
-os.environ.setdefault("BOTHWAYS_CACHE_DIR", _folder.name)
+
+def place_of_the_cache():
+    """A folder in memory, where there is one with room from which libraries may be loaded: files there cost a tenth."""
+    place = "/dev/shm"
+    try:
+        system = os.statvfs(place)
+    except OSError:
+        return None
+    has_room = system.f_bavail * system.f_frsize > 2 << 30 and os.access(place, os.W_OK)
+    return place if has_room and not system.f_flag & os.ST_NOEXEC else None
+
+
+# Set before torch and bothways are imported, for the processes that tests start as well; the first process sets it.
+if "BOTHWAYS_CACHE_DIR" not in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="bothways-tests-", dir=place_of_the_cache())
+    os.environ["BOTHWAYS_CACHE_DIR"] = _folder.name
 # Workers share the cores: a thread that waits for another one sleeps, in place of keeping it from its core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -38,9 +52,21 @@ def nothing_happened_yet():
 
 
 def pytest_collection_finish():
-    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them."""
+    """What a test leaves behind may stay for a while: those that ask for a collection have one."""
+    gc.set_threshold(20_000, 10, 10)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays():
+    """Half a million objects, PyTorch's and those of the tests, stay until the end: collections need not visit them.
+    Nor what other files have loaded since: a collection that a test asks for is 6 ms, and was 150 ms."""
     gc.collect()
     gc.freeze()
+
+
+# Where a backend is what a program runs on, rather than what a test is about, the cases of a test take turns with it.
+ON_ANY_BACKEND = ("backward", "capture", "grad", "runtime", "steps", "symbols")
+BACKENDS = {"eager", "aot_eager", "native"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,21 +74,35 @@ def pytest_collection_modifyitems(items):
     """Where cases take turns, ``make test`` runs each case once; all combinations are slow.
 
     ``@pytest.mark.in_turn("backend")``: the first case runs with the first backend, the second with the second, and
-    each round begins one backend later, so that no value of a parameter keeps to one of them.
+    each round begins one backend later, so that no value of a parameter keeps to one of them. A test of one case takes
+    the one that falls to its name. ``@pytest.mark.every_backend`` keeps those of a test that is about them.
     """
     places = {}  # of a function's values of some parameters, in their order
     for item in items:
+        name, turns = item.nodeid.partition("[")[0], {}
         marker = item.get_closest_marker("in_turn")
-        if marker is None:
+        if marker is None and "backend" not in getattr(item, "fixturenames", ()):
             continue
-        turns = {}
         for parametrized in item.iter_markers("parametrize"):
             names = parametrized.args[0]
             names = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
-            known = places.setdefault((item.nodeid.partition("[")[0], names), {})
+            known = places.setdefault((name, names), {})
             value = tuple(id(item.callspec.params[name]) for name in names)
-            turns[names] = known.setdefault(value, len(known)), len(parametrized.args[1])
-        assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
-        turn, count = turns.pop(marker.args)
-        if sum(place + place // count for place, _ in turns.values()) % count != turn:
+            turns[names] = known.setdefault(value, len(known)), parametrized.args[1]
+        if marker is not None:
+            assert marker.args in turns, f"{item.nodeid} has no parameter {marker.args} by itself to take turns with"
+        taken = marker.args if marker is not None else ("backend",)
+        if marker is None and not is_on_any_backend(item, turns.get(taken)):
+            continue
+        turn, values = turns.pop(taken)
+        others = [place for place, _ in turns.values()]
+        first = sum(place + place // len(values) for place in others) if others else zlib.crc32(name.encode())
+        if first % len(values) != turn:
             item.add_marker(pytest.mark.slow)
+
+
+def is_on_any_backend(item, turn):
+    """Whether the backend of a test is one of ours, and not what it is about."""
+    if turn is None or item.path.parent.name not in ON_ANY_BACKEND or item.get_closest_marker("every_backend"):
+        return False
+    return all(isinstance(value, str) and value in BACKENDS for value in turn[1])

@@ -182,8 +182,8 @@ def in_another_thread(side, x, chance):
 
 ACTIONS = (
     forward_and_backward, forward_and_backward, without_gradients, whole_step, whole_step, changed_gradients,
-    two_forwards, backward_later, skipped_backward, retained, hook_that_raises, other_data, loaded, another_rate, evaluated, on_another_stream,
-    in_another_thread,
+    two_forwards, backward_later, skipped_backward, retained, hook_that_raises, other_data, loaded, another_rate,
+    evaluated, on_another_stream, in_another_thread,
 )  # fmt: skip
 
 

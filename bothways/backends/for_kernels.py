@@ -1,22 +1,27 @@
 """Operations of libraries that kernels do better, as the operations of ATen that there are kernels for.
 
 cuDNN normalises a batch by a call that clears its counters first, and what follows, an activation, reads its result
-again. Kernels take two launches for all of it, forward and backward.
+again. Kernels take two launches for all of it, forward and backward. With large images that is all the same, and cuDNN
+has nothing to compile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 aten = torch.ops.aten
+LARGE = 1 << 21  # elements: on an H200 a ResNet-18 of small images is 5% faster, a ResNet-50 of large ones is not
 
 
 def _normalised(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
     """What cuDNN would keep for its own backward is nothing here."""
+    if x.numel() >= LARGE:
+        return NotImplemented
     results = aten.native_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)
     return *results, x.new_empty((0,), dtype=torch.uint8)
 
@@ -25,13 +30,15 @@ def _normalised_backward(
     x: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, mean: Any, var: Any, save_mean: Any, save_rstd: Any,
     eps: float, reserve: torch.Tensor,
 ) -> Any:  # fmt: skip
+    if x.numel() >= LARGE:
+        return NotImplemented
     wanted = [True, True, True]
     return aten.native_batch_norm_backward.default(
         gradient, x, weight, mean, var, save_mean, save_rstd, True, eps, wanted
     )
 
 
-FOR_KERNELS = {
+FOR_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.cudnn_batch_norm.default: _normalised,
     aten.cudnn_batch_norm_backward.default: _normalised_backward,
 }

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bothways.backward.engine import CapturingEngine, state
-from bothways.backward.programs import Compiler
+from bothways.backward.programs import Compiler, forget_all
 from bothways.config import config, listen
 from bothways.errors import InvalidOption
 from bothways.locks import Lock
@@ -93,4 +93,5 @@ class capture:
 def reset() -> None:
     """Forget every captured backward."""
     backward_engine.forget_structures()
+    forget_all()
     backwards.clear()

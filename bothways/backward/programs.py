@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -27,6 +28,7 @@ class BackwardProgram:
         self.module, self.where, self.custom_nodes, self.unreached = module, where, custom_nodes, unreached
         # With everything that the keys know by its id.
         self._compiled: dict[Any, tuple[list[Any], Callable[..., Any]]] = {}
+        _all.add(self)
 
     def __call__(self, *arguments: Any) -> Any:  # the engine keeps nothing that could not be called
         return self.module(*arguments)
@@ -60,8 +62,21 @@ class BackwardProgram:
         self._compiled[key] = kept, run
         return run
 
+    def forget(self) -> None:
+        """Let go of what compilers made of the module."""
+        self._compiled.clear()
+
     def _copy(self) -> torch.fx.GraphModule:
         return torch.fx.GraphModule(self.module, self.module.graph, "CapturedBackward")
+
+
+_all: weakref.WeakSet[BackwardProgram] = weakref.WeakSet()
+
+
+def forget_all() -> None:
+    """Let go of all that was compiled: PyTorch's engine never frees the pair that it was handed a program in."""
+    for program in list(_all):
+        program.forget()
 
 
 def key_of(compiler: Any, kept: list[Any]) -> Any:

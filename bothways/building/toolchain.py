@@ -83,8 +83,12 @@ class Toolchain:
 # Two pieces of memory for a library instead of five: a process may have 65530.
 FEW_MAPS = Option((), ("-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,--build-id=none"))
 
+# Python has the C library loaded, and kernels have nothing that would run when they are: a linker that reads neither
+# takes half the time.
+FEW_FILES = Option((), ("-nostdlib", "-lgcc"))
+
 # The features and their options, best first. What was chosen is a number for each feature.
-FEATURES = ("base", "cpu", "openmp", "vector math", "few maps")
+FEATURES = ("base", "cpu", "openmp", "vector math", "few maps", "few files")
 BEST = (0,) * len(FEATURES)
 
 # Shows whether a feature works. Some call the C library: it has to be the one this process has. Only ``MEANS`` is run,
@@ -129,6 +133,16 @@ void probe(float *x) {
 }
 """,
     "few maps": CALLS,
+    "few files": """\
+void *malloc(__SIZE_TYPE__);
+float expf(float);
+float probe(int x) {
+    int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+    for (int i = 0; i < 4; ++i) sum += x;
+    return malloc(1) ? expf(sum) : 0;
+}
+""",
 }
 
 
@@ -152,6 +166,7 @@ def options(command: tuple[str, ...]) -> dict[str, tuple[Option, ...]]:
         "openmp": tuple(threads),
         "vector math": (math, Option()) if vector_library() is not None else (Option(),),
         "few maps": (FEW_MAPS, Option()) if sys.platform.startswith("linux") else (Option(),),
+        "few files": (FEW_FILES, Option()) if sys.platform.startswith("linux") else (Option(),),
     }
 
 

@@ -3,11 +3,12 @@
 from bothways.fake.mode import ThinMode, answer
 from bothways.fake.numbers import holds, is_whole_for_torch
 from bothways.fake.products import of_parts
-from bothways.fake.tensor import NeedsData, NotThin, ThinTensor, thin_like, thin_outline
+from bothways.fake.tensor import NeedsData, NotThin, SizedByData, ThinTensor, thin_like, thin_outline
 
 __all__ = [
     "NeedsData",
     "NotThin",
+    "SizedByData",
     "ThinMode",
     "ThinTensor",
     "answer",

@@ -21,7 +21,11 @@ class NotThin(Exception):
 
 
 class NeedsData(NotThin):
-    """What comes out, or how much of it, depends on the elements; no fake tensor can tell."""
+    """What comes out depends on the elements; no fake tensor can tell, unless it knows them."""
+
+
+class SizedByData(NeedsData):
+    """How much comes out depends on the elements. PyTorch's fakes run some such operations on zeros, and are wrong."""
 
 
 class Spec(NamedTuple):

@@ -39,8 +39,8 @@ class Window:
 
 
 class Outputs:
-    """How to hand out the outputs of one recording. ``values`` are what it was recorded with; those whose numbers are in
-    ``lendable`` may be lent."""
+    """How to hand out the outputs of one recording. ``values`` are what it was recorded with; outputs whose numbers are
+    in ``lendable`` may be lent."""
 
     def __init__(self, outputs: Sequence[Any], values: Sequence[Any], lendable: Set[int]) -> None:
         self._template: list[Any] = list(outputs)

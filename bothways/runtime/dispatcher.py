@@ -9,6 +9,7 @@ a call that is still running keeps its code alive, and the code keeps the progra
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import linecache
@@ -193,11 +194,21 @@ class Dispatcher:
         """Forget everything; the next call is a miss."""
         with self._lock:
             self.generation += 1
+            if self._is_new:  # as most functions are where all of them start again, time after time
+                return
             self.is_plain = False
             for number in list(self._programs):
                 self._forget(number)
             _forget_files(self._files)
             self._renew()
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether there is nothing to forget: the generated function misses, whatever it is called with."""
+        function = self._function()
+        if self._programs or self.is_plain or function is None or len(self._files) > 1:
+            return False
+        return list(self._codes) == [None] and function.__code__ is self._codes[None]
 
     def call(self, values: tuple[Any, ...]) -> Any:
         """Call the generated function with the values its parameters are bound to."""
@@ -402,7 +413,9 @@ def is_compiled(function: Any) -> bool:
     return state is not None and state.dispatcher.function is function
 
 
+@functools.lru_cache(maxsize=64)
 def _compiled(text: str) -> CompiledText:
+    """The code of a text; functions of one code, as the layers of a model are, begin with the same."""
     module = compile(text, "<bothways>", "exec", dont_inherit=True)
     code = next(const for const in module.co_consts if isinstance(const, types.CodeType))
     return CompiledText(len(text), text.splitlines(keepends=True), code)

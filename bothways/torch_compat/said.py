@@ -19,7 +19,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"UnsupportedOperatorException|for 'Meta'|[Mm]eta tensor", "it has no kernel for tensors without data"),
 )
 # Kinds of errors that are our own, whose message says it all.
-OWN = ("NeedsData", "NotImplementedError", "WritesShared")
+OWN = ("NeedsData", "SizedByData", "NotImplementedError", "WritesShared")
 MOST_LETTERS = 300
 
 

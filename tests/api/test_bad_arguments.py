@@ -1,11 +1,11 @@
 """Wrong arguments raise at the call, say what was wrong and what is expected, and leave nothing behind."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 import torch
+from pythons import run_python
 
 import bothways
 from bothways.__main__ import main
@@ -101,8 +101,7 @@ def test_a_command_says_what_is_wrong_before_it_runs_a_program(arguments, tmp_pa
 
 def test_a_program_that_ends_with_a_status_of_its_own_keeps_it(tmp_path):
     (tmp_path / "ends.py").write_text("raise SystemExit(3)")
-    command = [sys.executable, "-m", "bothways", "repro", "ends.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = run_python(["-m", "bothways", "repro", "ends.py"], cwd=tmp_path)
     assert done.returncode == 3 and "the program ended with 3" in done.stderr
 
 

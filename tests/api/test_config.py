@@ -1,10 +1,9 @@
 """bothways.config: typed fields, errors that help, patch as context manager and decorator."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
+from pythons import run_python
 
 from bothways.config import LOG_TOPICS, Config, config, parse_topics
 
@@ -167,7 +166,7 @@ def test_patches_from_several_threads_restore_in_the_end():
 
 def test_the_package_exports_the_object():
     script = "import bothways, bothways.config as c; assert bothways.config is c; print(c.recompile_limit)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = run_python(["-c", script])
     assert done.stdout.strip() == "8", done.stderr
 
 

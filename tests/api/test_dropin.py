@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import pickle
-import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -14,6 +13,7 @@ import torch
 import torch._dynamo
 import torch._dynamo.config
 import torch._dynamo.testing
+from pythons import run_python
 
 import bothways
 from bothways import errors
@@ -141,7 +141,7 @@ print("late" if late else "early")
 
 def test_modules_imported_after_install_are_changed_too():
     root = str(Path(__file__).parent.parent.parent)
-    finished = subprocess.run([sys.executable, "-c", LATE], cwd=root, capture_output=True, text=True)
+    finished = run_python(["-c", LATE], cwd=root)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "late\n"
 

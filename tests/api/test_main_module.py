@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pythons import run_python
 
 from bothways.__main__ import main
 
@@ -34,18 +35,17 @@ print(json.dumps({
 """
 
 
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+
+
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bothways", *arguments],
-        cwd=cwd,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    return run_python(["-m", "bothways", *arguments], cwd=cwd, env=ENVIRONMENT)
 
 
 def seen_by_program(*arguments: str, cwd: Path) -> dict[str, object]:
-    finished = run(*arguments, cwd=cwd)
+    """How a program is started is what these are about: by a Python of their own."""
+    command = [sys.executable, "-m", "bothways", *arguments]
+    finished = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 

@@ -3,7 +3,6 @@
 import builtins
 import keyword
 import os
-import subprocess
 import sys
 import types
 from itertools import islice
@@ -12,6 +11,7 @@ import pytest
 import torch
 import torch.fx
 from agreeing import agree
+from pythons import run_python
 
 import bothways
 from bothways import trace
@@ -375,10 +375,8 @@ def test_a_program_in_a_folder_whose_name_is_no_utf8(tmp_path):
     settings = {"PYTHONPATH": root, "BOTHWAYS_LOGS": "all", "BOTHWAYS_CACHE_DIR": os.fsdecode(folder + b"/cache")}
     settings["BOTHWAYS_DUMP"] = os.fsdecode(folder + b"/dump")
     for _ in range(2):  # the second finds everything in the cache
-        ran = subprocess.run(
-            [sys.executable, folder + b"/main.py"], env={**os.environ, **settings}, capture_output=True, check=False
-        )
-        assert (ran.returncode, ran.stdout.strip()) == (0, b"done"), ran.stderr.decode(errors="replace")
+        ran = run_python([folder + b"/main.py"], env={**os.environ, **settings})
+        assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
     for name in os.listdir(folder + b"/dump"):
         with open(folder + b"/dump/" + name, encoding="utf-8") as file:
             file.read()

@@ -1,11 +1,10 @@
 """Thin tensors behave like tensors as long as their elements are not asked for."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
+from pythons import run_python
 
 from bothways import torch_compat
 from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_like
@@ -175,7 +174,7 @@ def test_training_does_not_load_pytorchs_compiler():
                         parameter.grad = None
         print(sorted({"torch._dynamo", "sympy"} & set(sys.modules) - before))
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
+    done = run_python(["-c", textwrap.dedent(program)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 

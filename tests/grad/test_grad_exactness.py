@@ -431,3 +431,18 @@ def test_under_activation_checkpointing(backend):
         checkpoint(function, x, use_reentrant=False).sum().backward()
         grads.append(x.grad)
     assert difference(*grads) is None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_backward_whose_sizes_depend_on_data(backend):
+    """The gradient of the number is a sum over the indices that there are, each once: no fake tensor knows of how many,
+    and some say one."""
+
+    def observe(function, index):
+        x, number = inputs((5, 4), ())
+        result = function(x, index, number)
+        (result * torch.arange(20.0).view(5, 4)).sum().backward()
+        return {"result": result.detach(), "gradients": [x.grad, number.grad]}
+
+    indices = [torch.tensor(index) for index in ([0, 1, 1, 3], [4, 4, 4, 4], [0, 1, 2, 3], [0, 1, 1, 3])]
+    agree(lambda x, index, number: x.index_fill(0, index, number), observe, *indices, backend=backend)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from observing import BACKENDS, agree, leaf
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.every_backend, pytest.mark.parametrize("backend", BACKENDS)]
 
 PROGRAMS = {
     "dropout": lambda x: F.dropout(x.t(), 0.5),

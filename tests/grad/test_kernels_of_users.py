@@ -13,7 +13,7 @@ import bothways
 from bothways.testing import difference
 
 BACKENDS = ["eager", "aot_eager", "native"]
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.every_backend, pytest.mark.parametrize("backend", BACKENDS)]
 
 
 @jit

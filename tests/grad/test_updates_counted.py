@@ -6,6 +6,7 @@ import torch
 import bothways
 
 BACKENDS = ["eager", "aot_eager", "native"]
+pytestmark = pytest.mark.every_backend  # what counts an update is another thing on each
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import contextlib
 import ctypes
 import os
 import struct
-import subprocess
 import sys
 import threading
 import weakref
 
 import pytest
 import torch
+from pythons import run_python
 
 import bothways
 from bothways import torch_compat
@@ -397,7 +397,7 @@ print(call_library() is None, [program.table for program in bothways.explain(com
 
 def test_without_a_compiler_guards_are_python(tmp_path):
     surroundings = {**os.environ, "PATH": str(tmp_path), "BOTHWAYS_CACHE_DIR": str(tmp_path / "cache"), "CC": ""}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=surroundings, capture_output=True, text=True)
+    done = run_python(["-c", PROGRAM], env=surroundings)
     assert done.stdout.startswith("True [None"), done.stderr
 
 

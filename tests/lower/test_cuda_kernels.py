@@ -35,7 +35,6 @@ from bothways.lower.schedule.routines import schedule
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Columns, Kernel
 
-
 CUDNN, CUDNN_BACKWARD = torch.ops.aten.cudnn_batch_norm, torch.ops.aten.cudnn_batch_norm_backward
 
 

@@ -3,6 +3,7 @@
 import ast
 import ctypes
 import subprocess
+import sys
 import warnings
 
 import pytest
@@ -76,6 +77,28 @@ def test_a_library_is_built_and_called(recorded):
     assert " -c 0.c " in compiled and " -shared 0.o " in f" {linked}"
     build(returning("2 * x"))
     assert len(calls()) == 2  # it was loaded already
+
+
+HEAPS = """\
+void *memset(void *, int, __SIZE_TYPE__);
+int filled(long n) {
+    char *memory = malloc(n);
+    memset(memory, 7, n);
+    int sum = memory[0] + memory[n - 1];
+    free(memory);
+    return sum;
+}
+unsigned __int128 divided(unsigned __int128 x, unsigned __int128 y) { return x / y; }
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="linked in another way")
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_c_library_is_the_one_that_python_has(refuses, recorded):
+    """The linker need not read it; what a compiler's own library has to add is there all the same."""
+    calls = recorded('case "$*" in *-nostdlib*) exit 1;; esac' if refuses else ":")
+    assert build(CSource((), (HEAPS,))).filled(1000) == 14
+    assert ("-nostdlib" in calls()[-1]) != refuses
 
 
 def test_cc_may_hold_arguments(monkeypatch):

@@ -10,6 +10,7 @@ import torch
 from agreeing import agree
 
 from bothways.building import build as building
+from bothways.building import toolchain
 from bothways.cache.disk import CHECKSUMS, checksums, is_key
 from bothways.errors import KernelWarning, warn_once
 from bothways.grad import differentiated
@@ -225,14 +226,16 @@ def check_damage(root, work, name, wanted, change):
     assert work == []
 
 
-OPTIONS = [b"", b"boom", b"0", b"9 9 9 9 9", b"-1 0 0 0 0", b"0 0 0 0 0 0", b"1.5 0 0 0 0", b"\xff"]
+COUNT = len(toolchain.FEATURES)
+NUMBERS = (["9"] * COUNT, ["-1", *["0"] * (COUNT - 1)], ["1.5", *["0"] * (COUNT - 1)], ["0"] * (COUNT + 1), ["0"] * 5)
+OPTIONS = [b"", b"boom", b"0", b"\xff", *(" ".join(numbers).encode() for numbers in NUMBERS)]
 
 
 @pytest.mark.parametrize("content", OPTIONS)
 def test_options_of_a_compiler_that_are_none_are_the_best(content, root):
     best = building.toolchain()
     cache = building.open_cache()
-    building._remember(cache, best, (0, 1, 0, 0, 0))
+    building._remember(cache, best, (0, 1, *(0,) * (COUNT - 2)))
     [entry] = entries(root, building.OPTIONS)
     rewrite(entry, building.OPTIONS, lambda _: content)
     building._options.clear()

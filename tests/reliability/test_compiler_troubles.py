@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from agreeing import agree
+from pythons import run_python
 
 import bothways
 from bothways.backends.native import native
@@ -349,8 +350,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_loses_no_compiler_that_is_being_started(tmp_path):
     numbers = tmp_path / "children"
-    command = [sys.executable, "-c", SLOW_START, str(numbers)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    process = run_python(["-c", SLOW_START, str(numbers)], cwd=ROOT)
     assert process.stdout.split() == ["interrupted"], process.stderr
     assert 0 < len(children(numbers)) < 4
     wait_until(lambda: not any(map(is_running, children(numbers))))

@@ -97,3 +97,47 @@ def test_programs_share_names_when_one_of_them_is_dropped():
     dispatcher.drop(dispatcher.programs[1])
     for n in (2, 3, 2):
         assert same(compiled(x, n), program(x, n))
+
+
+def test_reset_lets_go_of_what_was_compiled_for_captured_backwards():
+    compiled = []
+
+    def compiler(module):
+        compiled.append(bothways.compile(module, backend="eager"))
+        return compiled[-1]
+
+    def gradient():
+        x = torch.arange(3.0, requires_grad=True)
+        x.sin().sum().backward()
+        return x.grad
+
+    expected = gradient()
+    with bothways.autograd.capture(compiler):
+        assert same(gradient(), expected) and same(gradient(), expected)
+        gone = weakref.ref(compiled.pop())
+        assert not compiled, "the second backward is the first one's program"
+        bothways.reset()
+        gc.collect()
+        assert gone() is None
+        assert same(gradient(), expected)
+        assert len(compiled) == 1
+
+
+def test_a_function_that_starts_again_before_it_was_called_is_what_it_was():
+    calls = []
+
+    def plain(x):
+        return x * len(calls)
+
+    compiled = bothways.compile(plain, backend="eager")
+    before = compiled.__code__
+    bothways.reset()
+    assert compiled.__code__ is before
+    x = torch.ones(3)
+    for _ in range(2):
+        assert same(compiled(x), plain(x))
+        assert compiled.__code__ is not before and len(bothways.history(compiled)) == 1
+        calls.append(1)
+        bothways.reset()
+        assert bothways.history(compiled) == []
+        before = compiled.__code__

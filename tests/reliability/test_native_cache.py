@@ -3,13 +3,12 @@
 import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
 
 import pytest
+from pythons import run_python
 
 from bothways.__main__ import main
 from bothways.building import build as building
@@ -95,7 +94,7 @@ print(y.item(), x.grad.sum().item())
 
 def test_a_second_process_does_not_call_the_compiler(calls):
     def run():
-        return subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+        return run_python(["-c", PROGRAM], cwd=ROOT, check=True)
 
     first, built = run(), calls()
     assert built == 6  # what is around calls, forward and backward, each compiled and linked

@@ -4,7 +4,6 @@ A next process is played by forgetting what is loaded; one test starts real ones
 """
 
 import json
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from pythons import run_python
 from torch import nn
 
 import bothways
@@ -409,7 +409,7 @@ print(count, y.item(), x.grad.sum().item())
 
 def test_another_process_finds_what_this_one_left(root):
     def run():
-        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = run_python(["-c", PROGRAM], cwd=ROOT, check=True)
         count, *values = done.stdout.split()
         return int(count), values
 

@@ -1,14 +1,13 @@
 """Threads: calls, captures, ``reset`` and ``set_stance`` at the same time; and forks while others capture."""
 
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 
 import pytest
 import torch
 from faults_threads import Stress
+from pythons import run_python
 
 import bothways
 from bothways.testing import same
@@ -153,11 +152,8 @@ def test_what_a_running_program_reads_stays_until_it_has_run():
 
 
 def run(program):
-    program = textwrap.dedent(program)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )  # fmt: skip
+    program = f"import warnings\nwarnings.simplefilter('ignore')\n{textwrap.dedent(program)}"
+    done = run_python(["-c", program], env={**os.environ, "PYTHONPATH": os.getcwd()})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

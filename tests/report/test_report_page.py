@@ -3,13 +3,12 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from pythons import run_python
 from torch import nn
 
 import bothways
@@ -187,10 +186,9 @@ def test_programs_from_the_cache_on_disk_are_told(tmp_path):
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "BOTHWAYS_CACHE_DIR": str(tmp_path / "cache")}
     cached = []
     for name in ("first.html", "second.html"):
-        finished = subprocess.run(
-            [sys.executable, "-m", "bothways", "report", "-o", name, "cached.py", "-o"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+        finished = run_python(
+            ["-m", "bothways", "report", "-o", name, "cached.py", "-o"], cwd=tmp_path, env=environment
+        )
         assert finished.returncode == 0, finished.stderr
         assert f"the report is {name}" in finished.stderr
         data = data_of((tmp_path / name).read_text())
@@ -204,10 +202,8 @@ def test_programs_from_the_cache_on_disk_are_told(tmp_path):
 def test_a_program_that_fails_has_a_report_and_its_own_exit_status(tmp_path):
     text = "import torch\ntorch.compile(lambda x: x + 1)(torch.ones(2))\nraise KeyError(1)\n"
     (tmp_path / "fails.py").write_text(text)
-    finished = subprocess.run(
-        [sys.executable, "-m", "bothways", "report", "fails.py"],
-        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-    )  # fmt: skip
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    finished = run_python(["-m", "bothways", "report", "fails.py"], cwd=tmp_path, env=environment)
     assert finished.returncode == 1 and "KeyError: 1" in finished.stderr
     assert f'File "{tmp_path}/fails.py", line 3' in finished.stderr and "commands/" not in finished.stderr
     assert len(data_of((tmp_path / "report.html").read_text())["compilations"]) == 1

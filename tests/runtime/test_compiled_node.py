@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import bothways
+from bothways.grad.differentiated import DifferentiatedGraph
 from bothways.grad.nodes import usual as usual_module
 from bothways.testing import same
 
@@ -17,26 +18,26 @@ def program(x, w):
     return ((x * w).tanh() + x).relu() * w
 
 
-OTHERS = []  # graphs of other tests, which their modules hold
-
-
-def alive():
-    gc.collect()
-    return [thing for thing in gc.get_objects() if type(thing).__name__ == "DifferentiatedGraph"]
+GRAPHS = []  # those that this test has differentiated
 
 
 def differentiated():
     """The graph behind the only function that this test has compiled."""
-    [graph] = [thing for thing in alive() if not any(thing is other for other in OTHERS)]
+    [graph] = GRAPHS
     return graph
 
 
 @pytest.fixture(autouse=True)
-def nothing_else_is_compiled():
-    bothways.reset()
-    OTHERS[:] = alive()
+def graphs_are_noted(monkeypatch):
+    original = DifferentiatedGraph.__init__
+
+    def noted(graph, *args, **kwargs):
+        original(graph, *args, **kwargs)
+        GRAPHS.append(graph)
+
+    monkeypatch.setattr(DifferentiatedGraph, "__init__", noted)
     yield
-    OTHERS.clear()
+    GRAPHS.clear()
 
 
 def inputs(*sizes):

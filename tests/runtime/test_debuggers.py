@@ -3,13 +3,13 @@
 import inspect
 import io
 import pdb
-import subprocess
 import sys
 import traceback
 
 import pytest
 import torch
 from agreeing import BACKENDS, agree
+from pythons import run_python
 
 import bothways
 from bothways.testing import difference
@@ -140,7 +140,7 @@ def test_pdb_set_trace_in_a_program_outside_of_tests(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     commands = "p sorted(locals())\nlist\nc\n" * 4
-    ran = subprocess.run([sys.executable, script], input=commands, capture_output=True, text=True, timeout=300)
+    ran = run_python([script], input=commands)
     assert ran.returncode == 0, ran.stderr
     plain, hit, *compiled = ran.stdout.split("[4.0, 4.0]")[:4]
     assert "['a', 'unread', 'x']" in plain and "->" in plain

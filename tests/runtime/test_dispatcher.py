@@ -4,13 +4,12 @@ import inspect
 import linecache
 import logging
 import os
-import subprocess
-import sys
 import traceback
 import warnings
 
 import pytest
 import torch
+from pythons import run_python
 
 import bothways
 from bothways import config, errors, pipeline
@@ -177,7 +176,7 @@ def test_reasons_are_logged(caplog):
 def test_the_environment_asks_for_logs():
     script = "import torch, bothways; f = bothways.compile(lambda x, n: x * n); [f(torch.ones(2), n) for n in (1, 2)]"
     environment = {**os.environ, "BOTHWAYS_LOGS": "recompiles"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = run_python(["-c", script], env=environment, check=True)
     assert "[bothways] recompiles:" in done.stderr
     assert "L['n'] == 1" in done.stderr
 

@@ -24,6 +24,7 @@ pytestmark = [
         not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
     ),
     pytest.mark.timeout(SECONDS + 100),
+    pytest.mark.every_backend,  # all cases are run at once
 ]
 
 WAYS = ("compile(DDP)", "DDP(compile)")

@@ -243,6 +243,7 @@ def test_given_to_the_function_it_is_left_at_its_place(kind):
         ]
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["dict.items", "generator that delegates", "zip of iterators", "chain", "list"])
 def test_on_every_backend_with_gradients(kind, backend):

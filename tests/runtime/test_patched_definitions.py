@@ -13,7 +13,6 @@ import inspect
 import math
 import pickle
 import random
-import subprocess
 import sys
 import textwrap
 import types
@@ -22,6 +21,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
+from pythons import run_python
 from torch import nn
 
 import bothways
@@ -706,7 +706,7 @@ def test_loading_another_compiler_does_not_compile_a_module_again():
         compiled(torch.ones(3))
         assert counter.frame_count == 1, bothways.explain(compiled).recompilations
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    run_python(["-c", textwrap.dedent(script)], check=True)
 
 
 def test_names_that_only_tools_for_tests_read_may_be_replaced(monkeypatch):

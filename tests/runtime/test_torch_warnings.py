@@ -1,13 +1,12 @@
 """PyTorch's warnings: the user's line is blamed, as often as in plain Python, and capture adds none of its own."""
 
-import subprocess
-import sys
 import threading
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from pythons import run_python
 
 import bothways
 from bothways.runtime.listening import FILTER, listening
@@ -340,7 +339,7 @@ def test_what_is_said_once_in_a_process_is_said_once(tmp_path):
     script.write_text(SCRIPT)
     sides = []
     for backend in ("plain", "aot_eager"):
-        ran = subprocess.run([sys.executable, script, backend], capture_output=True, text=True, timeout=300)
+        ran = run_python([script, backend])
         sides.append((ran.returncode, ran.stdout, ran.stderr))
     assert sides[0][1] == "False\n" and sides[0][2].count("UserWarning") == 2 and f"{script}:5" in sides[0][2]
     assert sides[0] == sides[1]

@@ -1,12 +1,12 @@
 """Tracebacks show the user's lines, without frames of ours between them where Python allows."""
 
-import subprocess
 import sys
 import traceback
 from pathlib import Path
 
 import pytest
 import torch
+from pythons import run_python
 
 import bothways
 from bothways.errors import OWN_CODE
@@ -155,10 +155,7 @@ def run():
 @pytest.mark.parametrize("end", ["run()", "t = threading.Thread(target=run); t.start(); t.join()"])
 def test_what_is_not_caught_is_shown_without_our_frames(end, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT + end + "\n")
-    finished = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    finished = run_python(["script.py"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"})
     assert "KeyError: 'gone'" in finished.stderr
     assert "return inner(x + 1)" in finished.stderr and 'raise KeyError("gone")' in finished.stderr
     assert "bothways/" not in finished.stderr and "<bothways" not in finished.stderr

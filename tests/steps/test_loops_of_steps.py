@@ -1,6 +1,8 @@
 """Functions that loop over batches: a few turns are one graph, many are calls of one program, and nothing is unrolled
 without end."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -106,9 +108,8 @@ def operations(compiled):
     return max((len(graph.graph.nodes) for graph in bothways.explain(compiled).graphs), default=0)
 
 
-@pytest.mark.in_turn("backend")
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.in_turn("name", "backend")
+@pytest.mark.parametrize("name, backend", list(itertools.product(OPTIMIZERS, BACKENDS)))
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_many_turns_are_calls_of_one_program(loop, name, backend):
     compiled = both_train(loop, name, backend)

@@ -69,6 +69,7 @@ def test_zero_one_and_truth_values_stay_constants(backend):
     agree(program, [(x(), n) for n in (5, 7, 0, 1, True, False, 9)], backend, programs=6)
 
 
+@pytest.mark.every_backend
 @everywhere
 def test_numbers_too_large_for_a_kernel_stay_constants(backend):
     agree(lambda x, n: (x, n + 1), [(x(), n) for n in (3, 5, 2**70, 2**71)], backend, programs=4)

@@ -3,13 +3,12 @@
 Results, gradients and mutations are eager's on each backend, with each of the sizes.
 """
 
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fake_checking import describe
+from pythons import run_python
 from sizing import BACKENDS, agree
 
 import bothways
@@ -260,5 +259,5 @@ print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modu
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_operations_without_a_rule_do_not_load_pytorchs_compiler(backend):
-    done = subprocess.run([sys.executable, "-c", FIRST_USE, backend], capture_output=True, text=True, check=True)
+    done = run_python(["-c", FIRST_USE, backend], check=True)
     assert done.stdout.strip() == "[]"

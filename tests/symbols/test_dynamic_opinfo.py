@@ -24,7 +24,7 @@ NAMES = (
     "nn.functional.scaled_dot_product_attention nn.functional.interpolate zeros_like full_like new_zeros __getitem__"
 ).split()
 OPERATIONS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.name in NAMES}
-FEW_SAMPLES, MOST_SAMPLES = 3, 6
+FEW_SAMPLES, MOST_SAMPLES = 2, 6
 
 
 def copied(value):

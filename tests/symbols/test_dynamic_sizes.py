@@ -111,6 +111,7 @@ def test_two_programs_serve_all_batch_sizes(function, backend):
     agree(function, batches(None, 6), backend)
 
 
+@pytest.mark.every_backend
 @everywhere
 def test_every_batch_size_from_2_to_64(backend):
     def loss(x, w):

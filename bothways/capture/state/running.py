@@ -61,9 +61,10 @@ class Running:
         where = self.where()
         if not where.filename.startswith(OF_OTHERS):
             return _frame_text(where)
-        callers = (frame.position() for frame in reversed(self.frames[:-1]))
-        caller = next((at for at in callers if not at.filename.startswith(OF_OTHERS)), None)
-        return _frame_text(where) if caller is None else f"{_frame_text(caller)}\n{_frame_text(where)}"
+        for frame in reversed(self.frames[:-1]):
+            if not frame.code.co_filename.startswith(OF_OTHERS):
+                return f"{_frame_text(frame.position())}\n{_frame_text(where)}"
+        return _frame_text(where)
 
     # Exceptions and generators.
 

@@ -9,7 +9,7 @@ import torch
 
 from bothways.fake.layout import broadcast, contiguous, dense_like, expanded, iterated, wrap_dim
 from bothways.fake.promotion import FLOATING, REAL
-from bothways.fake.tensor import NeedsData, NotThin, Shape, Spec, ThinTensor
+from bothways.fake.tensor import NeedsData, NotThin, Shape, SizedByData, Spec, ThinTensor
 
 INDICES = frozenset({torch.int64, torch.int32})
 REDUCTIONS = frozenset({"sum", "prod", "mean", "amax", "amin"})
@@ -166,11 +166,16 @@ def _needs_data(*args: Any, **options: Any) -> Spec:
     raise NeedsData("what it gives depends on the elements")
 
 
+def _sized_by_data(*args: Any, **options: Any) -> Spec:
+    raise SizedByData("how much it gives depends on the elements")
+
+
 RULES = {
+    **dict.fromkeys("_local_scalar_dense equal is_nonzero".split(), _needs_data),
     **dict.fromkeys(
-        "_local_scalar_dense nonzero masked_select equal is_nonzero bincount unique_dim _unique2 unique_consecutive "
+        "nonzero masked_select bincount unique_dim _unique _unique2 unique_consecutive unique_dim_consecutive "
         "repeat_interleave.Tensor".split(),
-        _needs_data,
+        _sized_by_data,
     ),
     "index.Tensor": _index,
     "_unsafe_index.Tensor": _index,

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.fake import NotThin, ThinMode, answer
+from bothways.fake import NotThin, SizedByData, ThinMode, answer
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
@@ -96,6 +96,8 @@ def _trace(
 ) -> Joint:
     try:
         return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
+    except SizedByData as error:
+        raise NotDifferentiable(str(error)) from error
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise

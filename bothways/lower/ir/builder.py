@@ -60,6 +60,7 @@ class Builder:
         self.numbers: set[Memory] = set()  # inputs that hold what eager takes as numbers, which it does not round
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
+        self.returned: set[Node] = set()  # values that are results of the graph, and will be in memory
         self.names = GraphNames()
 
     # Computing.
@@ -234,7 +235,7 @@ class Builder:
                 return node
             case Expand() if node.arg.shape == index.shape:
                 return node.arg
-            case Map() if node not in self.buffers and node.into is None and not PRIMITIVES[node.op].is_expensive:
+            case Map() if not (self._is_in_memory(node) or PRIMITIVES[node.op].is_expensive):
                 args = [self._taken(arg, dim, index) for arg in node.args]
                 if None in args:
                     return None
@@ -243,6 +244,9 @@ class Builder:
                     self._rounded.add(taken)
                 return taken
         return None
+
+    def _is_in_memory(self, node: Map) -> bool:
+        return node in self.buffers or node.into is not None or node in self.returned
 
     @staticmethod
     def _known_sizes(node: Node, shape: Shape) -> Shape:

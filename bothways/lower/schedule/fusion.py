@@ -31,6 +31,8 @@ from bothways.ops import PRIMITIVES
 MAX_MEMBERS, MAX_MEMORIES = 48, 48
 # What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
 MAX_OPERATIONS, MAX_READS = 64, 24
+# So many elements that read one of another value, and what that takes to compute is little beside them.
+MANY = 32
 
 
 @dataclass(eq=False)
@@ -444,6 +446,8 @@ def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
         if PRIMITIVES[step.op].is_expensive or operations > 8:
             return False
         for arg in map(_without_views, step.args):
+            if isinstance(arg, Map) and arg.numel * MANY <= node.numel:
+                continue  # one for many, whatever it takes
             if isinstance(arg, Map) and arg in inlined:
                 pending.append(arg)
             elif isinstance(arg, (Map, Buffer)):

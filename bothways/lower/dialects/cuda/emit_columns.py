@@ -45,8 +45,8 @@ MOST_BLOCKS = 2**31 - 1
 Names = dict[Accumulator, str]
 
 
-def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int, int]:
-    """Returns how many blocks of how many threads, and how wide its vectors are."""
+def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int]:
+    """Returns how many blocks of how many threads."""
     geometry = column_geometry(columns)
     stage = kernel.stage if isinstance(kernel, Phase) else -1
     statements = (
@@ -81,7 +81,7 @@ def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Column
     blocks = size_hint(total)
     if isinstance(total, Size):
         blocks = max(blocks, PROCESSORS * 8)
-    return min(blocks, MOST_BLOCKS), geometry.threads, width
+    return min(blocks, MOST_BLOCKS), geometry.threads
 
 
 class _Columns:

@@ -12,8 +12,8 @@ MOST_BLOCKS = 2**31 - 1
 LONG_ROW = 256
 
 
-def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
-    """Returns how many blocks of how many threads, and how wide its vectors are."""
+def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int]:
+    """Returns how many blocks of how many threads."""
     first = kernel.body[0]
     loops: tuple[Loop, ...] = ()
     if isinstance(first, Rows):
@@ -22,7 +22,7 @@ def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int,
         block.open("if (blockIdx.x == 0 && threadIdx.x == 0)")
         w.body(block, [part for part in kernel.body if isinstance(part, (Let, Store))], Span(None, 1, ""))
         block.close()
-        return 1, 32, 1
+        return 1, 32
     lane, kind = first.loop, w.index_type
     # Rows that end amid a vector lie apart, as products pad them, and are long.
     width = width_along(lane, first.body, exact=bool(loops) and size_hint(lane.size) < LONG_ROW)
@@ -41,4 +41,4 @@ def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int,
     blocks = -(-size_hint(total) // THREADS)
     if isinstance(total, Size):  # more of them may come
         blocks = max(blocks, PROCESSORS * 8)
-    return min(blocks, MOST_BLOCKS), THREADS, width
+    return min(blocks, MOST_BLOCKS), THREADS

@@ -51,8 +51,8 @@ Names = dict[Accumulator, str]
 Take = Callable[[Lines, Accumulate, str, str], None]
 
 
-def write_rows(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int, int]:
-    """Returns how many blocks of how many threads, and how wide its vectors are."""
+def write_rows(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int]:
+    """Returns how many blocks of how many threads."""
     geometry = row_geometry(kernel)
     if isinstance(kernel, Phase):
         return write_phase(w, block, kernel, geometry)
@@ -80,7 +80,7 @@ def write_rows(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int,
     blocks = -(-size_hint(rows) // teams)
     if not single:
         blocks = max(blocks, PROCESSORS * 8)
-    return min(blocks, MOST_BLOCKS), geometry.threads, geometry.width
+    return min(blocks, MOST_BLOCKS), geometry.threads
 
 
 def write_stages(w: ThreadWriter, block: Lines, kernel: Kernel, geometry: RowGeometry, active: str) -> None:
@@ -231,8 +231,8 @@ def write_store(w: ThreadWriter, block: Lines, store: Store | None, condition: s
 # Few, long rows: several blocks take parts of one.
 
 
-def write_phase(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeometry) -> tuple[int, int, int]:
-    kind, width, splits = w.index_type, geometry.width, kernel.splits
+def write_phase(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeometry) -> tuple[int, int]:
+    kind, splits = w.index_type, kernel.splits
     body = statements_of_row(kernel)
     rows = product(geometry.kept)
     sweeps = any(isinstance(part, Sweep) for part, _ in statements_of_phase(body, kernel.stage))
@@ -256,7 +256,7 @@ def write_phase(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeome
                 write_part(w, block, kernel, geometry.of_sweep(one), one)
     block.close()
     blocks = size_hint(rows) * parts
-    return min(blocks, MOST_BLOCKS), threads, width
+    return min(blocks, MOST_BLOCKS), threads
 
 
 def put_together(w: ThreadWriter, block: Lines, kernel: Phase, reduction: Accumulator) -> str:

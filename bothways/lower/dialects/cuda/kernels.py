@@ -46,12 +46,12 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     first = kernel.body[0]
     is_pointwise = False
     if isinstance(first, Columns):
-        blocks, threads, width = write_columns(writer, block, kernel, first)
+        blocks, threads = write_columns(writer, block, kernel, first)
     elif any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
-        blocks, threads, width = write_rows(writer, block, kernel)
+        blocks, threads = write_rows(writer, block, kernel)
     else:
         is_pointwise = True
-        blocks, threads, width = write_pointwise(writer, block, kernel)
+        blocks, threads = write_pointwise(writer, block, kernel)
     # A reduction waits for its slowest thread, so others have to be there that go on.
     together = 1 if is_pointwise else max(1, RESIDENT // threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()

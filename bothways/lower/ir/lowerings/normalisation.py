@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -290,8 +291,12 @@ def _batch_norm_backward(
         m, r = (Term(b, b.reshape(node, shape), dtype) for node in (saved_mean, saved_rstd))
     g = Term(b, grad, dtype)
     normal = (Term(b, x, dtype) - m) * r
-    grad_x = None
-    if mask[0]:
-        scaled = _scaled(g, weight, None, shape)
-        grad_x = (_input_gradient(scaled, normal, r, axes) if training else scaled * r).as_(x.dtype)
-    return grad_x, *_parameter_gradients(g, normal, axes, out, mask)
+    # A channel's weight is one number, so that the gradients of parameters are all the sums that are needed.
+    of_weight, of_bias = (g * normal).sum(axes), g.sum(axes)
+    count = math.prod(x.shape[axis] for axis in axes)
+    gradient = (g - of_bias / count - normal * (of_weight / count)) * r if training else g * r
+    results = (_scaled(gradient, weight, None, shape), of_weight, of_bias)
+    return tuple(
+        b.reshape(result.as_(fake.dtype), tuple(fake.shape)) if want and fake is not None else None
+        for result, fake, want in zip(results, out, mask, strict=True)
+    )

@@ -49,6 +49,9 @@ def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float
 @lowers_floating(aten._softmax_backward_data.default)
 def _softmax_backward(b: Builder, out: torch.Tensor, grad: Node, y: Node, dim: int, dtype: torch.dtype) -> Node:
     g, s = terms(b, y.dtype, grad, y)
+    if b.on_gpu:  # where ATen has the products in memory first
+        products = (g * s).stored(y.dtype)
+        return (products - s * products.sum(_axes(y, dim))).as_(out.dtype)
     return (s * (g - (g * s).sum(_axes(y, dim)))).as_(out.dtype)
 
 
