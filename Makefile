@@ -42,9 +42,9 @@ help:
 # torch comes first and from the pinned constraints: resolved from the open range of pyproject.toml it could be
 # another version with gigabytes of accelerator packages. No build isolation, for the same reason.
 $(READY): pyproject.toml $(CONSTRAINTS)
-	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 is needed; set PYTHON=..."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.14 is needed; set PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -c 'import sys; (3, 11) <= sys.version_info[:2] < (3, 14) or sys.exit("Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0])'
+	$(BIN)/python -c 'import sys; (3, 11) <= sys.version_info[:2] < (3, 15) or sys.exit("Python 3.11 to 3.14 is needed, this is " + sys.version.split()[0])'
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) setuptools torch
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[dev]'
 	@touch $@

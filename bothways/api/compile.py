@@ -7,6 +7,7 @@ function, modules through a twin that shares the module's state.
 from __future__ import annotations
 
 import functools
+import platform
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -17,6 +18,7 @@ from bothways import torch_compat
 from bothways.api.modules import compile_module
 from bothways.backends import DEFAULT_BACKEND, backend_name, lookup_backend
 from bothways.backward.capturing import reset as reset_backwards
+from bothways.capture.bytecode.opcodes import problem_of_python
 from bothways.driver.compiled import compiled_function, reset_all
 from bothways.errors import InvalidOption, InvalidTarget
 from bothways.pipeline import Options
@@ -143,6 +145,9 @@ def check_target(target: Any) -> None:
 
 
 def _compile(target: Any, settings: Options) -> Any:
+    problem = problem_of_python()
+    if problem is not None:
+        raise RuntimeError(f"bothways does not run in Python {platform.python_version()}; {problem}")
     if mark_of(target) is Mark.DISABLED:
         return target
     compiled_otherwise = torch_compat.compiled_by_torch(target)

@@ -10,7 +10,6 @@ import enum
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,12 +29,12 @@ from bothways.cache.disk import DIRECTORY_VARIABLE, Cache
 from bothways.cache.disk import directory as cache_directory
 from bothways.cache.trust import Untrusted, own_folder, safe_folder
 from bothways.calls.call_library import call_library
+from bothways.capture.bytecode.opcodes import problem_of_python
 from bothways.config import Config, config
 from bothways.errors import NoCompiler
 from bothways.source_text import printable
 from bothways.testing.compare import difference
 
-PYTHONS = ((3, 11), (3, 13))  # the first and the last that capture knows the bytecode of
 OLDEST_TORCH = (2, 11)
 LITTLE_SPACE = 64 * 2**20  # bytes on the disk of the cache below which kernels will soon not be kept
 WIDTH = 100  # characters of one row; the advice stands below
@@ -123,12 +122,8 @@ def _bothways() -> Iterator[Finding]:
 
 def _python() -> Iterator[Finding]:
     seen = f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}"
-    first, last = (".".join(map(str, version)) for version in PYTHONS)
-    wanted = f"use CPython {first} to {last}: the bytecode of others is not known"
-    known = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1] and sys.implementation.name == "cpython"
-    yield Finding("Python", seen) if known else Finding("Python", seen, Health.WRONG, wanted)
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        yield Finding("threads", "Python without a global lock", Health.NOTE, "this build of Python is not tested")
+    problem = problem_of_python()
+    yield Finding("Python", seen) if problem is None else Finding("Python", seen, Health.WRONG, problem)
 
 
 def _torch() -> Iterator[Finding]:

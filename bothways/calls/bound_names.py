@@ -94,12 +94,16 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     "strided": ("int64_t", torch_compat.strided_code),
     "version_offset": ("int64_t", version_offset),
+    "add_watcher": ("AddWatcher", lambda: _optional("PyDict_AddWatcher")),
+    "watch": ("Watch", lambda: _optional("PyDict_Watch")),
 }
 DECLARATIONS = """\
 typedef struct Object { int64_t references; struct Object *type; } PyObject;
 typedef struct { const char *name; void *function; int flags; const char *text; } Method;
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
+typedef int (*Watch)(int, PyObject *);
+typedef int (*AddWatcher)(int (*)(int, PyObject *, PyObject *, PyObject *));
 enum { FASTCALL = 0x80 };
 """
 
@@ -133,6 +137,12 @@ def makers(library: ctypes.CDLL, functions: Sequence[Any], *names: str) -> list[
     for make in making:
         make.argtypes, make.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
     return making
+
+
+def _optional(name: str) -> int:
+    """Where a function of Python's is; 0 where this Python has none of that name."""
+    function = getattr(ctypes.pythonapi, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _slot(cls: type, number: int) -> int | None:

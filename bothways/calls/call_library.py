@@ -23,6 +23,7 @@ from bothways.calls.entry_source import ENTER, POINTER, SPELLING
 from bothways.calls.guard_rows import Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
 from bothways.errors import BothwaysError, NoCompiler
+from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
@@ -163,9 +164,25 @@ def _answers_rightly(library: CallLibrary) -> bool:
     checks = [(one, library.like(one)) for one in samples]
     if not all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples):
         return False
+    if not _notices_changes(library):
+        return False
     one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
     are_apart = library.apart(3, range(3))
     return are_apart(one, other, third[2:]) and not any(are_apart(one, third[:2], end) for end in (third[6:], third))
+
+
+def _notices_changes(library: CallLibrary) -> bool:
+    """Whether a stamp holds until its dictionary is changed, and not any more then."""
+    for dictionary, change in sample_changes():
+        stamp = NamesStamp("sample", dictionary, {name: dictionary.get(name, MISSING) for name in ("name", "value")})
+        kind, numbers = stamp.packed()
+        holds = library.check([Row(kind, data=ctypes.addressof(numbers))], 0, 0)
+        if not (holds() and holds()):  # compared at first, known then
+            return False
+        change()
+        if holds():
+            return False
+    return True
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -186,11 +186,35 @@ static int is_as_good(PyObject *one, PyObject *other) {
     return PyObject_RichCompareBool(one, other, 2);
 }
 
+// Since Python 3.14 dictionaries have no version, and those of stamps are watched: how often one has changed is counted
+// by a part of its address, which others may have as well.
+static uint64_t changes[1024];
+static int watcher = -1;
+
+static uint64_t *changes_of(const PyObject *names) { return changes + ((uint64_t)names >> 4 & 1023); }
+
+static int note_change(int event, PyObject *names, PyObject *name, PyObject *value) { ++*changes_of(names); return 0; }
+
+static void begin_watching(void) {
+    if (version_offset || !add_watcher || watcher >= 0) return;
+    watcher = add_watcher(note_change);
+    if (watcher < 0) PyErr_Clear();
+}
+
+static int is_watched(PyObject *names) {
+    if (version_offset) return 1;
+    if (watcher >= 0 && watch(watcher, names) == 0) return 1;
+    PyErr_Clear();
+    return 0;
+}
+
 // A stamp of ``runtime/stamps.py``: every change to a dictionary gives it another version; what was compared is not
 // compared again until then.
 static int are_names_unchanged(Names *stamp) {
-    uint64_t version = version_offset ? *(const uint64_t *)((const char *)stamp->names + version_offset) : 0;
+    uint64_t version = *changes_of(stamp->names) + 1;
+    if (version_offset) version = *(const uint64_t *)((const char *)stamp->names + version_offset);
     if (version && version == stamp->version) return 1;
+    if (!is_watched(stamp->names)) version = 0;
     PyObject **entry = stamp->entries;
     for (int64_t i = 0; i < stamp->count; ++i, entry += 2) {
         PyObject *found = PyDict_GetItemWithError(stamp->names, entry[0]);
@@ -354,7 +378,10 @@ static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count
 
 static Method checking = {"check", check, FASTCALL, 0};
 
-PyObject *make_check(PyObject *table, PyObject *constants) { return PyCFunction_NewEx(&checking, table, constants); }
+PyObject *make_check(PyObject *table, PyObject *constants) {
+    begin_watching();
+    return PyCFunction_NewEx(&checking, table, constants);
+}
 """
 
 

@@ -47,7 +47,7 @@ from bothways.runtime.size_history import SizeHistory
 from bothways.runtime.tracing import who_traces
 
 # Everything is loaded with the package: a process that forks while another thread loads a module waits for it for ever.
-if sys.version_info[:2] in opcodes.VERSIONS:
+if opcodes.problem_of_python() is None:
     opcodes.handler_table()
 
 # Up to here comparing every pair costs less than collecting ids.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -96,19 +98,52 @@ def made_traceback(
     return traceback
 
 
+# The methods of a context manager, in the order in which Python looks for them, and those it names when missing.
+ENTERING, NAMED_WHEN_MISSING = (
+    (("__exit__", "__enter__"), ("__exit__", "__enter__"))
+    if sys.version_info >= (3, 14)
+    else (("__enter__", "__exit__"), ("__exit__",))
+)
+
+
 def enter_context(manager: Any) -> tuple[Any, Any]:
     """Begin a ``with`` statement: the method that ends it, and what ``__enter__`` gave."""
     kind = type(manager)
-    methods = []
-    for method in ("__enter__", "__exit__"):
+    methods = {}
+    for method in ENTERING:
         attribute = next((vars(base)[method] for base in kind.__mro__ if method in vars(base)), None)
         if attribute is None:
-            missing = "" if method == "__enter__" else f" (missed {method} method)"
-            raise TypeError(f"{kind.__name__!r} object does not support the context manager protocol{missing}")
+            raise TypeError(not_a_manager(kind, method))
         bind = getattr(type(attribute), "__get__", None)
-        methods.append(attribute if bind is None else bind(attribute, manager, kind))
-    enter, leave = methods
-    return leave, enter()
+        methods[method] = attribute if bind is None else bind(attribute, manager, kind)
+    return methods["__exit__"], methods["__enter__"]()
+
+
+def not_a_manager(kind: type, missing: str) -> str:
+    """What Python says of a type whose objects ``with`` does not take."""
+    text = f"{_shown(kind)!r} object does not support the context manager protocol"
+    if missing in NAMED_WHEN_MISSING:
+        text += f" (missed {missing} method)"
+    if sys.version_info >= (3, 14) and hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
+        text += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+    return text
+
+
+def _shown(kind: type) -> str:
+    """The name of a type, with its module since 3.14."""
+    is_short = sys.version_info < (3, 14) or kind.__module__ in ("builtins", "__main__")
+    return kind.__name__ if is_short else f"{kind.__module__}.{kind.__qualname__}"
+
+
+_templatelib = importlib.import_module("string.templatelib") if sys.version_info >= (3, 14) else None
+Interpolation: Any = getattr(_templatelib, "Interpolation", None)
+Template: Any = getattr(_templatelib, "Template", None)
+
+
+def template(strings: tuple[str, ...], interpolations: tuple[Any, ...]) -> Any:
+    """A template string, of which every field stands between two strings."""
+    fields = itertools.zip_longest(strings, interpolations, fillvalue="")
+    return Template(*itertools.chain.from_iterable(fields))
 
 
 def import_name(globals_: dict[str, Any], name: str, names: Sequence[str] | None, level: int) -> Any:

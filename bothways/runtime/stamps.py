@@ -2,7 +2,7 @@
 
 People replace functions of libraries, methods of their classes and the code of functions: in tests, profilers and
 quantizers. A stamp remembers the objects; Python compares them one by one, and C (``calls/guard_source.py``) only when
-the dictionary that holds them says by its version that something in it is another one.
+the dictionary that holds them says by its version that something in it is another one, or was seen to be changed.
 """
 
 from __future__ import annotations
@@ -194,7 +194,20 @@ def _mapping_behind(cls: type) -> dict[str, Any]:
 
 
 def version_offset() -> int:
-    """Where a dictionary's version is; 0 where this Python has none, and everything is compared each time."""
+    """Where a dictionary's version is; 0 where this Python has none."""
+    for dictionary, change in sample_changes():
+        place = ctypes.c_uint64.from_address(id(dictionary) + _VERSION_OFFSET)
+        before = place.value
+        "name" in dictionary  # noqa: B015  reading leaves it as it is
+        same = place.value == before
+        change()
+        if not same or place.value == before:
+            return 0
+    return _VERSION_OFFSET
+
+
+def sample_changes() -> list[tuple[dict[str, Any], Callable[[], object]]]:
+    """Dictionaries, and what changes each of them as people do; one after the other."""
     module = types.ModuleType("example")
     example: Any = type("Example", (), {})
     namespace: dict[str, Any] = {"value": 0}
@@ -202,7 +215,7 @@ def version_offset() -> int:
     def assign(value: object) -> None:
         exec("global value; value = given", namespace, {"given": value})
 
-    changes = [
+    return [
         (namespace, lambda: namespace.update(value=1)),
         (namespace, lambda: assign([])),
         (namespace, lambda: namespace.pop("value")),
@@ -213,12 +226,3 @@ def version_offset() -> int:
         (_mapping_behind(example), lambda: setattr(example, "name", max)),
         (_mapping_behind(example), lambda: delattr(example, "name")),
     ]
-    for dictionary, change in changes:
-        place = ctypes.c_uint64.from_address(id(dictionary) + _VERSION_OFFSET)
-        before = place.value
-        "name" in dictionary  # noqa: B015  reading leaves it as it is
-        same = place.value == before
-        change()
-        if not same or place.value == before:
-            return 0
-    return _VERSION_OFFSET

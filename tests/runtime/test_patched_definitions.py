@@ -27,7 +27,7 @@ from torch import nn
 
 import bothways
 from bothways.capture.guards.replaced import is_read_here, reads
-from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, version_offset
+from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp
 from bothways.testing import CompileCounter, same
 
 X = torch.linspace(-1.0, 1.0, 6)
@@ -661,11 +661,6 @@ def test_a_stamp_of_bodies():
     assert stamp.holds()
     function.__defaults__ = (2,)
     assert not stamp.holds() and "function" in stamp.changed()
-
-
-def test_this_python_has_versions_of_dictionaries():
-    assert version_offset() > 0
-    assert sys.version_info < (3, 14)
 
 
 def test_builtins_that_people_do_replace_leave_the_rest_alone():

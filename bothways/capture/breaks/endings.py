@@ -294,9 +294,9 @@ class Stop:
         """What the function returns when all that is left of it is to return something known."""
         stack = list(outcome.stack)
         for instruction in self._frame.decoded.instructions[outcome.index :]:
-            if instruction.name == "POP_TOP":
+            if instruction.name in ("POP_TOP", "POP_ITER"):
                 stack.pop()
-            elif instruction.name == "LOAD_CONST":
+            elif instruction.name in ("LOAD_CONST", "LOAD_SMALL_INT"):
                 stack.append(ConstantValue(instruction.argval))
             elif instruction.name == "RETURN_CONST":
                 return emitter.literal(instruction.argval)

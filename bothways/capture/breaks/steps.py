@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.bytecode.interpreter import NULL, Frame
 from bothways.capture.bytecode.opcodes.common import BINARY_SYMBOLS
+from bothways.capture.bytecode.opcodes.py314 import REST_OF_ENTERING, SPECIAL
 from bothways.capture.values.code.functions import FunctionValue, MethodValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
@@ -21,15 +22,17 @@ from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.builtins import BuiltinValue
 from bothways.capture.writing.dropping import holds_only_a_container
 from bothways.errors import Unsupported
-from bothways.runtime.continuations import END, enter_context, import_name
+from bothways.runtime.continuations import END, Interpolation, enter_context, import_name, template
 from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Instruction
 
 NULL_ABOVE = sys.version_info >= (3, 13)  # where NULL stands beside a callable
+ALWAYS_KEYWORDS = sys.version_info >= (3, 14)  # where CALL_FUNCTION_EX has a place for them whether there are or not
 # FOR_ITER jumps to instructions that only specialized loops run: so many are passed over.
-AFTER_LOOP = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[sys.version_info[:2]]
+AFTER_LOOP = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
+CONVERSIONS = (None, "s", "r", "a")  # of a replacement field, by number
 COERCE_TO_BOOL = 16  # the bit of COMPARE_OP's operand that asks for the truth of the result
 
 
@@ -143,8 +146,10 @@ TABLE.update({name: _simple(*row) for name, row in _SIMPLE.items()})
 
 
 @_row("BINARY_OP")
-def _binary(frame: Frame, inst: Instruction) -> Step:
+def _binary(frame: Frame, inst: Instruction) -> Step | None:
     symbol = BINARY_SYMBOLS[inst.arg]
+    if symbol == "[]":
+        return TABLE["BINARY_SUBSCR"](frame, inst)
     line = f"{{0}} {symbol} {{1}}; return {{0}}" if symbol.endswith("=") else f"return {{0}} {symbol} {{1}}"
     return Step(line, _top(frame, 2), _then(frame, 2, StepResult()))
 
@@ -271,7 +276,7 @@ def _callee(frame: Frame, inst: Instruction) -> Any:
     """What a call calls."""
     above = inst.arg + (inst.name == "CALL_KW")
     if inst.name == "CALL_FUNCTION_EX":
-        above = 1 + (inst.arg & 1)
+        above = 1 + _may_have_keywords(inst)
     first, second = frame.stack[-2 - above], frame.stack[-1 - above]
     if NULL_ABOVE or (first is not NULL and inst.name != "CALL_FUNCTION_EX"):
         return first
@@ -291,15 +296,20 @@ def _call(frame: Frame, inst: Instruction) -> Step | None:
     return _called(frame, len(entries), function, arguments, names)
 
 
+def _may_have_keywords(inst: Instruction) -> bool:
+    """Whether keywords, or NULL in their place, stand above the arguments of a CALL_FUNCTION_EX."""
+    return ALWAYS_KEYWORDS or bool(inst.arg & 1)
+
+
 @_row("CALL_FUNCTION_EX")
 def _call_unpacked(frame: Frame, inst: Instruction) -> Step | None:
-    has_keywords = inst.arg & 1
-    entries = _top(frame, 3 + has_keywords)
+    entries = _top(frame, 3 + _may_have_keywords(inst))
     function = _callee(frame, inst)
     if _called(frame, 0, function, [], ()) is None:
         return None
-    line = "return {0}(*{1}, **{2})" if has_keywords else "return {0}(*{1})"
-    return Step(line, [function, *entries[2:]], _then(frame, len(entries), StepResult()), callee=True)
+    arguments = [entry for entry in entries[2:] if entry is not NULL]
+    line = "return {0}(*{1}, **{2})" if len(arguments) == 2 else "return {0}(*{1})"
+    return Step(line, [function, *arguments], _then(frame, len(entries), StepResult()), callee=True)
 
 
 # Containers that grow on the stack.
@@ -365,10 +375,23 @@ def _build_string(frame: Frame, inst: Instruction) -> Step:
     return Step(f'return "".join([{parts}])', _top(frame, inst.arg), _then(frame, inst.arg, StepResult()))
 
 
+@_row("BUILD_INTERPOLATION")
+def _build_interpolation(frame: Frame, inst: Instruction) -> Step:
+    count = 2 + (inst.arg & 1)  # the value, its text, and a format where there is one
+    spec = "{2}" if count == 3 else "''"
+    line = f"return {{{count}}}({{0}}, {{1}}, {CONVERSIONS[inst.arg >> 2]!r}, {spec})"
+    return Step(line, [*_top(frame, count), Fact(Interpolation)], _then(frame, count, StepResult()))
+
+
+@_row("BUILD_TEMPLATE")
+def _build_template(frame: Frame, inst: Instruction) -> Step:
+    return Step("return {2}({0}, {1})", [*_top(frame, 2), Fact(template)], _then(frame, 2, StepResult()))
+
+
 # Loops and branches.
 
 
-@_row("POP_TOP")
+@_row("POP_TOP", "POP_ITER")
 def _pop_top(frame: Frame, inst: Instruction) -> Step:
     return Step("pass", [], _then(frame, 1))  # what goes on is not given it, so it is gone by then
 
@@ -424,3 +447,12 @@ def _jump_backward(frame: Frame, inst: Instruction) -> Step:
 def _before_with(frame: Frame, inst: Instruction) -> Step:
     pushed = [StepResult("result[0]"), StepResult("result[1]")]
     return Step("return {1}({0})", [*_top(frame, 1), Fact(enter_context)], _then(frame, 1, *pushed))
+
+
+@_row("LOAD_SPECIAL")
+def _enter_with(frame: Frame, inst: Instruction) -> Step | None:
+    if SPECIAL[inst.arg] != "__exit__":
+        return None
+    entered = [*frame.stack[:-2], StepResult("result[0]"), NULL, StepResult("result[1]")]
+    outcome = StepOutcome(frame.index + 1 + REST_OF_ENTERING, entered)
+    return Step("return {1}({0})", [*_top(frame, 1), Fact(enter_context)], [outcome])

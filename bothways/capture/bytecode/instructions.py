@@ -65,9 +65,10 @@ class Decoded:
 @lru_cache(maxsize=4096)
 def decode(code: types.CodeType) -> Decoded:
     table, unknown = linked.handler_table()
-    raw = list(dis.get_instructions(code))
+    raw = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "NOT_TAKEN"]
     index_of = {instruction.offset: index for index, instruction in enumerate(raw)}
-    # Exception ranges and jumps may name offsets of caches or prefixes that get_instructions folds away.
+    # Exception ranges and jumps may name offsets of caches or prefixes that get_instructions folds away, and since 3.14
+    # of marks beside branches, which nothing but monitoring looks at.
     offsets = sorted(index_of)
 
     def index_at(offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Instructions that mean the same in CPython 3.11, 3.12 and 3.13: stack, names, operators, containers, jumps."""
+"""Instructions that mean the same in all versions of CPython: stack, names, operators, containers, jumps."""
 
 from __future__ import annotations
 
@@ -238,7 +238,8 @@ def BINARY_OP(frame: Frame, inst: Instruction) -> None:
     frame.push(protocols.binary(frame.tracer, BINARY_SYMBOLS[inst.arg], left, right))
 
 
-BINARY_SYMBOLS = "+ & // << @ * % | ** >> - / ^ += &= //= <<= @= *= %= |= **= >>= -= /= ^=".split()
+# By their numbers; the last one is for subscripts, since 3.14.
+BINARY_SYMBOLS = "+ & // << @ * % | ** >> - / ^ += &= //= <<= @= *= %= |= **= >>= -= /= ^= []".split()
 
 
 @opcode
@@ -334,8 +335,15 @@ def pop_jump_if(expected: bool) -> Handler:
 
 def branch_truth(frame: Frame, value: Value, following: int) -> bool:
     """The truth of a value that decides a jump; what an ``assert`` makes sure of is taken for granted."""
-    is_assert = frame.decoded.instructions[following].name == "LOAD_ASSERTION_ERROR"
+    is_assert = _is_assert(frame.decoded.instructions[following])
     return (is_assert and linked.takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
+
+
+ASSERTION_ERROR = 0  # as the operand of LOAD_COMMON_CONSTANT, since 3.14
+
+
+def _is_assert(inst: Instruction) -> bool:
+    return inst.name == "LOAD_ASSERTION_ERROR" or (inst.name, inst.arg) == ("LOAD_COMMON_CONSTANT", ASSERTION_ERROR)
 
 
 def pop_jump_if_none(expected: bool) -> Handler:

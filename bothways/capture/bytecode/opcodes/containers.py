@@ -1,4 +1,4 @@
-"""Instructions that build, fill and unpack containers and strings, the same in CPython 3.11, 3.12 and 3.13."""
+"""Instructions that build, fill and unpack containers and strings, mostly the same in all versions."""
 
 from __future__ import annotations
 
@@ -125,9 +125,18 @@ def DICT_UPDATE(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def UNPACK_SEQUENCE(frame: Frame, inst: Instruction) -> None:
-    items = _unpacked(frame, frame.pop())
-    if len(items) != inst.arg:
-        _complain_unpack(frame, len(items), inst.arg)
+    unpack_sequence(frame, inst.arg)
+
+
+def unpack_sequence(frame: Frame, expected: int, counted: tuple[type, ...] = ()) -> None:
+    """Push so many items; of too many in a container of the ``counted`` types Python says how many there are."""
+    container = frame.pop()
+    items = _unpacked(frame, container)
+    if len(items) < expected:
+        frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {len(items)})")
+    if len(items) > expected:
+        count = f", got {len(items)}" if container.python_type() in counted else ""
+        frame.tracer.throw(ValueError, f"too many values to unpack (expected {expected}{count})")
     frame.stack.extend(reversed(items))
 
 
@@ -136,12 +145,6 @@ def _unpacked(frame: Frame, value: Value) -> list[Value]:
     if not is_iterable(kind):
         frame.tracer.throw(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
     return protocols.unpack(frame.tracer, value)
-
-
-def _complain_unpack(frame: Frame, count: int, expected: int) -> None:
-    if count < expected:
-        frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {count})")
-    frame.tracer.throw(ValueError, f"too many values to unpack (expected {expected})")
 
 
 @opcode

@@ -1,4 +1,4 @@
-"""Instructions for raising, catching and cleaning up, the same in CPython 3.11, 3.12 and 3.13."""
+"""Instructions for raising, catching and cleaning up, mostly the same in all versions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.exceptions import ExceptionValue, as_exception, catches
+from bothways.runtime.continuations import ENTERING, not_a_manager
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Instruction
@@ -68,8 +69,12 @@ def RERAISE(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def WITH_EXCEPT_START(frame: Frame, inst: Instruction) -> None:
+    leave_with(frame, frame.stack[-4])
+
+
+def leave_with(frame: Frame, leave: Value) -> None:
+    """Tell the method that leaves a ``with`` block about the exception on top of the stack."""
     raised: Value = frame.stack[-1]
-    leave = frame.stack[-4]
     traceback = protocols.get_attr(frame.tracer, raised, "__traceback__")
     kind = protocols.get_attr(frame.tracer, raised, "__class__")
     frame.push(protocols.call(frame.tracer, leave, [kind, raised, traceback]))
@@ -77,17 +82,20 @@ def WITH_EXCEPT_START(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def BEFORE_WITH(frame: Frame, inst: Instruction) -> None:
-    tracer, manager = frame.tracer, frame.pop().realize()
-    enter = type_attribute(tracer, manager, "__enter__")
-    leave = type_attribute(tracer, manager, "__exit__")
-    if enter is None or leave is None:
-        missing = "" if enter is None else " (missed __exit__ method)"
-        tracer.throw(
-            TypeError,
-            f"{manager.python_type().__name__!r} object does not support the context manager protocol{missing}",
-        )
+    leave, entered = enter_with(frame.tracer, frame.pop().realize())
     frame.push(leave)
-    frame.push(protocols.call(tracer, enter, []))
+    frame.push(entered)
+
+
+def enter_with(tracer: Tracer, manager: Value) -> tuple[Value, Value]:
+    """Begin a ``with`` block: the method that ends it, and what ``__enter__`` gave."""
+    methods = {}
+    for name in ENTERING:
+        method = type_attribute(tracer, manager, name)
+        if method is None:
+            tracer.throw(TypeError, not_a_manager(manager.python_type(), name))
+        methods[name] = method
+    return methods["__exit__"], protocols.call(tracer, methods["__enter__"], [])
 
 
 @opcode

@@ -1,6 +1,6 @@
 """Instructions that make functions and call them, and the parts of them that the versions share.
 
-CPython 3.11 and 3.12 keep ``NULL, callable`` or ``method, self`` below the arguments; 3.13 keeps
+CPython 3.11 and 3.12 keep ``NULL, callable`` or ``method, self`` below the arguments; 3.13 and 3.14 keep
 ``callable, NULL`` or ``method, self``. Either way the call itself is done here.
 """
 
@@ -65,7 +65,7 @@ def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
     tracer, mapping = frame.tracer, frame.pop()
     target: DictValue = growing(frame, inst)
     function = frame.stack[-inst.arg - 2]
-    if function is NULL:  # 3.13 keeps it above the callable
+    if function is NULL:  # since 3.13 it stands above the callable
         function = frame.stack[-inst.arg - 3]
     if not hasattr(mapping.python_type(), "keys"):
         kind = mapping.python_type().__name__
@@ -102,7 +102,7 @@ def CALL_FUNCTION_EX(frame: Frame, inst: Instruction) -> None:
 
 # Functions.
 
-FUNCTION_ATTRIBUTES = {8: "closure", 4: "annotations", 2: "keyword_defaults", 1: "defaults"}
+FUNCTION_ATTRIBUTES = {16: "annotate", 8: "closure", 4: "annotations", 2: "keyword_defaults", 1: "defaults"}
 
 
 def make_function(frame: Frame) -> FunctionValue:
@@ -111,7 +111,7 @@ def make_function(frame: Frame) -> FunctionValue:
 
 
 def set_function_attribute(frame: Frame, function: FunctionValue, attribute: str, value: Value) -> None:
-    """One of the four things MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE attach."""
+    """One of the things MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE attach."""
     tracer = frame.tracer
     if attribute in ("closure", "defaults"):
         setattr(function, attribute, protocols.unpack(tracer, value))
@@ -120,6 +120,8 @@ def set_function_attribute(frame: Frame, function: FunctionValue, attribute: str
             str(key): item
             for key, item in value.realize().constant_items(tracer)  # type: ignore[attr-defined]
         }
+    elif attribute == "annotate":
+        function.annotate = value
     else:
         # The compiler gives names and annotations in turn.
         flat = protocols.unpack(tracer, value)

@@ -1,4 +1,4 @@
-"""Instructions that suspend and delegate: generators and ``yield from``, in CPython 3.11, 3.12 and 3.13."""
+"""Instructions that suspend and delegate: generators and ``yield from``."""
 
 from __future__ import annotations
 

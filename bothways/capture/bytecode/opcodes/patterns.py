@@ -1,4 +1,4 @@
-"""Instructions of the ``match`` statement, the same in CPython 3.11, 3.12 and 3.13.
+"""Instructions of the ``match`` statement, the same in all versions.
 
 What is a sequence, a mapping, or a class that matches itself is told by type flags, as CPython does.
 """

@@ -1,4 +1,7 @@
-"""CPython 3.13: NULL stands above the callable, truth is tested by TO_BOOL, two locals move at once."""
+"""CPython 3.13: NULL stands above the callable, truth is tested by TO_BOOL, two locals move at once.
+
+Most rows also hold for 3.14, which starts from this table.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def FOR_ITER(frame: Frame, inst: Instruction) -> None:
     element = protocols.next_or_none(frame.tracer, frame.stack[-1])
     if element is None:
         frame.pop()
-        frame.jump(inst.target + 2)  # behind END_FOR and POP_TOP, which only specialized loops run
+        frame.jump(inst.target + 2)  # behind END_FOR and POP_TOP (POP_ITER in 3.14), which only specialized loops run
     else:
         frame.push(element)
 

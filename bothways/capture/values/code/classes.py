@@ -107,7 +107,16 @@ class ClassValue(Value):
             tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
             return linked.BoundBuiltin(self, name)
+        if name == "__annotations__" and attribute is type.__dict__[name]:
+            return class_variable(tracer, self.cls, name, self._annotations(tracer))
         return bind_class_attribute(tracer, self, type(self.cls), name, attribute)
+
+    def _annotations(self, tracer: Tracer) -> object:
+        """Those of a class, made when they are first asked for: since 3.14 all, before where there are none."""
+        try:
+            return self.cls.__annotations__
+        except Exception as error:
+            tracer.stop("attribute_unknown", f"annotations of {self.describe()} raise {type(error).__name__}")
 
     def _special(self, tracer: Tracer, name: str, *args: Value) -> Value | None:
         """Call a special method that the user's metaclass defines; None when it has none."""

@@ -8,7 +8,6 @@ function with the same code and the same values behind it needs no new program.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Source
+from bothways.capture.values.code.function_fields import AS_VALUES, FIELDS, documentation
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, is_constant_type
@@ -25,13 +25,6 @@ from bothways.capture.writing.emit import changes
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.writing.emit import Emitter
-
-
-_FIELDS = frozenset(
-    "__name__ __qualname__ __doc__ __module__ __code__ __defaults__ __kwdefaults__ __annotations__ __closure__".split()
-)
-if sys.version_info >= (3, 12):
-    _FIELDS |= {"__type_params__"}
 
 
 class CellValue(Value):
@@ -106,6 +99,7 @@ class FunctionValue(Value):
         self.function, self.source = function, source
         self.name = name or code.co_name
         self.annotations: Value | None = None
+        self.annotate: Value | None = None  # since 3.14: what gives the annotations when they are asked for
         # What captured code stored in ``__dict__``, None for what it deleted; and the fields it read or stored.
         self.attrs: dict[str, Value | None] = {}
         self.fields: dict[str, Value] = {}
@@ -276,7 +270,7 @@ class FunctionValue(Value):
         return self.function.__dict__ if self.function is not None else {}
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name in _FIELDS:
+        if name in FIELDS:
             if name not in self.fields:
                 self.fields[name] = self._field(tracer, name)
             return self.fields[name]
@@ -298,25 +292,37 @@ class FunctionValue(Value):
 
     def _field(self, tracer: Tracer, name: str) -> Value:
         if self.function is not None and self.source is not None:
-            return tracer.wrap(getattr(self.function, name), Attr(self.source, name))
+            return tracer.wrap(self._field_outside(tracer, name), Attr(self.source, name))
         if name == "__annotations__":
-            self.annotations = self.annotations or linked.DictValue.from_pairs(tracer, [])
+            self.annotations = self.annotations or self._annotations(tracer)
             return self.annotations
+        if name == "__annotate__" and self.annotate is not None:
+            return self.annotate
         if name == "__kwdefaults__" and self.keyword_defaults:
             defaults = self.keyword_defaults.items()
             return linked.DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in defaults])
         sequences = {"__defaults__": self.defaults, "__closure__": self.closure, "__type_params__": []}
         if sequences.get(name) or name == "__type_params__":
             return linked.TupleValue(list(sequences[name]))
-        first = self.code.co_consts[0] if self.code.co_consts else None
         constants = {
             "__name__": self.name,
             "__qualname__": self.qualname,
             "__code__": self.code,
             "__module__": self.globals.get("__name__"),
-            "__doc__": first if isinstance(first, str) else None,
+            "__doc__": documentation(self.code),
         }
         return ConstantValue(constants.get(name))
+
+    def _field_outside(self, tracer: Tracer, name: str) -> object:
+        try:
+            return getattr(self.function, name)
+        except Exception as error:  # annotations that cannot be evaluated
+            tracer.stop("object_unknown", f"{name} of {self.describe()} cannot be read: {type(error).__name__}")
+
+    def _annotations(self, tracer: Tracer) -> Value:
+        if self.annotate is None:
+            return linked.DictValue.from_pairs(tracer, [])
+        return protocols.call(tracer, self.annotate, [ConstantValue(AS_VALUES)])
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
@@ -325,7 +331,7 @@ class FunctionValue(Value):
             tracer.throw(TypeError, f"{name} must be set to a string object")
         if name == "__name__":
             self.name = protocols.as_string(tracer, value)
-        if name in _FIELDS:
+        if name in FIELDS:
             self.fields[name] = value
             self._changed_fields.add(name)
         else:
@@ -338,7 +344,7 @@ class FunctionValue(Value):
         self._note_change(tracer)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
-        if name in _FIELDS or name == "__dict__":
+        if name in FIELDS or name == "__dict__":
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
         self.store(tracer, name, None)
@@ -357,7 +363,7 @@ class FunctionValue(Value):
         stored = [*changed, *(value for value in self.attrs.values() if value is not None)]
         if self.source is not None:
             return stored
-        annotations = [] if self.annotations is None else [self.annotations]
+        annotations = [value for value in (self.annotations, self.annotate) if value is not None]
         return [*self.closure, *self.defaults, *self.keyword_defaults.values(), *annotations, *stored]
 
     def name_hint(self) -> str:
@@ -376,6 +382,10 @@ class FunctionValue(Value):
         if self.keyword_defaults:
             pairs = ", ".join(f"{key!r}: {emitter.rebuild(value)}" for key, value in self.keyword_defaults.items())
             emitter.build(f"{name}.__kwdefaults__ = {{{pairs}}}")
+        if self.annotate is not None:
+            if self.annotations is not None:  # a function keeps one or the other of those that it is told
+                emitter.tracer.stop("escape", "a function leaves whose annotations were read")
+            emitter.build(f"{name}.__annotate__ = {emitter.rebuild(self.annotate)}")
         if self.annotations is not None:
             emitter.build(f"{name}.__annotations__ = {self._annotations_text(emitter)}")
         for statement in self._stores(emitter, name):

@@ -15,7 +15,7 @@ import torch
 
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections.sequences import SequenceValue, content, has_state, unchanged
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, is_none, none
@@ -170,7 +170,7 @@ class ListValue(SequenceValue):
     ) -> Value:
         place = self.find(tracer, item, start, stop)
         if place is None:
-            tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in list")
+            tracer.throw(ValueError, wording.not_found(tracer, "list.index", item))
         return ConstantValue(place)
 
     def _clear(self, tracer: Tracer) -> Value:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections.iterators import DequeIterator
 from bothways.capture.values.collections.sequences import SequenceValue, content, unchanged
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, none
@@ -199,13 +199,13 @@ class DequeValue(SequenceValue):
     ) -> Value:
         place = self.find(tracer, item, start, stop)
         if place is None:
-            tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in deque")
+            tracer.throw(ValueError, wording.not_found(tracer, "deque.index", item))
         return ConstantValue(place)
 
     def _remove(self, tracer: Tracer, item: Value) -> Value:
         place = self.find(tracer, item, None, None)
         if place is None:
-            tracer.throw(ValueError, f"{protocols.text(tracer, item, 'repr')} is not in deque")
+            tracer.throw(ValueError, wording.not_found(tracer, "deque.remove", item))
         del self._write(tracer)[place]
         return none()
 

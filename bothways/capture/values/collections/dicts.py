@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bothways.capture.guards.sources import Attr, Got, InjectedItem, Item, Source
 from bothways.capture.values.collections import keys as key_values
 from bothways.capture.values.collections.sequences import class_text, content, unchanged
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import call_from_table, is_none, none, reject_attribute
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.core.protocols import Operator
     from bothways.capture.writing.emit import Emitter
+
+
+AS_KEY = "a dict key"  # what something without a hash cannot be
 
 
 @dataclass
@@ -190,14 +193,14 @@ class DictValue(Value):
 
     def look_up(self, tracer: Tracer, key: Value) -> DictEntry | None:
         key = key.realize()
-        key_hash = key.hash_key(tracer)
+        key_hash = wording.hashed(tracer, key, AS_KEY)
         if not self._rewritten and key_hash not in self._decided:
             self._depend_on_presence(tracer, key, key_hash)
         return self.entries.get(key_hash)
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         key = key.realize()
-        key_hash = key.hash_key(tracer)
+        key_hash = key.hash_key(tracer) if self.kind is OrderedDict else wording.hashed(tracer, key, AS_KEY)
         self._touch(tracer)
         self._decided.add(key_hash)
         entry = self.entries.get(key_hash)
@@ -210,7 +213,7 @@ class DictValue(Value):
     def remove(self, tracer: Tracer, key: Value) -> Value | None:
         """Take an entry out and give its value; None when there is none."""
         key = key.realize()
-        key_hash = key.hash_key(tracer)
+        key_hash = wording.hashed(tracer, key, AS_KEY)
         if not self._rewritten:
             self._depend_on_presence(tracer, key, key_hash)
         entry = self.entries.pop(key_hash, None)
@@ -339,8 +342,7 @@ class DictValue(Value):
             return
         for number, pair in enumerate(protocols.elements(tracer, protocols.iterate(tracer, other))):
             if not hasattr(pair.realize().python_type(), "__iter__"):
-                message = f"cannot convert dictionary update sequence element #{number} to a sequence"
-                tracer.throw(TypeError, message)
+                tracer.throw(TypeError, wording.no_pair(number))
             items = protocols.unpack(tracer, pair)
             if len(items) != 2:
                 message = (

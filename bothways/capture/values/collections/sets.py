@@ -14,7 +14,7 @@ from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections import keys as key_values
 from bothways.capture.values.collections.iterators import SetIterator
 from bothways.capture.values.collections.sequences import content
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, none, reject_attribute
@@ -152,7 +152,7 @@ class SetValue(Value):
 
     def add_item(self, tracer: Tracer, item: Value) -> None:
         item = item.realize()
-        key = item.hash_key(tracer)
+        key = wording.hashed(tracer, item, "a set element")
         if key in self.keys:
             self._depend_on_presence(item, key)
             return
@@ -165,7 +165,7 @@ class SetValue(Value):
     def discard_item(self, tracer: Tracer, item: Value) -> bool:
         """Take an element out; whether it was there."""
         item = item.realize()
-        key = item.hash_key(tracer)
+        key = wording.hashed(tracer, item, "a set element")
         self._depend_on_presence(item, key)
         if key not in self.keys:
             return False
@@ -211,7 +211,7 @@ class SetValue(Value):
         item = item.realize()
         if isinstance(item, SetValue) and item.kind is set:
             item = item.copy(tracer, frozenset)  # sets may be looked for among frozen sets
-        key = item.hash_key(tracer)
+        key = wording.hashed(tracer, item, "a set element")
         self._depend_on_presence(item, key)
         return key in self.keys
 

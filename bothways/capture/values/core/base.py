@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.guards.sources import Source
-from bothways.capture.values.core import linked
+from bothways.capture.values.core import linked, wording
 from bothways.source_text import with_article
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Value:
     def contains(self, tracer: Tracer, item: Value) -> bool:
         kind = self.python_type()
         if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-            tracer.throw(TypeError, f"argument of type {kind.__name__!r} is not iterable")
+            tracer.throw(TypeError, f"argument of type {kind.__name__!r} {wording.NO_CONTAINER}")
         iterator = linked.protocols.iterate(tracer, self)
         elements = linked.protocols.elements(tracer, iterator)
         return any(linked.protocols.equal(tracer, element, item) for element in elements)
