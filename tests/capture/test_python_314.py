@@ -398,7 +398,9 @@ def test_what_is_no_context_manager(kind, breaks):
 
 
 @pytest.mark.parametrize(
-    "values", ([1, 2, 3], (1, 2, 3), {1: 2, 3: 4, 5: 6}, {1, 2, 3}, range(3), "abc", [1], (), iter([1, 2, 3])), ids=repr
+    "values",
+    ([1, 2, 3], (1, 2, 3), {1: 2, 3: 4, 5: 6}, {1, 2, 3}, range(3), "abc", [1], (), iter([1, 2, 3])),
+    ids=lambda values: f"{type(values).__name__} {repr(values) if hasattr(values, '__len__') else ''}",
 )
 def test_what_does_not_fit_when_it_is_unpacked(values):
     def program(x, values):
