@@ -228,6 +228,20 @@ def test_cudnns_normalisation_is_atens_for_kernels():
     torch.testing.assert_close(list(found), [value.grad for value in given])
 
 
+def test_what_is_taken_from_a_value_that_is_spread(as_on_gpu):
+    """Along the taken dimension the index counts, whichever other dimension the value is repeated along."""
+    x, index = randn(1, 5), torch.tensor([[4, 0, 3, 0, 1]])
+    spread_down, spread_across = (lambda x: (x * 2).expand(3, 5)), (lambda x: (x * 2).t().expand(5, 5))
+    for spread in (spread_down, spread_across):
+
+        def function(x, index, spread=spread):
+            return spread(x).gather(1, index)
+
+        [case] = cases(function, x, index)
+        [found] = KernelProgram(lower(case.graph, [x, index]), dialect=CudaOnHost()).run(x, index)
+        torch.testing.assert_close(found, function(x, index))
+
+
 # Programs take turns with the dtypes.
 COMPILED = [
     ("sm_90", (torch.bfloat16, torch.float32)),

@@ -233,7 +233,7 @@ class Builder:
                 return Take(index.shape, node.dtype, node, dim, index, **self.labels)
             case Scalar():
                 return node
-            case Expand() if node.arg.shape == index.shape:
+            case Expand() if node.arg.shape == index.shape and node.arg.shape[dim] == 1:  # wherever it is taken
                 return node.arg
             case Map() if not (self._is_in_memory(node) or PRIMITIVES[node.op].is_expensive):
                 args = [self._taken(arg, dim, index) for arg in node.args]
