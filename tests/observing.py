@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 from agreeing import assert_same
+from torch.utils._pytree import tree_leaves
 
 import bothways
 
@@ -33,6 +34,16 @@ def facts(value):
     if isinstance(value, (list, tuple)):
         return [facts(item) for item in value]
     return value
+
+
+def with_history(result, leaves):
+    """A result, what autograd tells of its tensors, and the gradients of leaves through those that have a history."""
+    tensors = tree_leaves(result)
+    seen = {"result": result, "history": [(one.requires_grad, one.is_leaf) for one in tensors]}
+    needing = [one for one in tensors if one.requires_grad and not one.is_leaf]
+    if needing:
+        seen["gradients"] = torch.autograd.grad([one.square().sum() for one in needing], leaves, allow_unused=True)
+    return seen
 
 
 def raised(function, *args):

@@ -72,7 +72,7 @@ class Outputs:
             self._plan(list(group.values()), lendable)
         # The number of holders when no caller has any of it: our tensors, and the object that counts.
         lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
-        self.lent = [tensor for tensor, _ in self._lent]
+        self.lent, self._lent_places = [tensor for tensor, _ in self._lent], [places for _, places in self._lent]
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
@@ -131,9 +131,7 @@ class Outputs:
         if lent:
             # They share a count of changes with ours, which whoever held it before may have changed.
             torch_compat.set_versions(lent, self._lent_versions)
-            for (_, numbers), tensor in zip(self._lent, lent, strict=True):
-                for number in numbers:
-                    results[number] = tensor
+            _set(results, self._lent_places, lent)
         return tuple(results)
 
 

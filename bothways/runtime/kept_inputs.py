@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ def keep_inputs(
     fails_late: bool,
     breaks_off: bool,
     relies_late: bool,
-) -> Sequence[Kept]:
+) -> Iterable[Kept]:
     """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
@@ -68,7 +68,7 @@ def keep_inputs(
     whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
     ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave.
     """
-    written = counted | as_data
+    written = _written(counted, as_data)
     # Where inputs share their memory, a differentiated graph runs as captured.
     known = getattr(graph, GRAPH, UNKNOWN)
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
@@ -104,7 +104,7 @@ def _kept_one_by_one(
     return kept
 
 
-class KeptStatistics(Sequence[Kept]):
+class KeptStatistics:
     """What is kept of a graph that writes at its end and to statistics before: of these a copy, of the rest versions.
 
     A step has hundreds of inputs and never fails, so that what belongs to each is put together where one does.
@@ -119,17 +119,11 @@ class KeptStatistics(Sequence[Kept]):
         breaks_off: bool,
     ) -> None:
         self._tensors, self._as_data, self._statistics, self._breaks_off = tensors, as_data, statistics, breaks_off
-        self._counted = _without(counted, as_data | statistics)
+        self._counted = _counted_alone(counted, as_data, statistics)
         self._versions = [tensors[index]._version for index in self._counted]
         self._together = _together([tensors[index] for index in statistics])
         alone = [index for index in statistics if id(tensors[index]) not in self._together]
         self._alone = {index: _copy(tensors[index], False) for index in alone}
-
-    def __len__(self) -> int:
-        return len(self._counted) + len(self._as_data | self._statistics)
-
-    def __getitem__(self, number: Any) -> Any:
-        return list(self)[number]
 
     def __iter__(self) -> Iterator[Kept]:
         for index, version in zip(self._counted, self._versions, strict=True):
@@ -140,9 +134,19 @@ class KeptStatistics(Sequence[Kept]):
             yield Kept(tensor, None, is_written, copy, place, is_written and self._breaks_off)
 
 
+# The sets belong to programs, and are the same objects at every call.
+
+
 @lru_cache(256)
-def _without(places: AbstractSet[int], others: AbstractSet[int]) -> tuple[int, ...]:
-    return tuple(sorted(places - others))
+def _written(counted: AbstractSet[int], as_data: AbstractSet[int]) -> AbstractSet[int]:
+    return counted | as_data
+
+
+@lru_cache(256)
+def _counted_alone(
+    counted: AbstractSet[int], as_data: AbstractSet[int], statistics: AbstractSet[int]
+) -> tuple[int, ...]:
+    return tuple(sorted(counted - as_data - statistics))
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> dict[int, tuple[torch.Tensor, int]]:
@@ -186,7 +190,7 @@ def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]
 
 
-def put_back(kept: Sequence[Kept]) -> bool:
+def put_back(kept: Iterable[Kept]) -> bool:
     """Undo what a graph did to its inputs before it raised what is being handled; False where that is not possible, and
     nothing is undone."""
     changed: list[Kept] = []

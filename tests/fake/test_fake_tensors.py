@@ -7,7 +7,7 @@ import torch
 from pythons import run_python
 
 from bothways import torch_compat
-from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, thin_like
+from bothways.fake import NeedsData, NotThin, SizedByData, ThinMode, ThinTensor, thin_like
 
 
 def thin(*shape, **options):
@@ -26,6 +26,13 @@ def test_a_thin_tensor_has_everything_but_elements():
         thin(1).item()
     with pytest.raises(RuntimeError):
         x.tolist()
+
+
+@pytest.mark.parametrize("name", ["_unique", "_unique2", "nonzero", "unique_consecutive", "bincount"])
+def test_how_much_data_give_is_not_guessed(name):
+    """PyTorch's own fakes of torch 2.11 say that a tensor has one element that is unique."""
+    with pytest.raises(SizedByData):
+        getattr(torch.ops.aten, name).default(thin(5, dtype=torch.int64))
 
 
 def test_operations_give_thin_tensors():

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import BACKENDS, agree
+from observing import with_history
 from torch.func import functional_call, grad, grad_and_value
-from torch.utils._pytree import tree_leaves
 
 import bothways
 from bothways.testing import same
@@ -142,15 +142,7 @@ CASES = [
 
 def observe(function, call):
     torch.manual_seed(4)
-    x = torch.randn(call, 3)
-    result = function(x)
-    tensors = tree_leaves(result)
-    seen = {"result": result, "history": [(one.requires_grad, one.is_leaf) for one in tensors]}
-    needing = [one for one in tensors if one.requires_grad and not one.is_leaf]
-    if needing:
-        leaves = [WEIGHT, *PARAMETERS.values()]
-        seen["gradients"] = torch.autograd.grad([one.square().sum() for one in needing], leaves, allow_unused=True)
-    return seen
+    return with_history(function(torch.randn(call, 3)), [WEIGHT, *PARAMETERS.values()])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

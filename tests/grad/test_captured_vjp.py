@@ -3,8 +3,8 @@
 import pytest
 import torch
 from agreeing import BACKENDS, agree
+from observing import with_history
 from torch.func import grad, vjp
-from torch.utils._pytree import tree_leaves
 
 import bothways
 from bothways.testing import same
@@ -102,13 +102,7 @@ CASES = [
 
 def observe(function, call):
     torch.manual_seed(call)
-    result = function(torch.randn(3, 3))
-    tensors = tree_leaves(result)
-    seen = {"result": result, "history": [(one.requires_grad, one.is_leaf) for one in tensors]}
-    needing = [one for one in tensors if one.requires_grad and not one.is_leaf]
-    if needing:
-        seen["gradient"] = torch.autograd.grad([one.square().sum() for one in needing], WEIGHT, allow_unused=True)
-    return seen
+    return with_history(function(torch.randn(3, 3)), [WEIGHT])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -83,6 +83,29 @@ def test_a_step_is_replayed(name):
     assert replays(compiled).get("forward", 0) >= 4
 
 
+def lies_in_a_recording(recorder, tensor):
+    memories = [memory for record in recorder.records for memory in record._memory]
+    return any(memory.untyped_storage()._cdata == tensor.untyped_storage()._cdata for memory in memories)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="fake graphs tell which memory is theirs")
+def test_gradients_that_are_let_go_are_lent_and_those_that_are_held_are_copies(recorder):
+    held, where = [], []
+
+    def look(training, step):
+        gradient = training.model[0].weight.grad
+        if training is ours:
+            where.append(lies_in_a_recording(recorder, gradient))
+        if step >= 6:
+            held.append((step, gradient, gradient.clone()))
+
+    plain, ours = Training(fused=True), Training(fused=True)
+    run((plain, ours), 14, look)
+    assert where[:2] == [False, False] and all(where[3:6]) and not any(where[9:])
+    for _, gradient, before in held:
+        assert torch.equal(gradient, before)
+
+
 def test_learning_rates_that_change_are_seen_and_need_no_other_program():
     def warm_up(training, step):
         training.optimizer.param_groups[0]["lr"] = 1e-2 / (step + 2)
