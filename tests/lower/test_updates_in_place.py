@@ -321,3 +321,37 @@ def test_a_mask_is_filled_by_a_kernel():
         )
     (generated,) = bothways.explain(compiled).generated
     assert "index_put" not in generated.texts["Python"]
+
+
+def old_and_new(x, w):
+    z = (x.sin() @ w) @ w.t()
+    y = x * 2 + 1
+    x.copy_(z)
+    return z.cos() + y, y * z
+
+
+def old_again_behind_a_product(x, w):
+    h = x * 2 + 1
+    z = h @ w
+    x.copy_(z @ w.t())
+    return (z.sin() @ w.t()) * h + x
+
+
+def old_beside_what_it_became(x, w):
+    z = (x.sin() @ w) @ w.t()
+    y = x * 2 + 1
+    x.copy_(z.tanh())
+    return (z.cos() + y) * x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("function", [old_and_new, old_again_behind_a_product, old_beside_what_it_became])
+def test_what_was_computed_from_the_old_value_is_read_before_it_is_overwritten(function, backend):
+    """A kernel that writes to an input, and computes something else from what that was."""
+
+    def observe(call, seed):
+        torch.manual_seed(seed)
+        x, w = torch.randn(300, 64), torch.randn(64, 64) / 8
+        return {"results": call(x, w), "changed": x}
+
+    agree(function, observe, 1, 1, 2, backend=backend, programs=1, within={"kernels_for_small_graphs": True}, tol=1e-3)

@@ -74,6 +74,8 @@ def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) 
         in_loop = own == set(group.domain.loops)
         if not (_reads_alone if in_loop else _reads_last)(group, node, target, fusion):
             return False
+    elif any(_reads(member, target, fusion) for member in group.members[group.members.index(node) + 1 :]):
+        return False  # what comes after it in the kernel would read the new value
     written = group.domain.strides(group.mapping[node], target.strides)
     try:
         reads = list(fusion.reads_of(group, target))
@@ -82,6 +84,10 @@ def _reads_own_element(group: Group, node: Map, target: Memory, fusion: Fusion) 
     return all(
         buffer.offset == 0 and group.domain.strides(mapping, buffer.strides) == written for buffer, mapping in reads
     )
+
+
+def _reads(member: Node, target: Memory, fusion: Fusion) -> bool:
+    return any(isinstance(leaf, Buffer) and leaf.memory is target for leaf in fusion.leaves(member))
 
 
 def _reads_alone(group: Group, node: Map, target: Memory, fusion: Fusion) -> bool:
