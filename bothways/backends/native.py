@@ -22,6 +22,7 @@ from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.dialect import Dialect
 from bothways.lower.host.memo import Memo, memo_of
+from bothways.node_facts import writes_of
 from bothways.record import generated
 from bothways.replay.replayed import one_device, replayed
 from bothways.runtime.compiled_graph import known_of
@@ -66,7 +67,7 @@ def _compiled(
     spelled_by: Callable[[Dialect], Dialect],
 ) -> Callable[..., Any]:
     dialect, reason = _dialect_of(tensors)
-    reason = reason or next(filter(None, map(_why_not, tensors)), "")
+    reason = reason or next(filter(None, (*map(_why_not, tensors), _why_not_complex(graph, inputs))), "")
     if not reason:
         try:
             return compile_graph(graph, inputs, name, dialect=spelled_by(dialect), takes_list=takes_list)
@@ -149,9 +150,18 @@ def _memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expect
 
 def _why_not(tensor: torch.Tensor) -> str:
     """Why kernels could not read its memory; nothing if they could."""
-    if tensor.dtype.is_complex:  # these may be views that conjugate or negate, which strides do not show
-        return "kernels do not compute with complex numbers"
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
+
+
+def _why_not_complex(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Why ATen computes all of a graph with complex numbers; nothing where it computes these, and kernels the rest.
+
+    A view may negate what it shows, which strides do not tell; and kernels do not write to complex inputs.
+    """
+    if any(node.target is torch.ops.aten._neg_view.default for node in graph.graph.nodes):
+        return "a view negates what it shows"
+    written = (inputs[index] for index in writes_of(graph).values())
+    return "kernels do not compute with complex numbers" if any(map(torch.is_complex, written)) else ""
 
 
 def _has_kernels(inputs: list[Any]) -> bool:

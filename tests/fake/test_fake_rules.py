@@ -18,9 +18,9 @@ SKIPPED = tuple("linalg. fft. svd pca_lowrank ormqr special. signal. masked. spa
 OPERATIONS = {operation.formatted_name: operation for operation in op_db}
 
 
-def run_samples(operation, mode, count):
-    dtype = next(dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in operation.dtypes)
-    differentiable = dtype.is_floating_point and operation.supports_autograd
+def run_samples(operation, mode, count, dtypes=(torch.float32, torch.int64, torch.bool)):
+    dtype = next(dtype for dtype in dtypes if dtype in operation.dtypes)
+    differentiable = (dtype.is_floating_point or dtype.is_complex) and operation.supports_autograd
     for sample in first_samples(operation, dtype, count, requires_grad=differentiable):
         run_both_ways(operation, (sample.input, *sample.args), sample.kwargs, mode)
 
@@ -53,6 +53,16 @@ def named(skipped):
 def test_rules_agree_with_pytorch(part):
     for name in named(skipped=False)[part::8]:
         check(name, 1, variants=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_rules_agree_on_complex_numbers(dtype):
+    mode = Checking(variants=0)
+    names = "add sub rsub mul div_no_rounding_mode neg sum cat stack where masked_fill polar view_as_real conj resolve_conj"
+    for name in names.split():
+        run_samples(OPERATIONS[name], mode, 8, (dtype, torch.float32))
+    assert mode.wrong == []
+    assert sum(mode.answered.values()) > 200
 
 
 @pytest.mark.slow

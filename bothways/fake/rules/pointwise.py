@@ -12,7 +12,18 @@ from typing import Any
 import torch
 
 from bothways.fake.layout import contiguous, dense_like, iterated, suggested_strides
-from bothways.fake.promotion import FLOATING, INTEGERS, INTEGRAL, NUMERIC, REAL, common_dtype, promote, to_floating
+from bothways.fake.promotion import (
+    COMPLEX,
+    COMPLEX_OF,
+    FLOATING,
+    INTEGERS,
+    INTEGRAL,
+    NUMERIC,
+    REAL,
+    common_dtype,
+    promote,
+    to_floating,
+)
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
 
 Rule = Callable[..., Any]
@@ -54,7 +65,7 @@ def unary(takes: frozenset[torch.dtype], result: DtypeRule = same) -> Rule:
 
 
 def _conj_physical(operand: ThinTensor) -> Spec:
-    if operand.dtype not in COMPLEX.values() or 0 in operand.shape:
+    if operand.dtype not in COMPLEX or 0 in operand.shape:
         raise NotThin("numbers without an imaginary part")
     return Spec(*iterated((tuple(operand.shape),), (operand.stride(),)), operand.dtype)
 
@@ -115,7 +126,7 @@ def _with_alpha(rule: Rule) -> Rule:
 
 
 def _div(one: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    return (_TRUE_DIV if rounding_mode is None else _ROUNDED_DIV)(one, other)
+    return (_QUOTIENT if rounding_mode is None else _ROUNDED_DIV)(one, other)
 
 
 def _pow_number(base: ThinTensor, exponent: Any) -> Spec:
@@ -237,15 +248,16 @@ def _dropout_backward(grad: ThinTensor, mask: ThinTensor, scale: float) -> Spec:
 
 
 _TRUE_DIV = nary((0, 1), REAL, computes=to_floating)
+_QUOTIENT = nary((0, 1), REAL | COMPLEX, computes=to_floating, each=REAL | COMPLEX)
 _ROUNDED_DIV = nary((0, 1), NUMERIC)
 _COMPARISON = nary((0, 1), REAL, boolean)
 _ARITHMETIC = nary((0, 1), REAL)
+_ARITHMETIC_OF_ALL = nary((0, 1), REAL | COMPLEX, each=REAL | COMPLEX)
 _FLOATS = nary((0, 1), FLOATING)
 _OF_THREE = nary((0, 1, 2), FLOATING, one_dtype=True)
 _OF_WEIGHTED = nary((0, 1), FLOATING, one_dtype=True)  # by a number
 
 PRECISE = REAL - {torch.bfloat16, torch.float16}
-COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 ROWS: tuple[tuple[str, Rule], ...] = (
     (
@@ -271,8 +283,9 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ),
     ("_conj_physical", _conj_physical),
     ("igamma igammac", nary((0, 1), FLOATING & PRECISE, each=FLOATING & PRECISE)),
-    ("complex polar", nary((0, 1), FLOATING & PRECISE, COMPLEX.__getitem__, one_dtype=True)),
-    ("neg abs floor ceil round trunc relu", unary(NUMERIC)),
+    ("complex polar", nary((0, 1), FLOATING & PRECISE, COMPLEX_OF.__getitem__, one_dtype=True)),
+    ("neg", unary(NUMERIC | COMPLEX)),
+    ("abs floor ceil round trunc relu", unary(NUMERIC)),
     ("sign sgn", unary(REAL)),
     ("nan_to_num", _copied(REAL)),
     ("round.decimals", unary(FLOATING)),
@@ -281,10 +294,11 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("threshold", unary(NUMERIC)),
     ("bitwise_not", unary(INTEGRAL)),
     ("logical_not isnan isinf isfinite signbit isposinf isneginf", unary(REAL, boolean)),
-    ("add", _with_alpha(_ARITHMETIC)),
-    ("sub", _with_alpha(nary((0, 1), NUMERIC, each=NUMERIC))),
-    ("rsub", _with_alpha(nary((1, 0), NUMERIC, each=NUMERIC))),
-    ("mul maximum minimum fmax fmin", _ARITHMETIC),
+    ("add", _with_alpha(_ARITHMETIC_OF_ALL)),
+    ("sub", _with_alpha(nary((0, 1), NUMERIC | COMPLEX, each=NUMERIC | COMPLEX))),
+    ("rsub", _with_alpha(nary((1, 0), NUMERIC | COMPLEX, each=NUMERIC | COMPLEX))),
+    ("mul", _ARITHMETIC_OF_ALL),
+    ("maximum minimum fmax fmin", _ARITHMETIC),
     ("heaviside", nary((0, 1), REAL, one_dtype=True)),
     ("div", _div),
     ("atan2 copysign xlogy special_xlog1py", _TRUE_DIV),

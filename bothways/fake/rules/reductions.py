@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bothways.fake.layout import contiguous, dense_like, wrap_dim
-from bothways.fake.promotion import FLOATING, INTEGRAL, NUMERIC, REAL, to_floating
+from bothways.fake.promotion import COMPLEX, FLOATING, INTEGRAL, NUMERIC, REAL, to_floating
 from bothways.fake.tensor import NotThin, Shape, Spec, ThinTensor
 
 Rule = Callable[..., Any]
@@ -45,7 +45,7 @@ def _accumulated(dtype: torch.dtype) -> torch.dtype:
 
 
 def _sum(tensor: ThinTensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Spec:
-    own = _check(tensor, REAL)
+    own = _check(tensor, REAL | COMPLEX)
     return new(reduced(tensor, dims, keepdim), dtype or _accumulated(own))
 
 

@@ -164,6 +164,7 @@ class Decomposition:
             return None
         buffer = self._in_memory(node, value)
         if self._returned.setdefault(buffer.memory, node) is not node and _is_whole(buffer):
+            _check_copied(buffer)
             # Two results of the program are two tensors, though computed once.
             copied = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=buffer.strides)
             return self.builder.stored(copied)
@@ -175,6 +176,7 @@ class Decomposition:
         strides = outlined(self.sizes, node.meta["val"]).stride()
         if not buffer.numel or _same_layout(buffer, strides):
             return buffer
+        _check_copied(buffer)
         if node not in self._relaid:
             self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
         return self.builder.stored(self._relaid[node])
@@ -246,6 +248,11 @@ def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
     if not all(node.dtype in COMPUTABLE for node in nodes):
         return False
     return empty or (all(fake.numel() for fake in fakes) and all(node.numel for node in nodes))
+
+
+def _check_copied(buffer: Buffer) -> None:
+    if buffer.dtype not in COMPUTABLE:
+        raise NotLowered(f"kernels do not copy what is of {buffer.dtype}")
 
 
 def _laid_out(result: Any, value: Any) -> Any:

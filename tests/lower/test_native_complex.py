@@ -1,0 +1,131 @@
+"""Graphs with complex numbers in them: ATen computes those, and kernels all the rest."""
+
+import pytest
+import torch
+from agreeing import agree
+
+import bothways
+
+
+def rotated(x, turns):
+    """Rotary positions, as language models have them."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns[: x.shape[1], None]).flatten(3).type_as(x)
+
+
+TURNS = torch.polar(torch.ones(8, 4), torch.arange(32.0).view(8, 4))
+
+
+def rotary(x, weight):
+    queries = rotated((x * 2).sin() @ weight, TURNS)
+    return queries * x.cos() + queries.mean(-1, keepdim=True)
+
+
+def with_gradients(function, size):
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(2, size, 3, 8, generator=generator).requires_grad_()
+    weight = torch.randn(8, 8, generator=generator).requires_grad_()
+    result = function(x, weight)
+    result.square().sum().backward()
+    return {"result": result, "strides": result.stride(), "gradients": (x.grad, weight.grad)}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_rotary_positions(backend):
+    compiled = agree(rotary, with_gradients, 4, 4, 6, 7, backend=backend, programs=2, fullgraph=True, tol=1e-4)
+    if backend == "native":
+        for compilation in bothways.history(compiled):
+            assert compilation.kernels >= 3, "the real numbers around are computed by kernels, both ways"
+            assert "complex" not in str(compilation.outcome)
+
+
+def test_a_step_of_a_model_with_rotary_positions_is_one_graph():
+    """With a rate that is a number of the program: what it multiplies is followed for all sizes."""
+
+    def train(function, rates):
+        torch.manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.randn(8, 8) / 3)]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        step = function(optimizer, parameters[0])
+        losses = []
+        for rate in rates:
+            optimizer.param_groups[0]["lr"] = rate
+            losses.append(step(torch.randn(2, 5, 3, 8)))
+        return {"losses": losses, "parameters": parameters}
+
+    def program(optimizer, weight):
+        def step(x):
+            optimizer.zero_grad()
+            loss = rotary(x, weight).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    steps = []
+
+    def compiled(optimizer, weight):
+        steps.append(bothways.compile(program(optimizer, weight), fullgraph=True))
+        return steps[0]
+
+    expected, found = (train(function, (0.1, 0.2, 0.05, 0.03)) for function in (program, compiled))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name])
+    last = bothways.history(steps[0])[-1]
+    assert last.kernels and "ATen (" not in str(last.outcome), last.outcome
+
+
+def parts(z, x):
+    return z.real * x, z.imag + x, z.conj().imag * x, (z * z.conj()).real.sqrt() + x, z.abs() * 2 + x
+
+
+def views(z, x):
+    return z.t(), z[:1] * x[0, 0], z.conj(), torch.view_as_real(z) * 2, z
+
+
+def turned(z, x):
+    return (z * 1j + x, (z + x) / (2 + 1j), z.sum() * x.sum(), torch.cat([z, z]), torch.where(x > 0, z, -z))
+
+
+@pytest.mark.parametrize("program", [parts, views, turned])
+@pytest.mark.parametrize("grad", [False, True])
+def test_complex_inputs_and_results(program, grad):
+    """Conjugated and negated views say so, and are read as what they show."""
+
+    def observe(function, seed):
+        generator = torch.Generator().manual_seed(seed)
+        z = torch.randn(3, 3, dtype=torch.complex64, generator=generator).requires_grad_(grad)
+        x = torch.randn(3, 3, generator=generator).requires_grad_(grad)
+        results = function(z, x)
+        shown = [(one.stride(), one.is_conj(), one.is_neg(), one.dtype) for one in results]
+        if grad:
+            sum(one.abs().square().sum() for one in results).backward()
+        return {"results": [one.detach().resolve_conj() for one in results], "how": shown, "grads": (z.grad, x.grad)}
+
+    agree(program, observe, 1, 1, 2, backend="native", tol=1e-4)
+
+
+def test_complex_inputs_that_are_changed():
+    def program(z, x):
+        y = (x * 2).sin()
+        z.mul_(2j).add_(y)
+        return y + z.real
+
+    def observe(function, seed):
+        generator = torch.Generator().manual_seed(seed)
+        z, x = torch.randn(3, 4, dtype=torch.complex64, generator=generator), torch.randn(3, 4, generator=generator)
+        return {"result": function(z, x), "changed": z}
+
+    agree(program, observe, 1, 1, 2, backend="native")
+
+
+def test_a_conjugated_input_where_another_one_was_there():
+    def program(z, x):
+        return torch.view_as_real(z.resolve_conj()) * 2 + x, z.imag * 3
+
+    def observe(function, conjugated):
+        z = torch.arange(6.0).view(2, 3) * (1 + 2j)
+        return {"results": function(z.conj() if conjugated else z, torch.ones(2))}
+
+    agree(program, observe, False, False, True, True, False, backend="native")
