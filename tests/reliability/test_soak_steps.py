@@ -89,7 +89,7 @@ def test_what_training_leaves_behind_is_compared():
     plain = soak_training.plainly(source)
     for change in ("torch.rand(1)", "LOG.append('more')", "MODEL.last.weight.data.add_(0.1)"):
         changed = f"{source}\nold = between\ndef between(number):\n    old(number)\n    {change}\n"
-        assert soak_training.first_difference(plain, soak_training.training(changed), 1e-6), change
+        assert soak_training.first_place(plain, soak_training.training(changed), 1e-6), change
 
 
 def test_a_training_that_differs_can_be_made_smaller():
