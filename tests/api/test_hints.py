@@ -211,9 +211,8 @@ TOLD = {
         "Other transforms of torch.func than grad, vjp and vmap run as plain Python, with graphs before and after.",
     ),
     searches_along_lines: (
-        "[tensor_branch] LBFGS decides by losses and gradients how far it goes",
-        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
-        "often as it decides to.",
+        "[closure] LBFGS decides by losses and gradients how often it calls its closure",
+        "There is nothing to do: the closure is compiled, and the optimizer calls it as often as it decides to.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",
