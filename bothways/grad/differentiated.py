@@ -139,7 +139,7 @@ class DifferentiatedGraph:
         self.partly_reached: tuple[int, ...] = ()  # of a twin: the inputs that some of its results do not lead to
 
     def _set_windows(self, facts: Facts, inputs: Sequence[torch.Tensor]) -> None:
-        """Know which needed inputs are kept as windows on their memory: of what is computed, nobody replaces it."""
+        """Know which needed inputs are kept as windows on their memory: that of results is not replaced."""
         left = frozenset(facts.window_inputs).difference(facts.changed, self.plan.renewed, facts.new_inputs)
         windows = [place for place, index in enumerate(facts.needed_inputs) if index in left and inputs[index].is_leaf]
         self.windows = frozenset(windows).difference(facts.live)

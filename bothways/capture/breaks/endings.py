@@ -180,11 +180,11 @@ class Stop:
 
     def _closure_operand(self, emitter: Emitter, operand: Any, text: str) -> str:
         """A function that is given to an optimizer, which calls it as often as it decides to, compiled."""
-        given = operand.realize() if isinstance(operand, Value) else None
-        function = given.function.realize() if isinstance(given, MethodValue) else given
+        closure = operand.realize() if isinstance(operand, Value) else None
+        function = closure.function.realize() if isinstance(closure, MethodValue) else closure
         if not isinstance(function, FunctionValue) or not policy.is_users(function.globals):
             return text
-        if function.source is not None or function is not given:
+        if function.source is not None or function is not closure:
             return f"{COMPILED_CALLEE}({text})"
         entered = self._entered(Step("", [function], [], callee=True, keywords=()))
         if entered.callee:
@@ -198,8 +198,8 @@ class Stop:
         if step.callee and _may_be_compiled(step.operands[0]):
             operands[0] = f"{COMPILED_CALLEE}({operands[0]})"
         elif step.callee and _is_optimizer_step(step.operands[0]):
-            given = zip(step.operands[1:], operands[1:], strict=True)
-            operands[1:] = [self._closure_operand(emitter, operand, text) for operand, text in given]
+            arguments = zip(step.operands[1:], operands[1:], strict=True)
+            operands[1:] = [self._closure_operand(emitter, operand, text) for operand, text in arguments]
         # The frame stands before the instruction; lines are those of the instruction before the index.
         self._frame.index += 1
         where = self._frame.position()
