@@ -38,6 +38,9 @@ HINTS: dict[str, str] = {
     "autograd_function": "Keep side effects out of forward, and give apply tensors and constants only.",
     "object_in_graph": "Change the object outside the compiled function, or give apply its parts instead.",
     "hook": "Register the hook outside the compiled function.",
+    "closure": (
+        "There is nothing to do: the closure is compiled, and the optimizer calls it as often as it decides to."
+    ),
     "backward": (
         "Compute inside what the backward comes to, or call it outside: it is compiled all the same. Here it runs on "
         "PyTorch's engine between two graphs."
@@ -102,10 +105,6 @@ FINER: tuple[tuple[str, str, str], ...] = (
     )),
     ("call_unknown", r"deep-copied", "Copy a tensor with clone()."),
     ("call_unknown", r"^id\(\)", "Compare with `is`, or ask for it outside the compiled function."),
-    ("tensor_branch", r"^LBFGS", (
-        "Compile the closure that is given to LBFGS, or the model: the closure is one graph, and LBFGS calls it as "
-        "often as it decides to."
-    )),
     ("tensor_value", r"random", f"{DRAW}, or draw it with torch.rand and choose with torch.where."),
     ("tensor_value", r"decision", "Decide with torch.where, or by shapes and Python values instead of tensor data."),
     ("tensor_value", r"text$", "Print and format tensors outside the compiled function."),

@@ -78,7 +78,7 @@ class Gated(nn.Module):
 class Attending(nn.Module):
     def __init__(self):
         super().__init__()
-        self.wide = nn.Linear(8, 24)
+        self.wide = nn.Linear(8, 24, bias=False)
     def forward(self, x):
         q, k, v = (part.reshape(len(x), 2, 4).transpose(0, 1) for part in self.wide(x).chunk(3, -1))
         return x + F.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(x.shape)
@@ -96,7 +96,8 @@ class Counting(nn.Module):
                 self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
         return x - self.mean
 '''
-# A bias before a batch norm has a gradient of rounding errors alone, which some optimizers make steps of full length of.
+# A bias before a batch norm, or of keys before a softmax, has a gradient of rounding errors alone, which some optimizers
+# make steps of full length of.
 ENTRANCES = [
     (5, "flat", "nn.Linear(6, 8)"), (2, "image", "nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 8))"),
     (2, "tokens", "nn.Sequential(nn.Embedding(11, 8), nn.LayerNorm(8), nn.Flatten(), nn.Linear(32, 8))"), (1, "tokens", "nn.EmbeddingBag(11, 8)"),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bothways.grad.nodes.node import CompiledNode, add_live
+from bothways.grad.nodes.windows import behind_windows
 from bothways.node_facts import in_graphs
 from bothways.runtime.nodes import refuse_stand_ins
 
@@ -29,6 +30,7 @@ class OpenedGraph:
         """The inputs of the forward."""
         kept = list(self.saved)
         add_live(kept, self.node, self.graph)
+        kept = behind_windows(kept, self.graph.moved_windows, self.node.behind_windows)
         by_place = dict(zip(self.graph.needed_inputs, kept, strict=False))
         by_place.update(zip(self.graph.other_inputs, self.node.others, strict=True))
         return [by_place[place] for place in range(len(by_place))]

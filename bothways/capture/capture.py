@@ -71,9 +71,9 @@ STATE = (
 # Breaks that mean the function raises, so that the exception is the real one, or does what a module does once in its
 # life: it then runs as plain Python, whatever the user said about breaks.
 RAISED_BY_USER_CODE = frozenset({"exception_escapes", "op_failed", "lazy_module"})
-# What PyTorch's own engine does between two graphs: no Python of the user's is left to the interpreter there, so that
-# it is no break where the caller wants none.
-ON_THE_ENGINE = frozenset({"backward"})
+# What PyTorch's own engine, or an optimizer of its own, does between two graphs: no Python of the user's is left to the
+# interpreter there, so that it is no break where the caller wants none.
+LEFT_TO_PYTORCH = frozenset({"backward", "closure"})
 
 
 @dataclass
@@ -98,13 +98,13 @@ class Capture:
 class Interrupted(Exception):
     """The function does something that cannot be captured, at one of its own instructions."""
 
-    def __init__(self, break_: Break, step: int, in_loop: bool = False, is_engines: bool = False) -> None:
+    def __init__(self, break_: Break, step: int, in_loop: bool = False, is_pytorchs: bool = False) -> None:
         super().__init__(str(break_))
-        self.break_, self.step, self.in_loop, self.is_engines = break_, step, in_loop, is_engines
+        self.break_, self.step, self.in_loop, self.is_pytorchs = break_, step, in_loop, is_pytorchs
 
     @property
     def facts(self) -> tuple[Break, int, bool, bool]:
-        return self.break_, self.step, self.in_loop, self.is_engines
+        return self.break_, self.step, self.in_loop, self.is_pytorchs
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _captured(request: Request) -> Capture:
         raise
     tracer.abandon()
     waits = request.waits and reason.break_.is_once and not reason.in_loop
-    if waits or (request.fullgraph and not reason.is_engines):
+    if waits or (request.fullgraph and not reason.is_pytorchs):
         raise Unsupported(reason.break_)
     return _until(request, reason)
 
@@ -310,12 +310,12 @@ def _run(frame: Frame) -> Value:
         began = frame.loops.stopped_at
         step = frame.steps - 1 if began is None else began
         looped = in_loop(frame.code, frame.index - 1)
-        raise Interrupted(unsupported.break_, step, looped, _is_engines(frame, reason)) from None
+        raise Interrupted(unsupported.break_, step, looped, _is_pytorchs(frame, reason)) from None
 
 
-def _is_engines(frame: Frame, reason: Break) -> bool:
-    """Whether a break is that of a backward on PyTorch's engine, or of a loop around one, which asks for the next."""
-    if reason.code in ON_THE_ENGINE:
+def _is_pytorchs(frame: Frame, reason: Break) -> bool:
+    """Whether a break is that of what is PyTorch's to do, or of a loop around it, which asks for the next."""
+    if reason.code in LEFT_TO_PYTORCH:
         return True
     asks = frame.decoded.instructions[frame.index - 1].name == "FOR_ITER" and reason.code == "object_unknown"
     return asks and frame.tracer.options.is_continuation

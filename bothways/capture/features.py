@@ -60,8 +60,8 @@ from bothways.capture.values.tensors import (
     tensor_state,
     tensor_subclasses,
 )
-from bothways.capture.values.tensors.assumptions import takes_for_granted
-from bothways.capture.values.tensors.late_numbers import LateNumber
+from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
+from bothways.capture.values.tensors.late_numbers import LateNumber, late_math
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
 from bothways.capture.values.torch_state.settings import call_device
@@ -88,8 +88,8 @@ linked.link(
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
-    inline_call=inline_call, is_data_descriptor=is_data_descriptor, library_value=library_value,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, late_math=late_math, library_value=library_value,
     look_for=look_for, lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
     register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
-    takes_for_granted=takes_for_granted, text_binary=text_binary,
+    takes_for_granted=takes_for_granted, text_binary=text_binary, usually=usually,
 )

@@ -266,7 +266,7 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
         tracer.guard("len({s0}) == {c0}", held, len(obj.args))
         args = [tracer.wrap(arg, Item(held, index)) for index, arg in enumerate(obj.args)]
         value: ObjectValue = ExceptionValue(cls, args, obj=obj, source=source)
-    elif base is object:
+    elif base is object or cls is property:  # of which the type alone is asked
         value = ObjectValue(cls, obj=obj, source=source)
     elif base is types.SimpleNamespace:
         value = SimpleNamespaceValue(cls, obj=obj, source=source)

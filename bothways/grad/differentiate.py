@@ -17,7 +17,7 @@ from bothways import torch_compat
 from bothways.grad.again import chosen
 from bothways.grad.differentiated import DifferentiatedGraph, for_all_sizes, note
 from bothways.grad.halves.facts import FactMemo, Facts, facts_of
-from bothways.grad.halves.partition import extract, saved_values
+from bothways.grad.halves.partition import extract, saved_values, windows_beside
 from bothways.grad.halves.plan import Compiler, GradPlan
 from bothways.grad.halves.recalled import Changing, Forward, Groups, recall_function
 from bothways.grad.nodes.changed import Changes, Versions, sharing
@@ -112,13 +112,15 @@ def _differentiated(
     if joint.updates and not has_backward and not plan.kernels:
         raise ChangesInPlace("what it changes is changed in place by ATen")
     saved = saved_values(joint, recompute=plan.kernels) if has_backward else ()
-    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *saved], joint.kept_nodes)
+    windows = windows_beside(joint, [tensor.is_leaf for tensor in inputs]) if has_backward else ()
+    passed = (*saved, *windows)
+    graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *passed], joint.kept_nodes)
     numbers = sizes.now
     if not has_backward:
         # A compiler may write these results straight into the inputs they are for, and return those.
         updates = enumerate(joint.updates)
         note_writes(graph, {len(joint.results) + number: len(numbers) + index for number, index in updates})
-    facts = facts_of(joint, graph, saved, has_backward)
+    facts = facts_of(joint, graph, passed, has_backward)
     if plan.renewed:
         prepare(joint, facts, graph.graph, plan.renewed, [tensor.requires_grad for tensor in inputs])
     compiled = plan.fw_compiler(graph, [*numbers, *inputs])

@@ -115,6 +115,7 @@ class DifferentiatedGraph:
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self.pick_needed, self.pick_others = pick(self.needed_inputs), pick(self.other_inputs)
+        self._set_windows(facts, inputs)
         self._strange_inputs = [index for index in facts.strange_inputs if self.needs_grad[index]]
         self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in plan.ours)
         self._saved_positions = facts.saved_positions
@@ -136,6 +137,14 @@ class DifferentiatedGraph:
         self._takes_windows = takes_windows(facts.outputs)
         self.statistics = (*facts.statistics_inputs, *self.shared)
         self.partly_reached: tuple[int, ...] = ()  # of a twin: the inputs that some of its results do not lead to
+
+    def _set_windows(self, facts: Facts, inputs: Sequence[torch.Tensor]) -> None:
+        """Know which needed inputs are kept as windows on their memory: that of results is not replaced."""
+        left = frozenset(facts.window_inputs).difference(facts.changed, self.plan.renewed, facts.new_inputs)
+        windows = [place for place, index in enumerate(facts.needed_inputs) if index in left and inputs[index].is_leaf]
+        self.windows = frozenset(windows).difference(facts.live)
+        moved = (place for place in sorted(self.windows) if self.needs_grad[facts.needed_inputs[place]])
+        self.moved_windows = tuple(moved)
 
     def _set_run(self, facts: Facts, compiled: Callable[..., Any]) -> None:
         """Know how the forward runs, and whether a backward may run without questions."""

@@ -43,6 +43,15 @@ class LooksLike(Enum):
     FIRST = auto()  # where the others are numbers
 
 
+class Says(Enum):
+    """What an operation says where all numbers are finite: of numbers, or of what others have said of them."""
+
+    YES = auto()
+    NO = auto()
+    THE_SAME = auto()
+    THE_OPPOSITE = auto()
+
+
 class Home(Enum):
     """Where PyTorch's bindings in C++ are."""
 
@@ -95,6 +104,7 @@ class Operation:
     looks_like: LooksLike | None = None
     folds: bool = False  # a Python value that follows from dtypes and sizes
     is_question: bool = False  # which the dispatcher answers for itself
+    says: Says | None = None  # where all numbers are finite
     meta_is_wrong: bool = False  # PyTorch's kernel for shapes says other than the operation does
 
     # What it costs.

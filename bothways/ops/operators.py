@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bothways.ops.operation import FactRow, Fails, row
+from bothways.ops.operation import FactRow, Fails, Says, row
 
 # Those that write to what is on their left, with what they do.
 IN_PLACE = {
@@ -33,6 +33,8 @@ def _in_place(name: str, functional: str) -> tuple[FactRow, ...]:
 ROWS = (
     row("and_ or_", fails=Fails.IF_ANY_FLOAT, writes=False, functional=""),
     row("xor invert", fails=Fails.IF_ANY_FLOAT),
+    row("and_ or_", says=Says.THE_SAME),
+    row("invert", says=Says.THE_OPPOSITE),
     row("setitem", writes=True, writes_left=True, may_write_shared=True),
     *(one for name, functional in IN_PLACE.items() for one in _in_place(name, functional)),
     # Overloads in place that are named otherwise than what they do.

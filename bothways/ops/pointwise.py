@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bothways.ops.operation import Fails, Gives, LooksLike, row
+from bothways.ops.operation import Fails, Gives, LooksLike, Says, row
 
 NEVER, ALL_FLOAT, FRESH = Fails.NEVER, Fails.UNLESS_ALL_FLOAT, Gives.FRESH
 ONE, TWO, TWO_TENSORS = LooksLike.ONE, LooksLike.TWO, LooksLike.TWO_TENSORS
@@ -19,7 +19,12 @@ ROWS = (
     row("sign", fails=NEVER, gives=FRESH),
     row("sgn", primitive="sign"),
     row("special_entr", primitive="entr"),
-    row("isfinite isinf isnan logical_not", fails=NEVER),
+    row("isfinite", fails=NEVER, says=Says.YES),
+    row("isinf isnan", fails=NEVER, says=Says.NO),
+    row("isneginf isposinf", says=Says.NO),
+    row("logical_not", fails=NEVER, says=Says.THE_OPPOSITE),
+    row("bitwise_not", says=Says.THE_OPPOSITE),
+    row("logical_and logical_or", says=Says.THE_SAME),
     row("pos", fails=NEVER, gives=Gives.VIEW),
     row("nan_to_num", fails=NEVER, takes_numbers=True),
     # Functions of two.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bothways.ops.operation import Fails, row
+from bothways.ops.operation import Fails, Says, row
 
 ROWS = (
+    row("all any", says=Says.THE_SAME),
     row("all amax amin any argmax argmin logsumexp max mean min prod std sum var", fails=Fails.NEVER),
     row("cumprod cumsum sort topk", fails=Fails.NEVER, call_fails=False),
     row("argsort", fails=Fails.NEVER),

@@ -41,6 +41,15 @@ def go_on(after: Any) -> Any:
     return after
 
 
+def entering(enter: Callable[..., Any], *slots: Any) -> Callable[[], Any]:
+    """A function that the user has made, of no arguments, as its code entered at the beginning."""
+
+    def closure() -> Any:
+        return go_on(enter(*slots))
+
+    return closure
+
+
 def later(function: Callable[..., Any], *args: Any) -> Next:
     """A plain function to be called, so that it alone holds what it is given.
 

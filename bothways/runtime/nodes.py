@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -216,8 +218,41 @@ def require_holds(left: Any, symbol: str, right: Any) -> None:
         raise DataDiffers
 
 
+# What is asked of a number that was read from a tensor, alone or with another number.
+QUESTIONS: dict[str, Callable[..., bool]] = {
+    **COMPARISONS,
+    "isfinite": math.isfinite,
+    "isnan": math.isnan,
+    "isinf": math.isinf,
+}
+
+
+# What is applied to such a number first: an operation, the other number, and whether that is the left one.
+Applied = tuple[str, float, bool]
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+
+@in_graphs(opaque=True)
+def require_number(
+    tensor: torch.Tensor, applied: tuple[Applied, ...], question: str, others: tuple[float, ...], wanted: bool
+) -> None:
+    """Fail unless the answer to a question about the number that a tensor holds, or what comes of it by what is
+    ``applied``, is the
+    ``wanted`` one."""
+    number = tensor.item()
+    for symbol, other, is_left in applied:
+        number = ARITHMETIC[symbol](other, number) if is_left else ARITHMETIC[symbol](number, other)
+    if QUESTIONS[question](number, *others) is not wanted:
+        raise DataDiffers
+
+
 # Nodes that fail where data is not as a capture has assumed.
-CHECKS = frozenset({require_true, require_holds})
+CHECKS = frozenset({require_true, require_holds, require_number})
 
 
 def refuse_stand_ins(what: object) -> None:

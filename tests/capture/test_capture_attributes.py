@@ -341,3 +341,37 @@ def test_a_proxy_passes_everything_on():
         return f.sum, f.total(), f._target
 
     agree(program, (X, Forwarding(Point(1))))
+
+
+def test_a_property_itself_is_asked_what_it_is():
+    class Held:
+        @property
+        def count(self):
+            return 3
+
+    def function(x):
+        read = Held.count.fget(Held())
+        return x * read if isinstance(Held.count, property) and Held.count.fset is None else -x
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), function(x))
+    Held.count = property(lambda self: 5)
+    assert torch.equal(compiled(x), function(x))
+    Held.count = property(lambda self: 5, lambda self, value: None)
+    assert torch.equal(compiled(x), function(x))
+
+
+def test_a_distribution_whose_arguments_are_properties_is_made():
+    def mixed(x):
+        rate = torch.tensor(0.4)
+        share = torch.distributions.Beta(rate, rate, validate_args=True).sample()
+        return share * x + (1 - share) * x.flip(0)
+
+    compiled = bothways.compile(mixed, backend="eager", fullgraph=True)
+    x = torch.randn(4)
+    results = []
+    for function in (mixed, compiled):
+        torch.manual_seed(0)
+        results.append((function(x), torch.get_rng_state()))
+    assert all(map(torch.equal, *results))

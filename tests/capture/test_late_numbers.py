@@ -104,15 +104,13 @@ def test_a_sum_over_calls():
         lambda x: 1 if x.sum().item() > 0 else 2,
         lambda x: f"{x.sum().item():.2f}",
         lambda x: {x.sum().item(): 1},
-        lambda x: math.exp(x.sum().item()),
+        lambda x: math.cosh(x.sum().item()),
         lambda x: x.sum().item() / x.mean().item(),
         lambda x: [0] * x.long().sum().item(),
         lambda x: round(x.sum().item()),
         lambda x: int(x.sum()),
         lambda x: 1 / x.sum().item(),
         lambda x: max(x.sum().item(), 1.0),
-        lambda x: x.sum().item() == 3.0,
-        lambda x: 2.0 < x.sum().item(),
         lambda x: torch.full((2,), x.sum().item()),
     ],
 )
@@ -125,3 +123,50 @@ def test_what_has_to_know_it_breaks_there(program):
         plain, found = program(x * scale), compiled(x * scale)
         assert type(plain) is type(found)
         assert torch.equal(plain, found) if isinstance(plain, torch.Tensor) else plain == found
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: math.exp(x.sum().item()),
+        lambda x: [math.exp((1.0 - x.sum().item()) / 4 * 2), math.log(x.sum().item() + 5)],
+        lambda x: (math.sqrt(x.sum().item()), (2 * x.sum().item() - 1) > 3.0),
+        lambda x: (math.expm1(x.sum().item()), math.log2(x.mean().item()), math.log10(x.sum().item())),
+        lambda x: x.sum().item() == 3.0,
+        lambda x: 2.0 < x.sum().item(),
+        lambda x: (math.isnan(x.sum().item()), math.isinf(x.sum().item()), math.isfinite(x.sum().item())),
+    ],
+)
+def test_what_is_made_of_it_is_made_behind_the_graph(program):
+    """Where ``math`` has no answer, plain Python raises, before or after anything else was done."""
+    compiled = bothways.compile(program, fullgraph=True)
+    for numbers in ([1.0, 2.0], [3.0, 4.0], [-1.0, -2.0], [0.0, 0.0], [math.inf, 1.0], [800.0, 1.0], [math.nan, 1.0]):
+        x, found = torch.tensor(numbers, dtype=torch.double), []
+        for function in (program, compiled):
+            try:
+                found.append(repr(function(x)))
+            except (ValueError, OverflowError) as error:
+                found.append((type(error), str(error)))
+        assert found[0] == found[1]
+
+
+def test_an_iterator_that_ends_by_data_ends():
+    class Halving:
+        def __init__(self, x):
+            self.x = x
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.x.sum().item() < 1.0:
+                raise StopIteration
+            self.x = self.x / 2
+            return self.x
+
+    def program(x):
+        return sum(part.sum() for part in Halving(x))
+
+    compiled = bothways.compile(program)
+    for x in (torch.tensor([8.0]), torch.tensor([20.0]), torch.tensor([0.5])):
+        assert program(x) == compiled(x)

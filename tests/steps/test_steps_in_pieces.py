@@ -36,7 +36,7 @@ def left_out_where_not_finite():
         optimizer.step()
         return loss.detach()
 
-    return step, model, "if not torch.isfinite(loss):"
+    return step, model, None
 
 
 def stopped_where_gradients_are_small():
@@ -84,7 +84,7 @@ def with_line_searches(**options):
 
         return optimizer.step(closure).detach()
 
-    return step, model, "Compile the closure that is given to LBFGS"
+    return step, model, None
 
 
 def with_strong_line_searches():
@@ -124,7 +124,10 @@ def test_the_pieces_are_made_once_and_do_what_eager_does(way, backend):
     assert bothways.explain(compiled).breaks
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+STOPPED = [stopped_where_gradients_are_small, with_the_best_so_far]
+
+
+@pytest.mark.parametrize("way", STOPPED, ids=lambda way: way.__name__)
 def test_an_error_names_the_line_and_what_to_do(way):
     step, _, line = way()
     compiled = bothways.compile(step, backend="eager", fullgraph=True)

@@ -34,7 +34,7 @@ from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.writing.dropping import is_iterator, must_stay
 from bothways.runtime.code_tables import SUSPENDS
-from bothways.runtime.continuations import Next, go_on, later, step_function, while_handling
+from bothways.runtime.continuations import Next, entering, go_on, later, step_function, while_handling
 from bothways.runtime.program import COMPILED_CALLEE
 from bothways.runtime.resume import Continuation, NotResumable, Origin, ResumePoint, entry_point, resumed_code
 from bothways.source_text import words_in
@@ -178,11 +178,28 @@ class Stop:
         line = f"return {{0}}({{1}}({texts}))"
         return replace(step, line=line, operands=[Fact(go_on), Named(name), *operands], callee=False)
 
+    def _closure_operand(self, emitter: Emitter, operand: Any, text: str) -> str:
+        """A function that is given to an optimizer, which calls it as often as it decides to, compiled."""
+        closure = operand.realize() if isinstance(operand, Value) else None
+        function = closure.function.realize() if isinstance(closure, MethodValue) else closure
+        if not isinstance(function, FunctionValue) or not policy.is_users(function.globals):
+            return text
+        if function.source is not None or function is not closure:
+            return f"{COMPILED_CALLEE}({text})"
+        entered = self._entered(Step("", [function], [], callee=True, keywords=()))
+        if entered.callee:
+            return text
+        operands = [self._operand(emitter, each) for each in entered.operands[1:]]
+        return f"{emitter.inject(entering, 'entering')}({', '.join(operands)})"
+
     def _run_step(self, emitter: Emitter, step: Step) -> list[str]:
         step = self._entered(step)
         operands = [self._operand(emitter, each) for each in step.operands]
         if step.callee and _may_be_compiled(step.operands[0]):
             operands[0] = f"{COMPILED_CALLEE}({operands[0]})"
+        elif step.callee and _is_optimizer_step(step.operands[0]):
+            arguments = zip(step.operands[1:], operands[1:], strict=True)
+            operands[1:] = [self._closure_operand(emitter, operand, text) for operand, text in arguments]
         # The frame stands before the instruction; lines are those of the instruction before the index.
         self._frame.index += 1
         where = self._frame.position()
@@ -321,6 +338,13 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
         is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
         return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)
+
+
+def _is_optimizer_step(callee: Any) -> bool:
+    """Whether a call is a step of an optimizer of PyTorch's, which is told how to compute the loss."""
+    target = callee.realize() if isinstance(callee, Value) else None
+    owner = target.owner.realize() if isinstance(target, MethodValue) else None
+    return isinstance(owner, ObjectValue) and isinstance(owner.obj, torch.optim.Optimizer)
 
 
 def _before_prefixes(frame: Frame) -> int:

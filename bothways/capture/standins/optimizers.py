@@ -246,6 +246,11 @@ def as_it_is_now(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
+def is_false(condition: torch.Tensor) -> torch.Tensor:
+    """Whether none of the elements is true."""
+    return torch.logical_not(condition)
+
+
 def is_finite(norm: torch.Tensor) -> torch.Tensor:
     """Whether a norm is a number, of which clipping may have been told to make sure."""
     return torch.logical_not(torch.logical_or(norm.isnan(), norm.isinf()))

@@ -9,7 +9,14 @@ from typing import Any, Protocol
 
 import torch.fx
 
-from bothways.grad.halves.partition import live_values, needed_inputs, new_values, owners_of, reachable
+from bothways.grad.halves.partition import (
+    live_values,
+    needed_inputs,
+    new_values,
+    owners_of,
+    reachable,
+    window_inputs,
+)
 from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView
 
@@ -30,10 +37,11 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
-    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results.
-    ``read_inputs`` are those that the forward reads; ``strange_inputs`` those that no backward
-    comes to, ``uneven_inputs`` those that it comes to from some of the differentiable results only;
-    ``statistics_inputs`` are changed by operations that do not say so; on what is in the ``unread_inputs`` no gradient
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results. Of the
+    ``window_inputs`` eager saves windows on their memory. ``read_inputs`` are those that the forward reads;
+    ``strange_inputs`` those that no backward comes to, ``uneven_inputs`` those that it comes to from some of the
+    differentiable results only; ``statistics_inputs`` are changed by operations that do not say so; on what is in the
+    ``unread_inputs`` no gradient
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
     when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change. A trace ``is_turned``
     when images lie in it as convolutions like them best; all traces of the function then are.
@@ -48,6 +56,7 @@ class Facts:
     versions: tuple[int, ...]
     is_random: bool
     needed_inputs: tuple[int, ...]
+    window_inputs: tuple[int, ...]
     saved_positions: tuple[int, ...]
     read_inputs: tuple[int, ...]
     strange_inputs: tuple[int, ...]
@@ -88,7 +97,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
         joint.versions,
         bool(joint.random_nodes),
-        needed, tuple(places[node] - len(joint.tangents) for node in saved),
+        needed, window_inputs(joint) if has_backward else (),
+        tuple(places[node] - len(joint.tangents) for node in saved),
         tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),

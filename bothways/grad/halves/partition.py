@@ -8,7 +8,7 @@ forward and backward, exactly what they may change in eager.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.fx
@@ -60,6 +60,28 @@ def needed_inputs(joint: Joint) -> tuple[int, ...]:
     return tuple(index for index, node in enumerate(joint.primals) if node in needed)
 
 
+def window_inputs(joint: Joint) -> tuple[int, ...]:
+    """The inputs of which the backward reads windows alone, which eager has saved: not the tensors, whose memory may
+    be replaced, but the memory that they had."""
+    owners = owners_of(joint)
+    read = set(_read(joint))
+    shown = {owners[node] for node in read if node is not owners[node]}
+    left = shown - _read_whole(joint, read)
+    return tuple(index for index, node in enumerate(joint.primals) if node in left and index not in joint.updates)
+
+
+def windows_beside(joint: Joint, leaves: Sequence[bool]) -> tuple[Node, ...]:
+    """Windows on inputs, those that are leaves, that the backward reads whole as well: eager has saved both."""
+    owners, read = owners_of(joint), set(_read(joint))
+    inputs = [node for index, node in enumerate(joint.primals) if leaves[index] and index not in joint.updates]
+    whole = _read_whole(joint, read).intersection(inputs)
+    return tuple(node for node in owners if node in read and node is not owners[node] and owners[node] in whole)
+
+
+def _read_whole(joint: Joint, read: set[Node]) -> set[Node]:
+    return read | joint.keeping.asked | joint.keeping.held | set(joint.stand_ins.values())
+
+
 def saved_bytes(values: Iterable[Node]) -> int:
     """The memory that saving ``values`` keeps alive."""
     return sum(map(_size, values))
@@ -92,16 +114,21 @@ def _sources(node: Node) -> Iterable[Node]:
 
 def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
     """The owners of what backward operations read, which is what eager saves."""
-    gradients = [node for node in joint.gradients if node is not None]
-    backward = reachable(gradients, stop=joint.forward_nodes)
-    read = itertools.chain(gradients, *(node.all_input_nodes for node in backward))
-    needed = {owners[node] for node in read if node in joint.forward_nodes}
+    needed = {owners[node] for node in _read(joint)}
     # Of what lies in another way than in eager, the user may hold the original, and change it.
     held = {*joint.primals, *(owners[node] for node in joint.results)}
     originals = {owners[own] for turned, own in joint.stand_ins.items() if owners[turned] in needed}
     asked = {owners[node] for node in joint.keeping.asked if node in owners}
     new = {owners[joint.updates[place]] for place in joint.keeping.changed if place in joint.updates}
     return needed | ((originals | asked) & held) | new
+
+
+def _read(joint: Joint) -> Iterator[Node]:
+    """What backward operations read of the forward, and gradients that are values of it."""
+    gradients = [node for node in joint.gradients if node is not None]
+    backward = reachable(gradients, stop=joint.forward_nodes)
+    read = itertools.chain(gradients, *(node.all_input_nodes for node in backward))
+    return (node for node in read if node in joint.forward_nodes)
 
 
 def new_values(joint: Joint, owners: dict[Node, Node]) -> dict[Node, int]:

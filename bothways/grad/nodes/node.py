@@ -19,6 +19,7 @@ from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
 from bothways.grad.nodes.usual import Usual
+from bothways.grad.nodes.windows import behind_windows, kept_windows
 
 Gradients = Sequence[torch.Tensor | None]
 
@@ -62,6 +63,8 @@ class Graph(Protocol):
     wanted_gradients: torch_compat.WantedGradients
     needs_grad: tuple[bool, ...]
     needed_inputs: tuple[int, ...]
+    windows: frozenset[int]
+    moved_windows: tuple[int, ...]
     other_inputs: tuple[int, ...]
     result_count: int
     visible_count: int
@@ -147,12 +150,16 @@ class CompiledNode(torch.autograd.Function):
                 # To autograd a result is no view, whatever buffer inside the graph it is a window on.
                 visible = tuple([value.detach() if value._is_view() else value for value in visible])
                 break
+        needed = graph.pick_needed(kept)
+        if graph.windows:
+            ctx.behind_windows = [needed[place] for place in graph.moved_windows]
+            needed = kept_windows(needed, graph.windows)
         if graph.connected is None:
-            ctx.to_save = graph.pick_needed(kept) + tuple(results[count:])
+            ctx.to_save = needed + tuple(results[count:])
         else:
             visible = _apart(visible, kept)
             hidden = [visible[index] for index in graph.connected]
-            ctx.to_save = (*graph.pick_needed(kept), *hidden, *results[count:])
+            ctx.to_save = (*needed, *hidden, *results[count:])
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.fixed:
@@ -190,7 +197,8 @@ class CompiledNode(torch.autograd.Function):
         values = _saved(ctx, graph, tangents) if graph.saves_something else []
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
-        inputs = partial(_all_inputs, ctx, graph, values[:count])
+        whole = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
+        inputs = partial(_all_inputs, ctx, graph, whole)
         received, plain, current = _received(graph, tangents[: graph.result_count])
         if current and not torch.is_grad_enabled():
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
@@ -201,6 +209,7 @@ class CompiledNode(torch.autograd.Function):
                 return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
                 graph.tell("backward", str(error))
+        values[:count] = whole
         wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
             return None, *(None for _ in wanted)
@@ -321,6 +330,7 @@ CONTEXT: dict[str, Any] = {
     "kept": None,
     "random_states": None,
     "others": (),
+    "behind_windows": (),  # parameters that are kept as windows on their memory
     "versions": (),
     "live": (),
     # Of a node that runs again what another one did: the results of that one, which the user may have hooked.

@@ -327,23 +327,50 @@ for _name in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"):
 
 def pop_jump_if(expected: bool) -> Handler:
     def handler(frame: Frame, inst: Instruction) -> None:
-        if branch_truth(frame, frame.pop(), frame.index) is expected:
+        if branch_truth(frame, frame.pop(), frame.index - 1) is expected:
             frame.jump(inst.target)
 
     return handler
 
 
-def branch_truth(frame: Frame, value: Value, following: int) -> bool:
-    """The truth of a value that decides a jump; what an ``assert`` makes sure of is taken for granted."""
-    is_assert = _is_assert(frame.decoded.instructions[following])
-    return (is_assert and linked.takes_for_granted(frame.tracer, value)) or protocols.truth(frame.tracer, value)
+def branch_truth(frame: Frame, value: Value, jump: int) -> bool:
+    """The truth of a value that decides the jump at an index; that it leads past an ``assert`` or another ``raise`` is
+    taken for granted."""
+    value = value.realize()
+    if isinstance(value, ConstantValue):
+        return protocols.truth(frame.tracer, value)
+    wanted = _passes(frame, jump)
+    if wanted is not None and linked.takes_for_granted(frame.tracer, value, wanted):
+        return wanted
+    return protocols.truth(frame.tracer, value)
 
 
-ASSERTION_ERROR = 0  # as the operand of LOAD_COMMON_CONSTANT, since 3.14
+LONGEST_RAISE = 64  # instructions that make an exception and its text
 
 
-def _is_assert(inst: Instruction) -> bool:
-    return inst.name == "LOAD_ASSERTION_ERROR" or (inst.name, inst.arg) == ("LOAD_COMMON_CONSTANT", ASSERTION_ERROR)
+def _passes(frame: Frame, jump: int) -> bool | None:
+    """The truth with which a jump leads past a ``raise``; None where neither side raises at once, or both do."""
+    instruction = frame.decoded.instructions[jump]
+    if not instruction.name.startswith("POP_JUMP") or not instruction.name.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    sides = _raises(frame, instruction.target), _raises(frame, jump + 1)
+    return None if sides[0] == sides[1] else instruction.name.endswith("_IF_TRUE") is not sides[0]
+
+
+def _raises(frame: Frame, start: int) -> bool:
+    """Whether code comes to a ``raise`` whatever happens, and not to one that ends a loop."""
+    for instruction in frame.decoded.instructions[start : start + LONGEST_RAISE]:
+        if instruction.argval in ENDS_OF_LOOPS:
+            return False
+        if instruction.name == "RAISE_VARARGS":
+            return True
+        if "JUMP" in instruction.name or instruction.name.startswith(LEAVING):
+            return False
+    return False
+
+
+ENDS_OF_LOOPS = ("StopIteration", "StopAsyncIteration")
+LEAVING = ("RETURN", "FOR_ITER", "SEND", "YIELD", "RERAISE")
 
 
 def pop_jump_if_none(expected: bool) -> Handler:

@@ -107,8 +107,7 @@ def SET_FUNCTION_ATTRIBUTE(frame: Frame, inst: Instruction) -> None:
 
 
 def TO_BOOL(frame: Frame, inst: Instruction) -> None:
-    jumps = frame.decoded.instructions[frame.index].name == "POP_JUMP_IF_TRUE"
-    frame.push(ConstantValue(branch_truth(frame, frame.pop(), frame.index + jumps)))
+    frame.push(ConstantValue(branch_truth(frame, frame.pop(), frame.index)))
 
 
 def COMPARE_OP(frame: Frame, inst: Instruction) -> None:

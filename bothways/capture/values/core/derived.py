@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.sources import Attr, Item, Reading, Source
+from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.numbers import NumberValue, number_value
@@ -27,6 +28,8 @@ FUNCTIONS: frozenset[Any] = frozenset(one for one in vars(math).values() if isin
 def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value]) -> Value | None:
     """What a function gives of one number that changes and of constants; None where that is to be a constant."""
     values = [arg.realize() for arg in args]
+    if any(isinstance(value, linked.LateNumber) for value in values):
+        return linked.late_math(tracer, function, values)
     numbers = [value for value in values if isinstance(value, NumberValue)]
     if not numbers or tracer.symbols.only_looks or any(number.is_unknown for number in numbers):
         return None

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from bothways.capture.values.objects.objects import ObjectValue as ObjectValue
     from bothways.capture.values.objects.regular_expressions import look_for as look_for
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
+    from bothways.capture.values.tensors.assumptions import usually as usually
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
+    from bothways.capture.values.tensors.late_numbers import late_math as late_math
     from bothways.capture.values.tensors.tensors import TensorValue as TensorValue
     from bothways.capture.values.torch_state.settings import call_device as call_device
     from bothways.capture.wrap import COMPILED as COMPILED

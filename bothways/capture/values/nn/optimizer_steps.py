@@ -41,7 +41,7 @@ def _zero_grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(inspect.unwrap(torch.optim.LBFGS.step))
 def _lbfgs(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    tracer.stop("tensor_branch", "LBFGS decides by losses and gradients how far it goes")
+    tracer.stop("closure", "LBFGS decides by losses and gradients how often it calls its closure")
 
 
 @handles(torch_compat.group_tensors)

@@ -1,12 +1,13 @@
 """A number that is read from a tensor and only handed on: it is read when the graph has run.
 
 ``return loss.item()``, ``total += float(loss)`` and ``round(loss.item() / 4, 3)`` need no break: the program reads the
-number behind the graph, and works out there what cannot fail. What has to know it, a decision or an operation, stops
-the capture at its own line.
+number behind the graph, and works out there what cannot fail, or what the graph makes sure of. What has to know it, a
+decision or an operation, stops the capture at its own line.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,8 +17,10 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.numbers import NumberValue
-from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, acting_after, result_of
 from bothways.capture.values.tensors.tensors import STOPS, TensorValue
+from bothways.runtime.nodes import Applied, require_number
+from bothways.symbols.environment import COMPARISONS
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -28,6 +31,16 @@ if TYPE_CHECKING:
 ARITHMETIC = frozenset("+ - *".split())
 UNARY = {"__neg__": "-", "__pos__": "+", "__abs__": "abs"}
 METHODS = frozenset({"__int__", "__float__", "__round__"})
+# Functions that fail for some numbers, with the question whose answer is no for all others.
+PARTIAL: dict[Any, tuple[str, float]] = {
+    math.exp: (">", 709.0),
+    math.expm1: (">", 709.0),
+    math.sqrt: ("<", 0.0),
+    **dict.fromkeys((math.log, math.log2, math.log10), ("<=", 0.0)),
+}
+# Functions that ask whether a number is one -> what they mostly say.
+FINITE: dict[Any, bool] = {math.isfinite: True, math.isnan: False, math.isinf: False}
+REFLECTED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 
 class LateNumber(Value):
@@ -80,6 +93,8 @@ class LateNumber(Value):
         self._tracer.stop(*STOPS["item"])
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        if op.symbol in COMPARISONS:
+            return self._compared(tracer, REFLECTED[op.symbol] if reflected else op.symbol, other)
         symbol = op.symbol.removesuffix("=")
         plain = isinstance(other, ConstantValue) and type(other.content) in (int, float)
         if not (plain or isinstance(other, (LateNumber, NumberValue))):
@@ -89,6 +104,18 @@ class LateNumber(Value):
             self._stop()
         kind = float if divides or float in (self._kind, other.python_type()) else int
         return LateSum(tracer, kind, symbol, [other, self] if reflected else [self, other])
+
+    def _compared(self, tracer: Tracer, symbol: str, other: Value) -> Value:
+        if not isinstance(other, ConstantValue) or type(other.content) not in (int, float) or other.source is not None:
+            self._stop()  # a number of the user's may be another one next time, which plain Python need not be told
+        return LateTruth(tracer, symbol, self, [other])
+
+    def require(
+        self, question: str, others: tuple[float, ...], wanted: bool, applied: tuple[Applied, ...] = ()
+    ) -> bool:
+        """Let the graph fail unless the answer to a question about the number, or what comes of it by what is
+        ``applied``, is the wanted one; False where it cannot be asked."""
+        return False
 
     def name_hint(self) -> str:
         return "number"
@@ -103,6 +130,18 @@ class ReadNumber(LateNumber):
 
     def parts(self) -> Iterable[Value]:
         return [self._moment.tensor]
+
+    def require(
+        self, question: str, others: tuple[float, ...], wanted: bool, applied: tuple[Applied, ...] = ()
+    ) -> bool:
+        tracer = self._tracer
+        if not tracer.options.assumes or tracer.symbols.only_looks or tracer.overrides.heeds_modes:
+            return False
+        tracer.graph.rely_on_data()
+        # Where the tensor is as it was read: nothing that is changed later has to be put back.
+        with acting_after(tracer, self._moment.last) as graph:
+            graph.call_function(require_number, (self._moment.node, applied, question, others, wanted))
+        return True
 
     def rebuild(self, emitter: Emitter) -> str:
         has_passed = self._moment.has_passed(emitter.tracer)
@@ -124,6 +163,16 @@ class LateSum(LateNumber):
     def parts(self) -> Iterable[Value]:
         return self._operands
 
+    def require(
+        self, question: str, others: tuple[float, ...], wanted: bool, applied: tuple[Applied, ...] = ()
+    ) -> bool:
+        left, right = self._operands
+        is_left = isinstance(left, ConstantValue)
+        number, other = (right, left) if is_left else (left, right)
+        if not isinstance(number, LateNumber) or not isinstance(other, ConstantValue):
+            return False
+        return number.require(question, others, wanted, ((self._symbol, other.constant(), is_left), *applied))
+
     def rebuild(self, emitter: Emitter) -> str:
         left, right = (emitter.rebuild(operand) for operand in self._operands)
         return f"({left} {self._symbol} {right})"
@@ -141,6 +190,76 @@ class LateCall(LateNumber):
 
     def rebuild(self, emitter: Emitter) -> str:
         return f"{self._function}({emitter.rebuild_all(self._operands)})"
+
+
+class LateTruth(LateNumber):
+    """A comparison of such a number, or whether it is one."""
+
+    def __init__(self, tracer: Tracer, question: str, number: LateNumber, others: list[Value]) -> None:
+        super().__init__(tracer, bool)
+        self._question, self._number, self._others = question, number, others
+
+    def describe(self) -> str:
+        return "a question about a number that is read from a tensor"
+
+    def parts(self) -> Iterable[Value]:
+        return [self._number, *self._others]
+
+    def assume(self, tracer: Tracer, wanted: bool) -> bool:
+        """Go on as if the answer were the wanted one; False where the graph cannot make sure of it."""
+        others = tuple(other.constant() for other in self._others)
+        return self._number.require(self._question, others, wanted)
+
+    def truth(self, tracer: Tracer) -> bool:
+        usual = ANSWERS.get(self._question)
+        if usual is None or not tracer.options.fullgraph or not self.assume(tracer, usual):
+            self._stop()
+        return usual
+
+    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
+        self._stop()
+
+    def unary(self, tracer: Tracer, function: Any, method: str) -> Value:
+        self._stop()
+
+    def call_method(self, tracer: Tracer, name: str, args: Any, kwargs: Any) -> Value:
+        self._stop()
+
+    def rebuild(self, emitter: Emitter) -> str:
+        operands = [emitter.rebuild(operand) for operand in (self._number, *self._others)]
+        if len(operands) == 2:
+            return f"({operands[0]} {self._question} {operands[1]})"
+        return f"{emitter.inject(getattr(math, self._question), self._question)}({operands[0]})"
+
+    def name_hint(self) -> str:
+        return "truth"
+
+
+class LateResult(LateCall):
+    """What a function of ``math`` makes of such a number, for which the graph makes sure that it does not fail."""
+
+    def __init__(self, tracer: Tracer, function: Any, number: LateNumber) -> None:
+        super().__init__(tracer, float, function.__name__, [number])
+        self._called = function
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.inject(self._called, self._function)}({emitter.rebuild_all(self._operands)})"
+
+
+ANSWERS = {function.__name__: usual for function, usual in FINITE.items()}
+
+
+def late_math(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
+    """What a function of ``math`` gives for a number that is read behind the graph; None where that has to be known."""
+    number = args[0]
+    if len(args) != 1 or not isinstance(number, LateNumber) or number.python_type() is not float:
+        return None
+    if function in FINITE:
+        return LateTruth(tracer, function.__name__, number, [])
+    if function not in PARTIAL:
+        return None
+    question, other = PARTIAL[function]
+    return LateResult(tracer, function, number) if number.require(question, (other,), False) else None
 
 
 def _is_whole(value: Value) -> bool:

@@ -7,6 +7,8 @@ place in between may have another history by then; for them a node in the middle
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +53,19 @@ class TensorMoment:
             note_of_node(producer, watched=Watched.NODE)
 
 
-def act_at(tracer: Tracer, moments: tuple[TensorMoment, ...], after: torch.fx.Node, target: Any) -> torch.fx.Node:
-    """Call ``target`` with the tensors right after a node that was recorded long ago."""
+@contextmanager
+def acting_after(tracer: Tracer, after: torch.fx.Node) -> Iterator[torch.fx.Graph]:
+    """Inside, nodes are recorded right after one that was recorded long ago."""
     while after.op == "placeholder" and after.next.op == "placeholder":
         after = after.next  # inputs come first, also those that were found later
     with tracer.graph.graph.inserting_after(after):
-        return tracer.graph.graph.call_function(target, tuple(moment.node for moment in moments))
+        yield tracer.graph.graph
+
+
+def act_at(tracer: Tracer, moments: tuple[TensorMoment, ...], after: torch.fx.Node, target: Any) -> torch.fx.Node:
+    """Call ``target`` with the tensors right after a node that was recorded long ago."""
+    with acting_after(tracer, after) as graph:
+        return graph.call_function(target, tuple(moment.node for moment in moments))
 
 
 def result_of(emitter: Emitter, node: torch.fx.Node, hint: str) -> str:

@@ -320,7 +320,10 @@ class TensorValue(Value):
 
     @slot("__bool__", protocols.truth)
     def truth(self, tracer: Tracer) -> bool:
-        tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
+        usual = linked.usually(tracer, self)
+        if usual is None:
+            tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
+        return usual
 
     @slot("__len__", protocols.as_index)
     def length(self, tracer: Tracer) -> int:
