@@ -205,3 +205,21 @@ def test_a_model_that_is_deleted_leaves_nothing():
     bothways.reset()
     gc.collect()
     assert bothways.memory() == []
+
+
+class Deep(Training):
+    """Enough launches for a replay to pay off."""
+
+    def __init__(self, **settings):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU())]
+        self.model = nn.Sequential(nn.Linear(8, 16), *layers, nn.Linear(16, 4)).to(DEVICE)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+
+
+def test_by_default_a_schedule_is_replayed_at_every_step():
+    both = Deep(), Deep()
+    schedules = {one: torch.optim.lr_scheduler.CosineAnnealingLR(one.optimizer, 12) for one in both}
+    with graphs("auto"):
+        compiled = run(both, 14, lambda training, step: schedules[training].step())
+        assert replays(compiled)["forward"] >= 9, [str(one) for one in bothways.history(compiled)]
