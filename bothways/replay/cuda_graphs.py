@@ -110,7 +110,8 @@ class CudaGraphs:
         grown = max(torch.cuda.memory_reserved(lane.device) - before, own)
         if not lends:
             lane.shared += grown
-        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown, grown if lends else lane.shared, lane.device)
+        taken = grown if lends else lane.shared
+        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown, taken, lane.device)
 
 
 class RecordedGraph:
