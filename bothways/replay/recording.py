@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
@@ -54,6 +55,8 @@ class Recording:
         self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
         self.outputs = Outputs(self.recorded.outputs, inputs, lendable)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
+        kept = {*self.outputs.written()}.difference(copied)
+        self._updated = [(weakref.ref(values[place]), addresses[place]) for place in kept]
         changed = {*(copied if written is None else written), *self.outputs.written()}
         self._back = [place for place in self._copied if place in changed]
         self.used = 0
@@ -79,6 +82,12 @@ class Recording:
             if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
                 return False
         return self.outputs.are_free()
+
+    def is_left(self) -> bool:
+        """Whether something that it updates is gone, or lies elsewhere: another optimizer's state was loaded, a model
+        was deleted. Other inputs may come and go, at addresses that come again."""
+        updated = [(reference(), address) for reference, address in self._updated]
+        return any(tensor is None or tensor.data_ptr() != address for tensor, address in updated)
 
     def takes(self, values: Sequence[Any], is_asked_for: bool) -> bool:
         """Whether the next replay computes with a call's numbers; they are set where that can be."""

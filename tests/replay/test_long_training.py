@@ -75,8 +75,9 @@ def train(training, step, steps):
     """The losses of a training, of its evaluations, and the memory that is held every so often."""
     losses, held, period = [], [], steps // 10
     checkpoint = None
-    for number in range(steps):
-        losses.append(step(batch(number, (8, 5)[number // period % 2])))
+    batches = [batch(number, (8, 5)[number // period % 2]) for number in range(steps)]
+    for number, words in enumerate(batches):
+        losses.append(step(words))
         training.schedule.step()
         if number % period == period - 1:
             training.model.eval()
@@ -105,5 +106,4 @@ def test_a_schedule_other_sizes_evaluation_and_a_checkpoint(steps, wanted):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
         told = [str(one) for compilation in bothways.history(compiled) for one in compilation.replays]
         assert replays(compiled)["forward"] > 0.6 * steps, told
-        if steps == 500:
-            assert max(held) <= 1.3 * held[0], (held, told)
+        assert max(held[1:]) <= 1.1 * held[1], (held, told)  # since each size has come again

@@ -207,6 +207,19 @@ def test_a_model_that_is_deleted_leaves_nothing():
     assert bothways.memory() == []
 
 
+def test_what_was_recorded_for_state_that_is_gone_is_let_go(recorder):
+    def load(training, step):
+        if step % 5 == 4:
+            training.optimizer.load_state_dict(copy.deepcopy(training.optimizer.state_dict()))
+
+    compiled = run((Training(fused=True), Training(fused=True)), 30, load)
+    assert replays(compiled)["forward"] >= 12
+    assert sum(held.recordings for held in bothways.memory()) <= 2
+    if recorder is not None:  # state is updated where it is, and not copied
+        gradients = sum(parameter.nbytes for parameter in Training().model.parameters())
+        assert sum(held.bytes for held in bothways.memory()) <= 2 * gradients + 1000
+
+
 class Deep(Training):
     """Enough launches for a replay to pay off."""
 
