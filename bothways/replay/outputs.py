@@ -103,12 +103,12 @@ class Outputs:
     def _order(self, outputs: int, inputs: int, fixed: Sequence[int]) -> list[int]:
         """For each output, its place in all that ``hand_out`` has: the call's values, and behind them what is made."""
         places = dict(self._inputs)
-        made = [[window.output] for window in self._windows]
-        made += [numbers for _, copied in self._copied.values() for numbers in copied]
-        made += [numbers for _, numbers in self._cloned]
-        made += [numbers for _, group in self._together for _, numbers in group]
-        made += [numbers for _, numbers in self._lent] + [[number] for number in fixed]
-        places.update({number: inputs + place for place, numbers in enumerate(made) for number in numbers})
+        items = [[window.output] for window in self._windows]
+        items += [numbers for _, copied in self._copied.values() for numbers in copied]
+        items += [numbers for _, numbers in self._cloned]
+        items += [numbers for _, group in self._together for _, numbers in group]
+        items += [numbers for _, numbers in self._lent] + [[number] for number in fixed]
+        places.update({number: inputs + place for place, numbers in enumerate(items) for number in numbers})
         return [places[number] for number in range(outputs)]
 
     @property
@@ -128,20 +128,20 @@ class Outputs:
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""
-        made = [*values, *[window.of(values[window.place]) for window in self._windows]]
+        items = [*values, *[window.of(values[window.place]) for window in self._windows]]
         with torch_compat.below_autograd():
             for sources, _ in self._copied.values():
-                made += torch_compat.foreach_mul(sources, 1)
+                items += torch_compat.foreach_mul(sources, 1)
             for source, _ in self._cloned:
-                made.append(source.clone())
+                items.append(source.clone())
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
-                made += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
+                items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
         # Each begins to count its changes anew: whoever held it before may have changed it.
         lent = [tensor.data for tensor in self.lent]
         if self._are_changed:
             torch_compat.set_versions(lent, self._lent_versions)
-        return self._arranged([*made, *lent, *self._rest])
+        return self._arranged([*items, *lent, *self._rest])
 
 
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:

@@ -254,10 +254,10 @@ class TableWriter:
     def _expect_hashes(self) -> None:
         """A tensor that is a key is found by its address, as long as that is its hash."""
         sample = torch.empty(0, device="meta")
-        found = lookup(torch.Tensor, "__hash__")
-        is_address = getattr(found, "__module__", "") == "torch._tensor" and hash(sample) == id(sample)
+        usual = lookup(torch.Tensor, "__hash__")
+        is_address = getattr(usual, "__module__", "") == "torch._tensor" and hash(sample) == id(sample)
         for cls in torch_compat.PLAIN_TENSORS:
-            if is_address and lookup(cls, "__hash__") is found:
+            if is_address and lookup(cls, "__hash__") is usual:
                 self._expect_of_class(cls, "__hash__")
             else:  # never so: hashes are asked for
                 self._classes.setdefault((cls, "__hash__"), Row("PLAIN_CLASS", object=cls, other="__hash__", data=0))
