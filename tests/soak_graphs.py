@@ -1,6 +1,7 @@
 """A soak of replays: random models, random steps, and everything that has ever gone wrong with CUDA graphs in between.
 
     python tests/soak_graphs.py --programs 1000 --steps 20 --seed 0
+    python tests/soak_graphs.py --processes 8 --seconds 240
 
 Each program runs plainly and compiled, and all that can be seen is compared: results, those of long ago too, gradients,
 parameters, buffers, optimizer state, random numbers. On a GPU graphs are real; without one they fill their memory with
@@ -13,9 +14,13 @@ import argparse
 import contextlib
 import copy
 import gc
+import math
+import multiprocessing
 import random
 import sys
 import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from replaying import DEVICE, graphs
@@ -232,25 +237,45 @@ def difference(one, other):
     return ""
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    problems, replays = [], 0
-    bothways.config.kernels_for_small_graphs = True
-    with graphs():
-        for seed in range(arguments.seed, arguments.seed + arguments.programs):
-            problem, count = program(seed, arguments.steps)
-            replays += count
+def soak(seeds, steps, seconds):
+    """Run programs until there are no more, or no more time; how many ran, how many calls were replayed, and what
+    differed."""
+    ends = time.monotonic() + seconds
+    programs, replays, problems = 0, 0, []
+    with graphs(), bothways.config.patch(kernels_for_small_graphs=True):
+        for seed in seeds:
+            if time.monotonic() > ends:
+                break
+            problem, count = program(seed, steps)
+            programs, replays = programs + 1, replays + count
             if problem:
                 problems.append(problem)
                 print(problem, flush=True)
             bothways.reset()
             if seed % 20 == 0:
                 gc.collect()
-    print(f"{arguments.programs} programs, {replays} calls replayed, {len(problems)} differences")
+    return programs, replays, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no program after so long")
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args()
+    seeds = range(arguments.seed, arguments.seed + arguments.programs)
+    parts = [seeds[number :: arguments.processes] for number in range(arguments.processes)]
+    if len(parts) == 1:
+        found = [soak(seeds, arguments.steps, arguments.seconds)]
+    else:
+        with ProcessPoolExecutor(len(parts), multiprocessing.get_context("spawn")) as pool:
+            waiting = [pool.submit(soak, part, arguments.steps, arguments.seconds) for part in parts]
+            found = [one.result() for one in waiting]
+    programs, replays = (sum(one[place] for one in found) for place in range(2))
+    problems = [problem for one in found for problem in one[2]]
+    print(f"{programs} programs, {replays} calls replayed, {len(problems)} differences")
     sys.exit(bool(problems))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from bothways.lower.ir.graph import NUMBERS
 from bothways.node_facts import note_writes, writes_of
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.graph_module import graph_module
+from bothways.runtime.picking import picker
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -253,7 +253,7 @@ def run_halves(halves: Halves, inputs: Sequence[Any], compile: Compile, takes_li
     moved: list[tuple[int, Any, dict[str, Any]]] = [(at, node.target, dict(node.kwargs)) for at, node in halves.moved]
     on_gpu = compile(halves.on_gpu.graph, [*captured, *fakes[len(captured) :]], "on the GPU")
     numbers, on_cpu = (_compiled(half, inputs, compile) for half in (halves.numbers, halves.on_cpu))
-    pick = _picked(halves.on_gpu.inputs)
+    pick = picker(halves.on_gpu.inputs)
     places = [*halves.on_gpu.outputs, *(halves.on_cpu.outputs if halves.on_cpu is not None else ())]
     order = [places.index(place) if place in places else -1 for place in range(halves.count)]
     in_order = order == list(range(len(places)))
@@ -279,14 +279,5 @@ def run_halves(halves: Halves, inputs: Sequence[Any], compile: Compile, takes_li
 def _compiled(half: Half | None, inputs: Sequence[Any], compile: Compile) -> Callable[[Sequence[Any]], Any] | None:
     if half is None:
         return None
-    run, pick = compile(half.graph, [inputs[place] for place in half.inputs], "on the CPU"), _picked(half.inputs)
+    run, pick = compile(half.graph, [inputs[place] for place in half.inputs], "on the CPU"), picker(half.inputs)
     return lambda values: run(*pick(values))
-
-
-def _picked(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes the values at some places."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple(values[place] for place in places)
-
-

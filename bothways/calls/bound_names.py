@@ -91,6 +91,8 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "data_ptr": ("PyObject *", lambda: id(DATA_PTR)),
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
+    "needs_gradient": ("Question", torch_compat.gradient_question),
+    "get_item_known_hash": ("KnownHash", lambda: _optional("_PyDict_GetItem_KnownHash")),
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     "strided": ("int64_t", torch_compat.strided_code),
     "version_offset": ("int64_t", version_offset),
@@ -102,6 +104,7 @@ typedef struct Object { int64_t references; struct Object *type; } PyObject;
 typedef struct { const char *name; void *function; int flags; const char *text; } Method;
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
+typedef PyObject *(*KnownHash)(PyObject *, PyObject *, int64_t);
 typedef int (*Watch)(int, PyObject *);
 typedef int (*AddWatcher)(int (*)(int, PyObject *, PyObject *, PyObject *));
 enum { FASTCALL = 0x80 };

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -56,11 +57,15 @@ class CallLibrary:
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
     def apart(self, count: int, changed: Sequence[int]) -> Callable[..., Any]:
-        """A builtin function that tells, of so many tensors, whether those that are changed have memories of their own;
-        False if it is not sure."""
+        """A builtin function that tells, of so many tensors, whether those that are changed have memories of their own
+        and are not of inference mode; False if it is not sure."""
         pairs = {(min(one, other), max(one, other)) for one in changed for other in range(count) if one != other}
         sets = sorted(pairs) if 0 < len(pairs) <= MOST_PAIRS else [tuple(range(count))]
         return self.check([Row("APART", data=[len(places), *places]) for places in sets], count, count)
+
+    def same(self, count: int) -> Callable[..., Any]:
+        """A builtin function that tells whether so many objects are the very objects that follow them."""
+        return self.check([Row("SAME", place, data=count + place) for place in range(count)], 2 * count, 2 * count)
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
@@ -87,10 +92,18 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
 
 
 def apart(count: int, changed: Sequence[int]) -> Callable[..., Any] | None:
-    """What tells, of so many tensors, whether those that are changed have memories of their own, where there is
-    something that does."""
+    """What tells, of so many tensors, whether those that are changed have memories of their own and are not of
+    inference mode, where there is something that does; where it says no, it may just not be sure."""
     library = call_library()
     return None if library is None else library.apart(count, changed)
+
+
+def same(count: int) -> Callable[..., Any]:
+    """What tells of twice as many objects whether the first half are the very objects of the second."""
+    library = call_library()
+    if library is not None:
+        return library.same(count)
+    return lambda *objects: all(map(operator.is_, objects[:count], objects[count:]))
 
 
 _found: list[CallLibrary | None] = []  # what was found, as soon as that is certain
@@ -168,7 +181,10 @@ def _answers_rightly(library: CallLibrary) -> bool:
         return False
     one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
     are_apart = library.apart(3, range(3))
-    return are_apart(one, other, third[2:]) and not any(are_apart(one, third[:2], end) for end in (third[6:], third))
+    with torch.inference_mode():
+        refusing = torch.zeros(2, device="cpu")
+    ends = third[6:], third, refusing
+    return are_apart(one, other, third[2:]) and not any(are_apart(one, third[:2], end) for end in ends)
 
 
 def _notices_changes(library: CallLibrary) -> bool:

@@ -16,7 +16,7 @@ READS: dict[str, str] = {
     "DICTIONARY": "made = plain ? PyObject_GenericGetDict(value, 0) : PyObject_GetAttr(value, row->object);",
     "ITEM": "made = item(value, row->object);",
     # What dict.get gives, by a key that is in a slot or a constant.
-    "ENTRY": "made = entry(value, row->flag ? slots[row->data] : row->object);",
+    "ENTRY": "made = row->flag ? entry(value, slots[row->data], plain) : entry(value, row->object, 0);",
     # What the entries of a dictionary hold, as a tuple.
     "VALUES": "made = values(value, row->object);",
     "ITEM_OF_BASE": "made = PyObject_CallFunctionObjArgs(row->other, value, row->object, (PyObject *)0);",
@@ -73,8 +73,10 @@ static PyObject *item(PyObject *owner, PyObject *key) {
     return found;
 }
 
-static PyObject *entry(PyObject *owner, PyObject *key) {
-    PyObject *found = PyDict_GetItemWithError(owner, key);
+// Tensors are hashed by a function of Python's, which gives their addresses.
+static PyObject *entry(PyObject *owner, PyObject *key, int plain) {
+    const int known = plain && get_item_known_hash && (key->type == tensor_class || key->type == parameter_class);
+    PyObject *found = known ? get_item_known_hash(owner, key, (int64_t)key) : PyDict_GetItemWithError(owner, key);
     if (!found && PyErr_Occurred()) return 0;
     if (!found) found = none;
     Py_IncRef(found);
@@ -173,6 +175,7 @@ static int is_tensor_like(PyObject *value, const Tensor *like) {
 }
 
 static int requires_grad(PyObject *value, const Row *row, int plain) {
+    if (plain && needs_gradient) return needs_gradient(*(void **)((char *)value + tensor_offset)) == row->flag;
     PyObject *answer = plain ? descr_get(row->other, value, value->type) : PyObject_GetAttr(value, row->object);
     if (!answer) return -1;
     Py_DecRef(answer);
@@ -278,12 +281,13 @@ static int are_distinct(PyObject **slots, const int64_t *listed) {
 
 typedef struct { uint64_t begin, end; int64_t slot; } Memory;
 
-// Where the memory lies that a tensor is a part of; one without any is empty.
+// Where the memory lies that a tensor is a part of; one without any is empty. Tensors of inference mode are not told
+// of: they may refuse to be changed.
 static int memory_of(PyObject *value, Memory *memory) {
     void *tensor = (char *)value + tensor_offset, *data;
     int64_t offset, size;
     int32_t code;
-    if (value->type != tensor_class && value->type != parameter_class) return 0;
+    if ((value->type != tensor_class && value->type != parameter_class) || is_inference(tensor)) return 0;
     if (aoti_torch_get_data_ptr(tensor, &data) || aoti_torch_get_storage_size(tensor, &size)) return 0;
     if (aoti_torch_get_storage_offset(tensor, &offset)) return 0;
     if (offset && aoti_torch_get_dtype(tensor, &code)) return 0;

@@ -36,6 +36,7 @@ from bothways.grad.tracing.traced import (
     check_layouts,
     take_outputs,
     takes_windows,
+    taking_results,
 )
 from bothways.node_facts import note_writes
 from bothways.record import generated
@@ -202,10 +203,11 @@ def _inference(
     """A graph without a backward."""
     run = with_arguments(compiled)
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    share = sharing(changed, len(inputs))
+    share, are_apart = sharing(changed, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
+    take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
@@ -227,6 +229,8 @@ def _inference(
             return results
         tensors = values[skipped:]
         changes.write_back(tensors, results[count:])
+        if take_results is not None:
+            return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
-    return described(call, read_inputs=facts.read_inputs, writes_at_end=True, share=share)
+    return described(call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart)

@@ -25,6 +25,7 @@ from bothways.replay.recorders import Lane
 
 # Numbers to find out where numbers are: of the order of one, so that sums with them show it.
 OTHER, STEP = 1.3720703125, 0.3115234375
+ROOM = 2.5  # times what a recording takes: two more of it are made, in memory of their own
 
 
 _left: list[Any] = []  # graphs whose recording failed
@@ -40,12 +41,13 @@ class Stream(Lane):
         self.aside = torch.cuda.Stream(self.device)
         self._pool: Any = None
         self._anchor: Any = None
+        self.shared = 0  # bytes of the pool that recordings share
 
     def leave_pool(self, graph: torch.cuda.CUDAGraph) -> None:
         """Begin another pool, after a recording failed: PyTorch takes the old one for one that is still recorded to,
         and asks the graph whether an allocation belongs to it, so that both have to stay."""
         _left.append((graph, self._anchor))
-        self._anchor = None
+        self._anchor, self.shared = None, 0
 
     def pool(self) -> Any:
         """The pool that recordings share which lend nothing. A graph of one launch keeps it when they are gone."""
@@ -106,26 +108,39 @@ class CudaGraphs:
         graph.instantiate()
         own = sum(output.nbytes for output in outputs if isinstance(output, torch.Tensor))
         grown = max(torch.cuda.memory_reserved(lane.device) - before, own)
-        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown)
+        if not lends:
+            lane.shared += grown
+        taken = grown if lends else lane.shared
+        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown, taken, lane.device)
 
 
 class RecordedGraph:
-    """A CUDA graph, with what it writes to."""
+    """A CUDA graph, with what it writes to. It has made its device's memory grow by ``grown`` bytes, and would take at
+    most ``taken`` in memory of its own."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: Sequence[Any], nodes: int, grown: int) -> None:
+    def __init__(
+        self,
+        graph: torch.cuda.CUDAGraph,
+        outputs: Sequence[Any],
+        nodes: int,
+        grown: int,
+        taken: int,
+        device: torch.device,
+    ) -> None:
         self.graph, self.outputs, self.nodes, self.bytes = graph, outputs, nodes, grown
+        self._taken, self._device = taken, device
         self.replay = graph.replay
         self._slots: list[Slot] = []
         self._nodes: dict[int, KernelNode] = {}
         self._expressions: Any = None
 
     def learn(
-        self, run: Callable[..., Any], places: Sequence[int], numbers: Sequence[float],
-        again: Callable[[Sequence[float]], RecordedGraph],
-    ) -> str:  # fmt: skip
+        self, expressions: Expressions, numbers: Sequence[float], again: Callable[[Sequence[float]], RecordedGraph]
+    ) -> str:
         others = [OTHER + place * STEP for place in range(len(numbers))]
+        if torch.cuda.mem_get_info(self._device)[0] < ROOM * self._taken:
+            return "there is no memory for finding out where a number is in it"
         try:
-            expressions = Expressions(run, places)
             nodes = kernel_nodes(self.graph.raw_cuda_graph())
             same, other = again(numbers), again(others)  # which have to live while they are read
             alike = kernel_nodes(same.graph.raw_cuda_graph()), kernel_nodes(other.graph.raw_cuda_graph())

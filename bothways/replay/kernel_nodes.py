@@ -39,6 +39,7 @@ class KernelNode:
     parameters: Parameters
     arguments: list[bytearray]
     can_be_set: bool = True
+    _places: Any = None  # where the arguments are, which stay there
 
     @property
     def kind(self) -> Any:
@@ -48,9 +49,10 @@ class KernelNode:
 
     def set(self, executable: int) -> None:
         """Have a graph that is launched next take these arguments."""
-        buffers = [(ctypes.c_char * len(one)).from_buffer(one) for one in self.arguments]
-        places = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
-        self.parameters.arguments = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
+        if self._places is None:
+            buffers = [(ctypes.c_char * len(one)).from_buffer(one) for one in self.arguments]
+            self._places = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers)), buffers
+            self.parameters.arguments = ctypes.cast(self._places[0], ctypes.POINTER(ctypes.c_void_p))
         _check(
             driver().cuGraphExecKernelNodeSetParams_v2(
                 ctypes.c_void_p(executable), ctypes.c_void_p(self.handle), ctypes.byref(self.parameters)

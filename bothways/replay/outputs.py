@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.runtime.picking import picker
 
 # What is copied by one launch: a number times one is that number, whatever it is.
 IN_ONE_LAUNCH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -43,7 +44,7 @@ class Outputs:
     in ``lendable`` may be lent."""
 
     def __init__(self, outputs: Sequence[Any], values: Sequence[Any], lendable: Set[int]) -> None:
-        self._template: list[Any] = list(outputs)
+        self._rest: list[Any] = []  # what is the same at every call: numbers, and nothing
         self._inputs: list[tuple[int, int]] = []
         self._windows: list[Window] = []
         self._copied: dict[torch.dtype, tuple[list[torch.Tensor], list[list[int]]]] = {}
@@ -54,12 +55,14 @@ class Outputs:
         memories = {torch_compat.storage_of(value): place for place, value in enumerate(values)
                     if isinstance(value, torch.Tensor) and value.numel()}  # fmt: skip
         groups: dict[int, dict[int, tuple[torch.Tensor, list[int]]]] = {}
+        fixed: list[int] = []
         for number, output in enumerate(outputs):
             if not isinstance(output, torch.Tensor):
                 if output is not None and not isinstance(output, (bool, int, float)):
                     raise NotPlanned(f"it gives a {type(output).__name__}")
+                fixed.append(number)
+                self._rest.append(output)
                 continue
-            self._template[number] = None
             if id(output) in places:
                 self._inputs.append((number, places[id(output)]))
                 continue
@@ -72,13 +75,15 @@ class Outputs:
             self._plan(list(group.values()), lendable)
         # The number of holders when no caller has any of it: our tensors, and the object that counts.
         lent = {torch_compat.storage_of(tensor): tensor.untyped_storage() for tensor, _ in self._lent}
-        self.lent, self._lent_places = [tensor for tensor, _ in self._lent], [places for _, places in self._lent]
+        self.lent = [tensor for tensor, _ in self._lent]
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
         self._lent_versions = [tensor._version for tensor in self.lent]
+        self._are_changed = any(self._lent_versions)
+        self._arranged = picker(self._order(len(outputs), len(values), fixed))
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
         """Decide what becomes of outputs that lie in one storage."""
@@ -94,6 +99,17 @@ class Outputs:
             places.append(first[1])
         else:
             self._cloned.append(first)
+
+    def _order(self, outputs: int, inputs: int, fixed: Sequence[int]) -> list[int]:
+        """For each output, its place in all that ``hand_out`` has: the call's values, and behind them what is made."""
+        places = dict(self._inputs)
+        items = [[window.output] for window in self._windows]
+        items += [numbers for _, copied in self._copied.values() for numbers in copied]
+        items += [numbers for _, numbers in self._cloned]
+        items += [numbers for _, group in self._together for _, numbers in group]
+        items += [numbers for _, numbers in self._lent] + [[number] for number in fixed]
+        places.update({number: inputs + place for place, numbers in enumerate(items) for number in numbers})
+        return [places[number] for number in range(outputs)]
 
     @property
     def copied_bytes(self) -> int:
@@ -112,33 +128,20 @@ class Outputs:
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""
-        results = self._template.copy()
-        for number, place in self._inputs:
-            results[number] = values[place]
-        for window in self._windows:
-            results[window.output] = window.of(values[window.place])
+        items = [*values, *[window.of(values[window.place]) for window in self._windows]]
         with torch_compat.below_autograd():
-            for sources, places in self._copied.values():
-                _set(results, places, torch_compat.foreach_mul(sources, 1))
-            for source, numbers in self._cloned:
-                _set(results, [numbers], [source.clone()])
+            for sources, _ in self._copied.values():
+                items += torch_compat.foreach_mul(sources, 1)
+            for source, _ in self._cloned:
+                items.append(source.clone())
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
-                for tensor, numbers in group:
-                    fresh = torch_compat.set_storage(tensor.new_empty(0), storage, tensor)
-                    _set(results, [numbers], [fresh])
-            lent = [tensor.detach() for tensor in self.lent]
-        if lent:
-            # They share a count of changes with ours, which whoever held it before may have changed.
+                items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
+        # Each begins to count its changes anew: whoever held it before may have changed it.
+        lent = [tensor.data for tensor in self.lent]
+        if self._are_changed:
             torch_compat.set_versions(lent, self._lent_versions)
-            _set(results, self._lent_places, lent)
-        return tuple(results)
-
-
-def _set(results: list[Any], places: Sequence[Sequence[int]], tensors: Sequence[torch.Tensor]) -> None:
-    for numbers, tensor in zip(places, tensors, strict=True):
-        for number in numbers:
-            results[number] = tensor
+        return self._arranged([*items, *lent, *self._rest])
 
 
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:

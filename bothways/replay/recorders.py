@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from bothways.locks import Lock
+from bothways.replay.numbers import Expressions
 
 
 class Lane:
@@ -36,11 +37,10 @@ class Recorded(Protocol):
         """Do it all again, on the current stream."""
 
     def learn(
-        self, run: Callable[..., Any], places: Sequence[int], numbers: Sequence[float],
-        again: Callable[[Sequence[float]], Any],
-    ) -> str:  # fmt: skip
-        """Find out where the numbers at these places of the inputs are, by recording again with others; why that
-        cannot be told otherwise."""
+        self, expressions: Expressions, numbers: Sequence[float], again: Callable[[Sequence[float]], Any]
+    ) -> str:
+        """Find out where numbers are, and what is computed of them, by recording again with others; why that cannot be
+        told otherwise."""
 
     def set_numbers(self, numbers: Sequence[float]) -> None:
         """Have the next replay compute with these numbers; ``learn`` has found out how."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import struct
+import weakref
 from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from bothways.replay.addresses import ANYWHERE, lying_at
-from bothways.replay.numbers import is_ordinary
+from bothways.replay.numbers import Expressions, is_ordinary
 from bothways.replay.outputs import Outputs, copy_all
 from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 
@@ -44,12 +45,18 @@ class Recording:
             addresses[place] = ANYWHERE
         self._lie_there = lying_at(addresses)
         self._floats = [place for place, value in enumerate(values) if type(value) is float]
-        self.numbers = tuple([values[place] for place in self._floats])
+        self._packed = struct.Struct(f"{len(self._floats)}d").pack
+        self._numbers = tuple([values[place] for place in self._floats])
+        self._bits = self._packed(*self._numbers)  # minus nothing is another number than nothing
+        self._expressions: Expressions | None = None  # unknown until numbers change
+        self._is_learned = False
         self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
-        self.why_fixed: str | None = None  # why numbers cannot be set; unknown until they change
+        self.why_fixed = ""  # why numbers cannot be set
         self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
         self.outputs = Outputs(self.recorded.outputs, inputs, lendable)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
+        kept = {*self.outputs.written()}.difference(copied)
+        self._updated = [(weakref.ref(values[place]), addresses[place]) for place in kept]
         changed = {*(copied if written is None else written), *self.outputs.written()}
         self._back = [place for place in self._copied if place in changed]
         self.used = 0
@@ -76,25 +83,50 @@ class Recording:
                 return False
         return self.outputs.are_free()
 
-    def takes(self, values: Sequence[Any], may_set: bool) -> bool:
-        """Whether the next replay computes with a call's numbers; they are set where that can be, and may be done."""
+    def is_left(self) -> bool:
+        """Whether something that it updates is gone, or lies elsewhere: another optimizer's state was loaded, a model
+        was deleted. Other inputs may come and go, at addresses that come again."""
+        updated = [(reference(), address) for reference, address in self._updated]
+        return any(tensor is None or tensor.data_ptr() != address for tensor, address in updated)
+
+    def takes(self, values: Sequence[Any], is_asked_for: bool) -> bool:
+        """Whether the next replay computes with a call's numbers; they are set where that can be."""
         numbers = tuple([values[place] for place in self._floats])
-        if numbers == self.numbers:
+        bits = self._packed(*numbers)
+        if bits == self._bits:
             return True
-        if not may_set or not all(map(is_ordinary, (*numbers, *self.numbers))):
+        if self.why_fixed or not self._may_set((*numbers, *self._numbers), is_asked_for):
             return False
-        if self.why_fixed is None:
-            self.why_fixed = self.recorded.learn(self._run, self._floats, self.numbers, partial(self._again, values))
+        assert self._expressions is not None
+        if not self._is_learned:
+            self.why_fixed = self.recorded.learn(self._expressions, self._numbers, partial(self._again, values))
+            self._is_learned = True
         if self.why_fixed:
             return False
-        before, self.numbers = self.numbers, (math.nan,) * len(numbers)  # if it fails, it computes with none
+        before, self._bits = self._numbers, b""  # if it fails, it computes with none
         try:
             self.recorded.set_numbers(numbers)
         except Exception as error:
             self.why_fixed = f"numbers {before} could not be replaced: {type(error).__name__}: {error}"
             return False
-        self.numbers = numbers
+        self._numbers, self._bits = numbers, bits
         return True
+
+    def _may_set(self, numbers: Sequence[float], is_asked_for: bool) -> bool:
+        """Whether numbers may be other ones in a replay. Kernels of ours take any. Operations of ATen's have ways of
+        their own for some, and refuse some, so that a recording fails and its memory is lost: that is tried only for
+        those who ask for replays."""
+        if self._expressions is None:
+            try:
+                self._expressions = Expressions(self._run, self._floats)
+            except Exception as error:  # a text that was not written by us
+                self.why_fixed = f"what it computes of its numbers is not known: {type(error).__name__}: {error}"
+                return False
+        if self._expressions.are_ours:
+            return True
+        if not is_asked_for:
+            self.why_fixed = "a number that changes is given to an operation of ATen's"
+        return is_asked_for and all(map(is_ordinary, numbers))
 
     def _again(self, values: Sequence[Any], numbers: Sequence[float]) -> Recorded:
         """The same once more, with other numbers, in memory of its own."""

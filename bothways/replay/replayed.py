@@ -255,7 +255,7 @@ class Replayed:
     def _to_copy(self, kind: Kind, values: Sequence[Any]) -> list[int] | None:
         """The inputs that have to be copied; None if it is better to wait until addresses settle."""
         copied = []
-        patience = 1 if not kind.recordings else 2
+        patience = 1 if kind.made == 0 else 2
         for place, moves in enumerate(kind.moves):
             if not moves or kind.last[place] in _lent or not values[place].numel():
                 continue
@@ -268,6 +268,7 @@ class Replayed:
 
     def _record(self, kind: Kind, values: Sequence[Any], copied: list[int], lane: Lane) -> Recording | None:
         kind.made += 1
+        self._drop_left()
         lane.busy = True
         try:
             lendable = self._lendable()
@@ -288,6 +289,8 @@ class Replayed:
             self._leave(kind, why)
             return None
         kind.recordings.insert(0, new)
+        for place in set(new.outputs.written()).difference(copied):
+            kind.moves[place] = 0  # what is updated moves when a checkpoint is loaded, and stays there
         for address in new.outputs.lent_addresses:
             _lent[address] = _lent.get(address, 0) + 1
         self._drop_least_used()
@@ -309,6 +312,13 @@ class Replayed:
         if why not in self.replays.reasons:
             self.replays.reasons.append(why)
             say("graphs_on_gpu", f"{self.owner}: not replayed, {why}")
+
+    def _drop_left(self) -> None:
+        """Let go of recordings that no call will fit any more, before another one takes memory."""
+        for kind in self._kinds.values():
+            left = [recording for recording in kind.recordings if recording.is_left()]
+            kind.recordings = [recording for recording in kind.recordings if recording not in left]
+            self._forget(left)
 
     def _drop_least_used(self) -> None:
         by_use = [(recording.used, kind, recording) for kind in self._kinds.values() for recording in kind.recordings]

@@ -24,6 +24,8 @@ class CompiledGraph:
     ``writes_at_end``: it changes its inputs when everything else is done, so that it can fail without a trace.
     ``read_inputs``: the inputs that it reads, where that is known.
     ``share``: what tells of inputs whether one that it changes shares memory with another.
+    ``are_apart``: what tells of inputs that those which it changes share no memory and are not of inference mode; it is
+    quick, and says no where it is not sure.
     ``lends``: what is told from which result on only the backward of the graph sees them.
     ``key``: what it can be recalled by from the cache on disk.
     """
@@ -34,6 +36,7 @@ class CompiledGraph:
     writes_at_end: bool = False
     read_inputs: tuple[int, ...] | None = None
     share: Callable[..., bool] | None = None
+    are_apart: Callable[..., bool] | None = None
     lends: Callable[[int], None] | None = None
     key: str | None = None
 

@@ -68,9 +68,11 @@ def keep_inputs(
     whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
     ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave.
     """
+    known = getattr(graph, GRAPH, UNKNOWN)
+    if not statistics and known.writes_at_end and known.are_apart is not None and known.are_apart(*tensors):
+        return ()
     written = _written(counted, as_data)
     # Where inputs share their memory, a differentiated graph runs as captured.
-    known = getattr(graph, GRAPH, UNKNOWN)
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
     for_inference = any(map(_is_inference, map(tensors.__getitem__, written)))
     if not on_its_way and not statistics and not for_inference:

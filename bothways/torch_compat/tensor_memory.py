@@ -45,13 +45,14 @@ def c_function(name: str) -> Any | None:
     return getattr(_library(), name, None)
 
 
-# What the interface does not tell: whether a tensor's elements are something else than what is in its memory. C++ has
-# functions for it that read a bit of an ``at::Tensor`` and take its address.
+# What the interface does not tell: whether a tensor's elements are something else than what is in its memory, and
+# whether it was made in inference mode. C++ has functions that read a bit of an ``at::Tensor`` and take its address.
 QUESTIONS: dict[str, str] = {
     "is_negated": "_ZN2at6native6is_negERKNS_6TensorE",
     "is_conjugated": "_ZN2at6native7is_conjERKNS_6TensorE",
     "is_zero": "_ZN2at6native14_is_zerotensorERKNS_6TensorE",
     "is_functional": "_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE",
+    "is_inference": "_ZN2at6native12is_inferenceERKNS_6TensorE",
 }
 
 
@@ -59,6 +60,12 @@ def question(name: str) -> int | None:
     """The address of one of these functions; None when this build of PyTorch calls it otherwise."""
     function = c_function(QUESTIONS[name])
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+def gradient_question() -> int:
+    """The address of the C++ function that tells whether a ``TensorImpl`` needs a gradient; 0 where there is none."""
+    function = c_function("_ZNK3c1010TensorImpl13requires_gradEv")
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 # The state of the interpreter that C++ tells by a function without arguments -> that function.
@@ -76,7 +83,7 @@ def state_question(ask: Any) -> int | None:
 
 
 def put_off(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Tensors like a complex one whose elements are not what is in their memory, one for each question."""
+    """Tensors like a complex one whose elements are not what is in their memory, one for each question about that."""
     zero = torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return [torch._neg_view(tensor), tensor.conj(), zero, torch._to_functional_tensor(tensor)]
 

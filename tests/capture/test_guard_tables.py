@@ -449,3 +449,21 @@ def test_threads_share_a_program():
         thread.join()
     assert wrong == [] and counter.frame_count == 2
     assert all(program.table is not None for program in bothways.explain(compiled).programs)
+
+
+def test_a_hash_of_tensors_that_is_replaced_is_asked(monkeypatch):
+    state, asked = {}, []
+    weight = nn.Parameter(torch.ones(3))
+    state[weight] = {"scale": torch.full((3,), 2.0)}
+
+    def scaled(x):
+        return x * state[weight]["scale"]
+
+    checked, usual = Checked(scaled), torch.Tensor.__hash__
+    checked(torch.ones(3))
+    monkeypatch.setattr(torch.Tensor, "__hash__", lambda self: asked.append(self) or usual(self))
+    checked(torch.ones(3))
+    assert asked
+    monkeypatch.undo()
+    state[weight] = {"scale": torch.full((3,), 3.0)}
+    checked(torch.ones(3))

@@ -15,7 +15,7 @@ from pythons import run_python
 
 import bothways
 from bothways import torch_compat
-from bothways.calls.call_library import call_library, entry
+from bothways.calls.call_library import call_library, entry, same
 from bothways.calls.guard_rows import Address, Row, facts_of
 
 LIBRARY = call_library()
@@ -225,6 +225,43 @@ def test_objects_are_distinct_or_not():
         assert table(things) is True
         for index in range(1, count, 7):
             assert table([*things[:index], things[0], *things[index + 1 :]]) is False
+
+
+@pytest.mark.parametrize("library", [LIBRARY, None])
+def test_objects_are_those_that_follow_them(library, monkeypatch):
+    monkeypatch.setattr("bothways.calls.call_library.call_library", lambda: library)
+    one, other = torch.zeros(2), torch.zeros(2)
+    assert same(2)(one, other, one, other) and same(0)()
+    assert not same(2)(one, other, other, one) and not same(1)(one, other)
+
+
+@needs_library
+def test_tensors_of_inference_mode_are_not_said_to_be_apart():
+    with torch.inference_mode():
+        refusing = torch.zeros(2)
+    are_apart = LIBRARY.apart(2, [0, 1])
+    assert are_apart(torch.zeros(2), torch.zeros(2))
+    assert not are_apart(torch.zeros(2), refusing) and not are_apart(refusing, torch.zeros(2))
+
+
+@needs_library
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_tensor_is_found_among_keys_by_its_hash(plain):
+    class Key(torch.Tensor):
+        def __hash__(self):
+            return 7
+
+    one, other, third = torch.zeros(2), torch.nn.Parameter(torch.zeros(2)), torch.zeros(2).as_subclass(Key)
+    known = {one: "one", other: "other", third: "third"}
+    expected = torch.Tensor.__hash__ if plain else None
+    rows = [Row("PLAIN_CLASS", object=torch.Tensor, other="__hash__", data=Address(expected))]
+    rows += [Row("OBJECT", to=1, object=known), Row("ENTRY", 1, to=2, data=0)]
+    found = LIBRARY.check(rows, 3, 1, [2])
+    assert [found(key) for key in (one, other, third)] == [("one",), ("other",), ("third",)]
+    assert found(torch.zeros(2)) == (None,)
+    with pytest.raises(TypeError, match="unhashable"):
+        known.get([])
+    assert found([]) is False  # what is not there is a miss
 
 
 @needs_library

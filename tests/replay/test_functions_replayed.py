@@ -331,3 +331,44 @@ def test_numbers_that_cannot_be_set_are_launched_until_they_repeat():
             close(compiled(x, factor), scaled(x, factor))
         assert 8 <= replays(compiled)["forward"] <= 16
         assert any("numbers are fixed" in why for why in why_not(compiled))
+
+
+def many_launches(x, w, factor):
+    for _ in range(12):
+        x = torch.tanh(x @ w * factor)
+    return x - factor * 0.5
+
+
+@pytest.mark.parametrize("wanted", ["auto", True])
+def test_numbers_that_change_at_every_call_are_replayed_by_default(wanted):
+    with graphs(wanted), torch.no_grad():
+        compiled, x, w = bothways.compile(many_launches, dynamic=True), random(4, 8), random(8, 8)
+        for factor in (0.3, 0.31, 0.32, 0.33, 0.0, 1.0, 0.5, -0.0, 2.0, 1e-30, 0.7):
+            close(compiled(x, w, factor), many_launches(x, w, factor))
+        assert replays(compiled)["forward"] >= 8, why_not(compiled)
+
+
+def test_nothing_and_minus_nothing_are_two_numbers(recorder):
+    def signed(x, factor):
+        return 1 / (x * factor)
+
+    compiled, x = bothways.compile(signed, dynamic=True), random(4).abs() + 1
+    with torch.no_grad():
+        compiled(x, 0.3)
+        for factor in (0.0, 0.0, 0.0, 0.0, -0.0, 0.0, -0.0, -0.0):
+            assert torch.equal(compiled(x, factor), signed(x, factor))
+        assert replays(compiled)["forward"] >= 4
+
+
+def test_by_default_a_number_that_an_operation_of_atens_gets_is_not_tried_with_others():
+    def mixed(x, w, factor):
+        for _ in range(12):
+            x = torch.tanh(torch.addmm(x, x, w, alpha=factor))
+        return x
+
+    with graphs("auto"), torch.no_grad():
+        compiled, x, w = bothways.compile(mixed, dynamic=True), random(8, 8), random(8, 8)
+        for factor in (0.3, 0.31, 0.32, 0.33, 0.34, 0.34, 0.34, 0.34, 0.34):
+            close(compiled(x, w, factor), mixed(x, w, factor))
+        reasons = why_not(compiled)
+        assert any("given to an operation of ATen's" in why for why in reasons) or replays(compiled)["forward"] >= 6

@@ -23,6 +23,7 @@ def close(found, expected):
 
 
 def test_an_output_of_an_earlier_run_is_not_overwritten():
+    """PyTorch's issues 169545 and 170604."""
     compiled = bothways.compile(lambda x: torch.sin(x) * 2 + 1)
     with torch.no_grad():
         x = random(16)
@@ -62,6 +63,7 @@ def test_a_cache_that_is_returned_and_written_again():
 
 
 def test_accumulated_gradients_are_whole():
+    """PyTorch's issue 96693: they were a quarter of what they should be."""
     torch.manual_seed(0)
     layer = nn.Linear(8, 8, device=DEVICE)
     compiled = bothways.compile(lambda x: torch.tanh(layer(x)) * 2)
@@ -78,6 +80,7 @@ def test_accumulated_gradients_are_whole():
 
 
 def test_gradients_accumulate_into_a_tensor_of_the_users():
+    """PyTorch's issue 181723."""
     torch.manual_seed(0)
     layer = nn.Linear(8, 8, device=DEVICE)
     compiled = bothways.compile(lambda x: torch.tanh(layer(x)) * 2)
@@ -96,6 +99,7 @@ def test_gradients_accumulate_into_a_tensor_of_the_users():
 
 
 def test_a_mutated_input_is_no_reason_to_launch_one_by_one():
+    """PyTorch's issue 139207."""
     def count(x, total):
         total.add_(x.sum())
         return torch.sin(x) + total
@@ -111,6 +115,7 @@ def test_a_mutated_input_is_no_reason_to_launch_one_by_one():
 
 
 def test_memory_does_not_grow_with_sizes_that_change():
+    """PyTorch's issue 116096."""
     compiled = bothways.compile(lambda x: torch.softmax(x @ x.T, -1) + 1, dynamic=True)
     with torch.no_grad():
         for number in range(60):
@@ -119,7 +124,23 @@ def test_memory_does_not_grow_with_sizes_that_change():
     assert sum(held.recordings for held in bothways.memory()) <= 8
 
 
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_sizes_that_change_with_each_batch(dynamic):
+    """PyTorch's issue 188150. Sizes that come again are replayed, and a new one is right at once."""
+
+    def attend(x):
+        return torch.softmax(x @ x.T, -1) @ x + 1
+
+    compiled = bothways.compile(attend, dynamic=dynamic)
+    with torch.no_grad():
+        for size in (3, 5, 4) * 6 + (7, 8, 9, 3, 4, 5):
+            x = random(size, 8)
+            close(compiled(x), attend(x))
+    assert replays(compiled)["forward"] >= 9, why_not(compiled)
+
+
 def test_memory_is_free_when_the_model_is_gone():
+    """PyTorch's issue 105181."""
     def train():
         model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
         compiled = bothways.compile(model)
@@ -140,6 +161,7 @@ def test_memory_is_free_when_the_model_is_gone():
 
 
 def test_what_is_not_replayed_is_said():
+    """PyTorch's issue 124506."""
     def transfer(x):
         return torch.sin(x.cpu().to(x.device) if x.is_cuda else x.to(torch.float64)) + 1
 

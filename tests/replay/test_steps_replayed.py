@@ -205,3 +205,34 @@ def test_a_model_that_is_deleted_leaves_nothing():
     bothways.reset()
     gc.collect()
     assert bothways.memory() == []
+
+
+def test_what_was_recorded_for_state_that_is_gone_is_let_go(recorder):
+    def load(training, step):
+        if step % 5 == 4:
+            training.optimizer.load_state_dict(copy.deepcopy(training.optimizer.state_dict()))
+
+    compiled = run((Training(fused=True), Training(fused=True)), 30, load)
+    assert replays(compiled)["forward"] >= 12
+    assert sum(held.recordings for held in bothways.memory()) <= 2
+    if recorder is not None:  # state is updated where it is, and not copied
+        gradients = sum(parameter.nbytes for parameter in Training().model.parameters())
+        assert sum(held.bytes for held in bothways.memory()) <= 2 * gradients + 1000
+
+
+class Deep(Training):
+    """Enough launches for a replay to pay off."""
+
+    def __init__(self, **settings):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU())]
+        self.model = nn.Sequential(nn.Linear(8, 16), *layers, nn.Linear(16, 4)).to(DEVICE)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+
+
+def test_by_default_a_schedule_is_replayed_at_every_step():
+    both = Deep(), Deep()
+    schedules = {one: torch.optim.lr_scheduler.CosineAnnealingLR(one.optimizer, 12) for one in both}
+    with graphs("auto"):
+        compiled = run(both, 14, lambda training, step: schedules[training].step())
+        assert replays(compiled)["forward"] >= 9, [str(one) for one in bothways.history(compiled)]

@@ -214,6 +214,7 @@ class TableWriter:
             case InjectedItem(base, injected):
                 return self._new(Row("ITEM", self._slot(base), object=self._namespace[injected.key]))
             case Got(base, Injected() as key):
+                self._expect_hashes()
                 return self._new(Row("ENTRY", self._slot(base), data=self._slot(key)))
             case Got(base, key):
                 return self._new(Row("ENTRY", self._slot(base), flag=False, object=key))
@@ -249,6 +250,17 @@ class TableWriter:
         self._expect_of_class(cls, "__dict__")
         self._expect_of_class(cls, "__getattribute__")
         return self._new(Row("DICTIONARY", start, object="__dict__"))
+
+    def _expect_hashes(self) -> None:
+        """A tensor that is a key is found by its address, as long as that is its hash."""
+        sample = torch.empty(0, device="meta")
+        usual = lookup(torch.Tensor, "__hash__")
+        is_address = getattr(usual, "__module__", "") == "torch._tensor" and hash(sample) == id(sample)
+        for cls in torch_compat.PLAIN_TENSORS:
+            if is_address and lookup(cls, "__hash__") is usual:
+                self._expect_of_class(cls, "__hash__")
+            else:  # never so: hashes are asked for
+                self._classes.setdefault((cls, "__hash__"), Row("PLAIN_CLASS", object=cls, other="__hash__", data=0))
 
     def _expect_of_class(self, cls: type, name: str) -> None:
         """What a class says about a name, asked once for all its instances; where it differs, they are read slower."""

@@ -5,22 +5,27 @@ A graph that was traced has no memory: it gives new values, which kernels may ha
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from bothways import torch_compat
-from bothways.calls.call_library import apart
+from bothways.calls.call_library import apart, same
+from bothways.runtime.picking import Picker, picker
+
+Share = Callable[[Sequence[torch.Tensor]], bool]
+Apart = Callable[..., Any] | None
 
 
-def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change.
+def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart]:
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change; and
+    what tells at once that none does, and that none is of inference mode, where there is something that does.
 
     Storages are not asked for: the same array, given to PyTorch twice, has two.
     """
     if not changed:
-        return lambda inputs: False
+        return lambda inputs: False, None
     are_apart = apart(count, changed)
     written = frozenset(changed)
 
@@ -30,7 +35,7 @@ def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tens
         places = [(*torch_compat.memory_of(tensor), index) for index, tensor in enumerate(inputs)]
         return any(len(group) > 1 and not written.isdisjoint(group) for group in _meeting(places))
 
-    return share
+    return share, are_apart
 
 
 def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
@@ -50,14 +55,16 @@ class Changes:
     """The inputs that a graph changes, by their places, and by how much the version of each grows."""
 
     def __init__(self, places: Sequence[int], counts: Sequence[int]) -> None:
-        self._places, self._counts = places, counts
-        self._counted = [place for place, count in zip(places, counts, strict=True) for _ in range(count)]
+        self._counts = counts
+        self._targets = picker(places)
+        self._counted = picker([place for place, count in zip(places, counts, strict=True) for _ in range(count)])
+        self._are_same = same(len(places))
 
     def write_back(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Give the inputs their new values, where kernels have not, and the versions that eager gives them."""
-        targets = [inputs[place] for place in self._places]
-        if all(map(operator.is_, targets, values)):
-            torch.autograd.graph.increment_version([inputs[place] for place in self._counted])
+        targets = self._targets(inputs)
+        if self._are_same(*targets, *values):
+            torch.autograd.graph.increment_version(self._counted(inputs))
         else:
             torch.autograd.graph.increment_version(self._copied(targets, values))
 
@@ -87,7 +94,8 @@ class Versions:
     def __init__(self, expected: Sequence[int]) -> None:
         self._expected = expected
         self.others: list[int] | None = None  # those that differ; None before the first call
-        self._versions: list[int] = []
+        self._versions: tuple[int, ...] = ()
+        self._picked: Picker = picker(())
 
     def set(self, results: Sequence[torch.Tensor]) -> None:
         others = self.others
@@ -95,6 +103,7 @@ class Versions:
             versions = map(torch_compat.version_of, results[: len(self._expected)])
             pairs = enumerate(zip(versions, self._expected, strict=True))
             others = [place for place, (own, eager) in pairs if own is not None and own != eager]
-            self.others, self._versions = others, [self._expected[place] for place in others]
+            self.others, self._versions = others, tuple([self._expected[place] for place in others])
+            self._picked = picker(others)
         if others:
-            torch_compat.set_versions([results[place] for place in others], self._versions)
+            torch_compat.set_versions(self._picked(results), self._versions)

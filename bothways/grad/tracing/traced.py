@@ -13,6 +13,7 @@ from bothways import ops, torch_compat
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Recorder
+from bothways.runtime.picking import Picker, picker
 
 
 class NotDifferentiable(Exception):
@@ -177,6 +178,12 @@ def take_outputs(
 ) -> tuple[Any, ...]:
     """The outputs of the original function from what the graph returned; views have the sizes of this call."""
     return tuple(_take(output, inputs, results, size) for output in outputs)
+
+
+def taking_results(outputs: Sequence[Output]) -> Picker | None:
+    """What gives the outputs where all are results as they are; None where some are something else."""
+    results = [output.index for output in outputs if isinstance(output, Result)]
+    return picker(results) if len(results) == len(outputs) else None
 
 
 def _take(output: Output, inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None) -> Any:

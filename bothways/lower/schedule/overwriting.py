@@ -19,38 +19,55 @@ def overwritten(kernels: Sequence[Kernel], dead: Iterable[Memory], new: Iterable
     waiting, pairs = list(dead), dict[Memory, Memory]()
     if not waiting:
         return pairs
-    steps = [list(_accesses(kernel.body)) for kernel in kernels]
+    places = Places(kernels)
     for memory in new:
-        old = next((one for one in waiting if _are_alike(one, memory) and _may_take(steps, one, memory)), None)
+        old = next((one for one in waiting if _are_alike(one, memory) and _may_take(places, one, memory)), None)
         if old is not None:
             waiting.remove(old)
             pairs[memory] = old
     return pairs
 
 
+class Places:
+    """Where kernels touch each memory, and where they write to it: for the number of a kernel, positions in it. A step
+    has hundreds of memories and kernels, each of which would be looked through for each of the others."""
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self.steps = [list(_accesses(kernel.body)) for kernel in kernels]
+        self._touched: dict[int, dict[int, list[int]]] = {}
+        self._written: dict[int, dict[int, list[int]]] = {}
+        for number, inside in enumerate(self.steps):
+            for position, step in enumerate(inside):
+                memory = id(step.element.memory)
+                self._touched.setdefault(memory, {}).setdefault(number, []).append(position)
+                if isinstance(step, Store):
+                    self._written.setdefault(memory, {}).setdefault(number, []).append(position)
+
+    def touched(self, memory: Memory) -> dict[int, list[int]]:
+        return self._touched.get(id(memory), {})
+
+    def written(self, memory: Memory) -> dict[int, list[int]]:
+        return self._written.get(id(memory), {})
+
+
 def _are_alike(one: Memory, other: Memory) -> bool:
     return (one.shape, one.strides, one.dtype) == (other.shape, other.strides, other.dtype)
 
 
-def _may_take(steps: list[list[Load | Store]], old: Memory, new: Memory) -> bool:
+def _may_take(places: Places, old: Memory, new: Memory) -> bool:
     if isinstance(new.producer, Join):
         return False  # written part by part
-    writing = [number for number, inside in enumerate(steps) if any(_writes(step, new) for step in inside)]
-    reading = [number for number, inside in enumerate(steps) if any(step.element.memory is old for step in inside)]
-    if len(writing) != 1 or max(reading, default=0) > writing[0]:
+    writing, touching = places.written(new), places.touched(old)
+    if len(writing) != 1:
         return False
-    inside = steps[writing[0]]
-    stores = [position for position, step in enumerate(inside) if _writes(step, new)]
-    touches = [position for position, step in enumerate(inside) if step.element.memory is old]
-    if len(stores) != 1 or max(touches, default=-1) > stores[0]:
+    [(number, stores)] = writing.items()
+    touches = touching.get(number, [])
+    if max(touching, default=0) > number or len(stores) != 1 or max(touches, default=-1) > stores[0]:
         return False
+    inside = places.steps[number]
     store = inside[stores[0]].element
     elements = [inside[position].element for position in touches]
     return all((one.offset, one.steps, one.taken) == (store.offset, store.steps, None) for one in elements)
-
-
-def _writes(step: Load | Store, memory: Memory) -> bool:
-    return isinstance(step, Store) and step.element.memory is memory
 
 
 def _accesses(part: Any) -> Iterator[Load | Store]:
