@@ -85,7 +85,7 @@ LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use
 
 # Reason code, words of the reason -> what to do about that. The first row that fits counts.
 FINER: tuple[tuple[str, str, str], ...] = (
-    ("value_changes", r"^each turn of a loop", "Go over the elements themselves instead of their numbers."),
+    ("value_changes", r"^(each turn|after a break)", "Go over the elements themselves instead of their numbers."),
     ("call_unknown", r"^print\(\)", "Print outside the compiled function; or log, which is captured with constants."),
     ("call_unknown", r"^(a message is logged|a warning is given)", "Log and warn with constants, or do it outside."),
     ("call_unknown", r"^logging\.", "Get loggers at module level; what they say is captured with constants."),

@@ -238,6 +238,7 @@ OVERLAPS = Feature(
         (2, "{fresh=c} = ({t} * 1).reshape(-1)\n" + _TRIED % "{c}[1:].add_({c}[:-1])" + "{T} = {c}"),
         (1, "{fresh=c} = ({t} * 1).reshape(-1)\n{fresh=h} = {c}.numel() // 2\n{c}[:{h}].mul_({c}[{h}:{h} * 2])\n{T} = {c}"),
         (1, "{fresh=c} = ({t} * 1).reshape(-1)\n{c}[::2].add_(1)\n{T} = {c}"),
+        (1, "{fresh=c} = ({t} * 1).reshape(-1, 1).repeat(1, 4)\n{fresh=h} = {n} % 4\n{c}[:, {h}] = 2.0\n{c}[:1, {h}] += 1\n{T} = {c}[torch.tensor([0, 0]), {h}, None]"),
     ],
 )  # fmt: skip
 
@@ -264,6 +265,7 @@ LOOPS = Feature(
         *((2, f"for {item} in {over}:\n" + (_TURN if "m}" in item else "") + "    {loop}") for over, item in _OVER),
         *((1, f"for {item} in {over}:\n" + (_TURN if "m}" in item else "") + "    note({t})\n    {loop}\nelse:\n    {block}") for over, item in _OVER),
         *((1, f"{{fresh=c}} = iter({over})\nnext({{c}}, None)\n{{block}}\nnote(snapshot(list({{c}})))") for over, item in _OVER if "m}" not in item),
+        (1, "for {N} in range(3):\n    note({t})\n    {T} = BLOCKS[{n} % 3]({t})"),
         (2, "{fresh=c} = cleaning({t}, 3)\n{T} = next({c})\nnote('begun')\n{T} = next({c}, {t})\n{block}\n{c}.close()"),
         (1, "{fresh=c} = patient({t})\nnext({c})\n{block}\n{T} = {c}.send({t})\nnote({t})\n{T} = {c}.throw(ValueError({s}))"),
         (1, "{fresh=c} = {dv}\nfor {S} in {c}:\n    note({s})\n    {c}[{s}] = {t}"), (1, "{D} = {d}\nfor {S} in {dv=a}:\n    {loop}\n    {a}[{key}] = {t}\n    note({t})"),

@@ -78,32 +78,47 @@ def keep_inputs(
     if not on_its_way and not statistics and not for_inference:
         return ()
     if on_its_way or for_inference:
-        return _kept_one_by_one(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
+        return KeptOnItsWay(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
     return KeptStatistics(tensors, counted, as_data, statistics, breaks_off)
 
 
-def _kept_one_by_one(
-    tensors: Sequence[torch.Tensor],
-    counted: AbstractSet[int],
-    as_data: AbstractSet[int],
-    statistics: AbstractSet[int],
-    on_its_way: bool,
-    breaks_off: bool,
-    relies_late: bool,
-) -> Sequence[Kept]:
-    kept: list[Kept] = []
-    written = counted | as_data
-    together = _together([tensors[index] for index in statistics])
-    # Before the end of a differentiated graph nothing but statistics is written.
-    looked_at = range(len(tensors)) if on_its_way else sorted(written | statistics)
-    for index in looked_at:
-        tensor = tensors[index]
-        version = None if index in as_data or index in statistics else torch_compat.version_of(tensor)
+class KeptOnItsWay:
+    """What is kept of a graph that may fail once it has written to inputs, or that writes to inference tensors: copies
+    of those, and how often each input was changed. What belongs to each is put together where one does fail."""
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        counted: AbstractSet[int],
+        as_data: AbstractSet[int],
+        statistics: AbstractSet[int],
+        on_its_way: bool,
+        breaks_off: bool,
+        relies_late: bool,
+    ) -> None:
+        self._tensors, self._breaks_off = tensors, breaks_off
+        written = _written(counted, as_data)
+        self._uncounted = _written(as_data, statistics)
+        # Before the end of a differentiated graph nothing but statistics is written.
+        self._looked_at = range(len(tensors)) if on_its_way else sorted(written | statistics)
+        try:
+            self._versions: list[int | None] = [tensors[index]._version for index in self._looked_at]
+        except RuntimeError:  # of inference tensors changes are not counted
+            self._versions = [torch_compat.version_of(tensors[index]) for index in self._looked_at]
         # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
-        is_written = index in statistics or (index in written and (on_its_way or tensor.is_inference()))
-        copy, place = together.get(id(tensor)) or (_copy(tensor, relies_late) if is_written else None, None)
-        kept.append(Kept(tensor, version, is_written, copy, place, is_written and breaks_off))
-    return kept
+        spoilt = written if on_its_way else [index for index in written if tensors[index].is_inference()]
+        self._together = _together([tensors[index] for index in statistics]) if statistics else {}
+        self._copies = {
+            index: None if id(tensors[index]) in self._together else _copy(tensors[index], relies_late)
+            for index in (*spoilt, *statistics)
+        }
+
+    def __iter__(self) -> Iterator[Kept]:
+        for index, version in zip(self._looked_at, self._versions, strict=True):
+            tensor, is_written = self._tensors[index], index in self._copies
+            copy, place = self._together.get(id(tensor)) or (self._copies.get(index), None)
+            counted = None if index in self._uncounted else version
+            yield Kept(tensor, counted, is_written, copy, place, is_written and self._breaks_off)
 
 
 class KeptStatistics:

@@ -177,6 +177,27 @@ def test_who_lays_out_images_is_left_alone():
     assert not is_turned(lambda x, w: (x * 2, w.relu()), x, weight)
 
 
+def test_an_image_of_one_channel_begins_a_chain_that_is_turned_once():
+    x, first, second = torch.randn(2, 1, 6, 6), torch.randn(8, 1, 3, 3), torch.randn(4, 8, 3, 3)
+
+    def chain(x, first, second):
+        return (F.conv2d(F.conv2d(x, first).relu(), second),)
+
+    expected = [value.detach() for value in chain(x, first, second)]
+    joint = trace_joint(chain, (x, first.requires_grad_(), second.requires_grad_()), True, expected=expected)
+    nodes = [node for node in joint.recorder.graph.nodes if node.op == "call_function"]
+    between = [node for node in nodes if node.target is torch.ops.aten.relu.default]
+    clones = [node for node in nodes if node.target is torch.ops.aten.clone.default]
+    assert all(node.meta["val"].is_contiguous(memory_format=BY_PIXEL) for node in between)
+    assert not any(set(node.all_input_nodes) & set(between) for node in clones)
+
+
+def test_an_image_of_one_channel_and_its_weights_have_gradients_that_lie_as_they_do():
+    plain_and_compiled(lambda: Returning(BODIES["chain"], (1, 8, 8)), torch.randn(2, 1, 6, 6, requires_grad=True))
+    plain_and_compiled(lambda: Returning(BODIES["chain"], (1, 8, 1)), torch.randn(2, 1, 6, 6))
+    plain_and_compiled(lambda: Returning(BODIES["chain"], (1, 1, 1)), torch.randn(1, 1, 6, 6, requires_grad=True))
+
+
 def test_batches_of_changing_sizes_have_two_programs():
     torch.manual_seed(0)
     model = Returning(BODIES["chain"])

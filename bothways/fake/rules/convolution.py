@@ -105,9 +105,12 @@ def _is_cudnns(tensor: ThinTensor, weight: ThinTensor, transposed: bool, groups:
     )
 
 
-def _is_ambiguous(weight: ThinTensor) -> bool:
-    """Contiguous weights whose channels are also last, as those of 1x1 kernels are."""
-    return weight.is_contiguous() and is_channels_last(tuple(weight.shape), weight.stride())
+def _is_ambiguous(tensor: ThinTensor, weight: ThinTensor) -> bool:
+    """Contiguous weights whose channels are also last, as those of 1x1 kernels are. With one channel, of the image as
+    well, that is the same memory, and the kernel goes by the image."""
+    both = weight.is_contiguous() and is_channels_last(tuple(weight.shape), weight.stride())
+    one_channel = tensor.is_cpu and tensor.shape[1] == 1 and 1 not in (weight.shape[0], *weight.shape[2:])
+    return both and not one_channel
 
 
 def _as_image(shape: Shape, stride: Shape) -> tuple[Shape, Shape]:
@@ -133,7 +136,7 @@ def _convolution_backward(
     if grad.dtype is not tensor.dtype:
         raise NotThin("a gradient of another dtype")
     channels = (grad.shape[1],)
-    sure = _is_sure(tensor, weight, transposed) and not _is_ambiguous(weight)
+    sure = _is_sure(tensor, weight, transposed) and not _is_ambiguous(tensor, weight)
     sure = sure or _is_cudnns(tensor, weight, transposed, groups)
     results = (
         Spec(tuple(tensor.shape), _strides(tuple(tensor.shape), tensor, weight, sure=sure), tensor.dtype),

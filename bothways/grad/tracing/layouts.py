@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bothways import ops, torch_compat
-from bothways.fake.layout import is_channels_last, is_contiguous
+from bothways.fake.layout import is_channels_last, is_contiguous, suggested_format
 
 aten = torch.ops.aten
 BY_PIXEL = torch.channels_last
@@ -91,8 +91,8 @@ class Layouts:
 
     def restored_gradient(self, gradient: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """A gradient that lies like what it is for."""
-        is_turned = self.is_used and lies_by_pixel(_inner(gradient)) and not lies_by_pixel(_inner(source))
-        return gradient.contiguous() if is_turned else gradient
+        is_turned = self.is_used and _is_by_pixel(_inner(gradient)) and not _is_by_pixel(_inner(source))
+        return aten.clone.default(gradient, memory_format=torch.contiguous_format) if is_turned else gradient
 
     def _convolution(self, image: torch.Tensor, weight: torch.Tensor, *others: Any) -> Any:
         if _is_transposed(others) and lies_by_pixel(image):  # its result may lie either way
@@ -150,7 +150,7 @@ class Layouts:
 
     def _by_pixel(self, tensor: torch.Tensor) -> torch.Tensor:
         self.is_used = True
-        return tensor if lies_by_pixel(tensor) else self._turn(tensor, BY_PIXEL)
+        return tensor if _is_by_pixel(tensor) else self._turn(tensor, BY_PIXEL)
 
     def _by_channel(self, value: Any) -> Any:
         is_turned = isinstance(value, torch.Tensor) and lies_by_pixel(value)
@@ -170,6 +170,14 @@ def lies_by_pixel(tensor: torch.Tensor) -> bool:
     return is_channels_last(shape, strides) and not is_contiguous(shape, strides)
 
 
+def _is_by_pixel(tensor: torch.Tensor) -> bool:
+    """Whether PyTorch takes an image for one that lies pixel by pixel. With one channel it lies both ways, and strides
+    tell how it is meant."""
+    if tensor.dim() != 4 or tensor.shape[1] != 1:
+        return lies_by_pixel(tensor)
+    return suggested_format(tuple(tensor.shape), tensor.stride()) is BY_PIXEL
+
+
 def _lie_alike(tensor: torch.Tensor, like: torch.Tensor | None) -> bool:
     steps = () if like is None else zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
     return like is not None and all(size == 1 or step == other for size, step, other in steps)
@@ -177,10 +185,10 @@ def _lie_alike(tensor: torch.Tensor, like: torch.Tensor | None) -> bool:
 
 def _gains(image: torch.Tensor, weight: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a convolution is faster with its image turned: one that looks at more than a pixel at a time."""
-    if image.dim() != 4 or image.device.type != "cpu" or _is_transposed(others) or lies_by_pixel(image):
+    if image.dim() != 4 or image.device.type != "cpu" or _is_transposed(others) or _is_by_pixel(image):
         return False
     is_usual = weight.is_contiguous() and image.is_contiguous() and image.dtype is torch.float32
-    return is_usual and weight.shape[2] * weight.shape[3] > 1 and image.shape[1] > 1
+    return is_usual and weight.shape[2] * weight.shape[3] > 1
 
 
 def _is_transposed(others: Sequence[Any]) -> bool:

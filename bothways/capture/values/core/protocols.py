@@ -16,6 +16,7 @@ from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, NotConstant, Value
 from bothways.capture.values.core.constants import SINGLETONS, ConstantValue, constant_value
 from bothways.capture.values.core.raised import Raised
+from bothways.symbols import hint
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -283,6 +284,15 @@ def as_index(tracer: Tracer, value: Value) -> int:
     if method is None:
         tracer.throw(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
     return int(as_constant(tracer, answered(tracer, value.python_type(), "__index__", call(tracer, method, []))))
+
+
+def leave_to_python_if_it_varies(tracer: Tracer, number: Value) -> None:
+    """The rest of a function that has looked up elements by several numbers will by others: the lookup alone is plain
+    Python's then, as in ``self.experts[number]`` of a loop with a break, and what it gives is handed over."""
+    if not isinstance(number, linked.NumberValue) or number.source is None or not tracer.options.is_continuation:
+        return
+    if not tracer.options.fullgraph and tracer.symbols.number_varies(int(hint(number.content)), number.source):
+        tracer.stop("value_changes", "after a break the element at another number is asked for at each call")
 
 
 def index_constant(tracer: Tracer, value: Value) -> Any:

@@ -369,6 +369,7 @@ def _is_not(tracer: Tracer, left: Value, right: Value) -> Value:
 
 @handles(operator.index)
 def _index(tracer: Tracer, value: Value) -> Value:
+    protocols.leave_to_python_if_it_varies(tracer, value.realize())
     return ConstantValue(protocols.as_index(tracer, value))
 
 

@@ -305,9 +305,7 @@ class TensorValue(Value):
     @slot("__setitem__")
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         value = value.realize()
-        if isinstance(key, (NumberValue, TupleValue)) and isinstance(value, TensorValue) and written(
-            tracer, self, key, value
-        ):
+        if isinstance(key, (NumberValue, TupleValue)) and written(tracer, self, key, value):
             return
         tracer.graph.op("call_function", operator.setitem, operator.setitem, [self, key, value], {})
 
