@@ -46,6 +46,7 @@ LONG_CODE = (
 )
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
 MANY_TILES = 8  # of columns
+MANY_BLOCKS, SECTOR = 64, 8  # of what puts columns together, and numbers of single precision that are read at once
 LARGE = 1 << 23  # elements, whose sweep takes longer than putting together what 256 parts of it come to
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 LONG_ROW = 8192  # vectors of a row that take longer than a second pass does
@@ -352,9 +353,13 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
 
 
 def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
-    """How what the parts of columns were reduced to is put together."""
-    down = min(32, _power_of_two(splits))
-    return ColumnGeometry(1, min(32, _power_of_two(size_hint(columns.lanes.size))), down, splits)
+    """How what the parts of columns were reduced to is put together: by more blocks where columns are few and parts
+    many, as long as a sector of memory is read whole."""
+    size = size_hint(columns.lanes.size)
+    across = min(32, _power_of_two(size))
+    while across > SECTOR and size < MANY_BLOCKS * across and splits > 1024 // across:
+        across //= 2
+    return ColumnGeometry(1, across, min(1024 // max(across, SECTOR), _power_of_two(splits)), splits)
 
 
 def _power_of_two(number: int) -> int:

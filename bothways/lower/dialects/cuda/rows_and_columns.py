@@ -51,11 +51,10 @@ from bothways.lower.schedule.tree import (
 )
 
 LEAST_TEAM, MOST_TEAM = 64, 512  # threads that take a row
-SPANS = 1  # vectors of a row that a thread takes, unless rows are longer than so many threads take
+COLUMNS, MOST_COLUMNS = 8, 16  # that a thread takes, and of which it has registers for the sums
 RESIDENT = 1024  # threads on a processor
 ROWS_OF_PART = 8  # at least: what a block comes to is as large as a row or two
 LEAST_PARTS = 64  # that keep a GPU busy
-MOST_COLUMNS = 16  # whose sums one thread has registers for
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Both(Kernel):
 
 def all_arranged(kernels: Sequence[Kernel]) -> list[Kernel]:
     """The kernels that do what several do, one after the other."""
-    left, found = list(kernels), list[Kernel]()
+    left, result = list(kernels), list[Kernel]()
     while left:
         kernel = left.pop(0)
         joined: list[Kernel] | None = None
@@ -83,8 +82,8 @@ def all_arranged(kernels: Sequence[Kernel]) -> list[Kernel]:
             if joined is not None:
                 del left[place]
                 break
-        found += arranged(kernel) if joined is None else joined
-    return found
+        result += arranged(kernel) if joined is None else joined
+    return result
 
 
 def together(threads: int) -> int:
@@ -151,7 +150,7 @@ def geometry_of(kernel: Kernel) -> RowGeometry | None:
     lane = sweeps[0].loops[-1]
     width = width_along(lane, [inside for part in sweeps for inside in part.body], exact=True)
     vectors = lane.size // width
-    spans = max(-(-vectors // MOST_TEAM), min(SPANS, vectors // LEAST_TEAM))
+    spans = max(-(-vectors // MOST_TEAM), min(COLUMNS // width, vectors // LEAST_TEAM))
     team = -(-vectors // (32 * spans)) * 32
     if width == 1 or team < LEAST_TEAM or spans * width > MOST_COLUMNS:
         return None
@@ -238,7 +237,7 @@ def _span(geometry: RowGeometry) -> Span:
 def _read(body: Sequence[Any], geometry: RowGeometry) -> tuple[list[Element], list[Element]]:
     """What is read along a row: that which is another for each row, and that which is not."""
     lane = geometry.reduced[-1]
-    found = dict.fromkeys(
+    elements = dict.fromkeys(
         element
         for part in body
         if isinstance(part, Sweep)
@@ -246,8 +245,8 @@ def _read(body: Sequence[Any], geometry: RowGeometry) -> tuple[list[Element], li
         for element, writes in elements_in(inside)
         if not writes and element.taken is None and element.moves_along(lane)
     )
-    own = [element for element in found if any(loop != lane for loop, _ in element.steps)]
-    return own, [element for element in found if element not in own]
+    own = [element for element in elements if any(loop != lane for loop, _ in element.steps)]
+    return own, [element for element in elements if element not in own]
 
 
 def _started(w: ThreadWriter, block: Lines, across: Across, geometry: RowGeometry) -> dict[Accumulator, str]:
