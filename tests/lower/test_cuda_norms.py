@@ -8,6 +8,7 @@ from test_cuda_kernels import TOLERANCES, as_on_gpu, found_nvrtc, needs_nvrtc, r
 
 import bothways
 from bothways.building.cuda_build import CudaKernel, CudaSource
+from bothways.lower.dialects.cuda import rows_and_columns
 from bothways.lower.dialects.cuda.arranging import Phase
 from bothways.lower.dialects.cuda.kernels import spell_kernel
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
@@ -16,7 +17,12 @@ from bothways.lower.host.program import KernelProgram
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Kernel
 
-pytestmark = pytest.mark.usefixtures("as_on_gpu")
+pytestmark = pytest.mark.usefixtures("as_on_gpu", "small_is_large")
+
+
+@pytest.fixture
+def small_is_large(monkeypatch):
+    monkeypatch.setattr(rows_and_columns, "LARGE", 1)
 
 
 def norm(x, w, b):

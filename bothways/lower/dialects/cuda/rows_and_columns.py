@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bothways.lower.dialects.cuda.arranging import (
+    LARGE,
     PROCESSORS,
     RowGeometry,
     arranged,
@@ -120,6 +121,8 @@ def _joined(rows: Kernel, columns: Kernel) -> list[Kernel] | None:
     if row_geometry(rows).splits > 1 or geometry is None:
         return None
     count = product_of(first.loops)
+    if count * lane.size < LARGE:  # of what a cache holds, the second reading costs next to nothing
+        return None
     splits = min(PROCESSORS * together(geometry.team), count // ROWS_OF_PART)
     if splits < LEAST_PARTS:
         return None
