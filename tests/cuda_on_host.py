@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, planned
 from bothways.lower.dialects.c.half_helpers import HALVES
-from bothways.lower.dialects.cuda.arranging import arranged
 from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.dialects.cuda.prelude import HELPERS
+from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
 
 HEAD = """\
 #include <stdint.h>
@@ -35,6 +35,7 @@ HEAD = """\
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define UNROLL
 #define BY_VALUE const
+#define STAYS(word)
 typedef struct { unsigned x; } Index;
 static Index blockIdx, gridDim, threadIdx;
 static ucontext_t scheduler, fibers[1024];
@@ -202,7 +203,7 @@ class CudaOnHost:
         return None
 
     def arranged(self, kernels):
-        return gathered([one for kernel in kernels for one in arranged(kernel)])
+        return gathered(all_arranged(kernels))
 
     def spell(self, routines, names):
         return SpelledOnHost(*spell(routines, names, HEAD, ON_HOST))

@@ -31,6 +31,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **_named("add sub multiply_add", takes_numbers_in_float_on_gpu=True),
     **_named("reciprocal sqrt rsqrt square deg2rad rad2deg trunc_divide copysign"),
     **_named("mul div", takes_numbers_in_float=True),
+    **_named("share"),  # a part over the whole: a quotient whose parts are finite, and not below zero, or NaN
     **_named("floor_divide", takes_numbers_in_float=True, is_expensive=True),
     **_named("eq ne lt le gt ge logical_and logical_or logical_xor logical_not"),
     **_named("bitwise_and bitwise_or bitwise_xor bitwise_not isnan isinf isfinite isposinf isneginf signbit"),

@@ -26,9 +26,8 @@ BYTES = 64 * 128 * 4
 
 @pytest.fixture
 def functions_cost_nothing(monkeypatch):
-    """As on a GPU: functions such as ``exp`` take no longer than memory does."""
+    """Functions such as ``exp`` take no longer than memory does."""
     monkeypatch.setattr(partition, "_takes_long", lambda node: False)
-
 
 
 class Graphs:
@@ -265,6 +264,19 @@ def test_a_long_chain_is_saved_at_some_points(args):
     # 20 times sin and exp: eager saves 20 values. None would do, but then the backward would begin with all.
     assert 3 * BYTES <= saved_bytes(saved_by(long_chain, args)) <= 7 * BYTES
     assert saved_bytes(saved_by(long_chain, args, recompute=False)) == 20 * BYTES
+
+
+def test_on_a_gpu_a_chain_is_computed_again_where_it_is_read(monkeypatch):
+    """There it is part of the kernel that reads it: of ten values that a backward reads, two are saved."""
+
+    def program(x):
+        for _ in range(5):
+            x = torch.sigmoid(x * 1.1 + 0.3) - x.tanh()
+        return x
+
+    args = tensors((256, 256))
+    monkeypatch.setattr(partition, "prices_of", lambda node: partition.PRICES["cuda"])
+    assert len(saved_by(program, args)) == 2
 
 
 def test_small_values_are_saved():

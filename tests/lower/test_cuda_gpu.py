@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from test_cuda_functions import FUNCTIONS, NEAR, ends
 from test_cuda_kernels import PROGRAMS
 
 import bothways
@@ -15,6 +16,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 MORE = {
     "RMS norm": (lambda x, w: F.rms_norm(x, (768,), w, 1e-5), [(300, 768), (768,)]),
+    "RMS norm of many rows": (lambda x, w: F.rms_norm(x, (1024,), w, 1e-5), [(8200, 1024), (1024,)]),
+    "layer norm of many rows": (lambda x, w, b: F.layer_norm(x, (768,), w, b), [(11000, 768), (768,), (768,)]),
+    "sigmoid and tanh of what is large": (lambda x: (x * 9).sigmoid() * 1e3 + (x * 8).tanh(), [(64, 256)]),
     "RMS norm without a weight": (lambda x: F.rms_norm(x, (64,)), [(64, 64)]),
     "comparisons": (lambda x: torch.where(x > 0.1, x * 2, x - 1).clamp(-1, 1) + x.abs().pow(1.5), [(64, 64)]),
     "two at a time": (lambda x, y: torch.maximum(x, y) + torch.fmod(x, 1.5) + torch.remainder(y, 0.7), [(64, 64)] * 2),
@@ -44,6 +48,14 @@ def launches(monkeypatch):
 
     monkeypatch.setattr(launching, "launcher", counted)
     return counts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_where_they_end(name, dtype):
+    x = ends(dtype).cuda()
+    found, expected = bothways.compile(FUNCTIONS[name])(x), FUNCTIONS[name](x)
+    torch.testing.assert_close(found, expected, equal_nan=True, **NEAR[dtype])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

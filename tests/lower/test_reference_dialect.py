@@ -74,7 +74,7 @@ kernel _softmax(primals_0: float32[8, 16]) -> _softmax: float32[8, 16]
         _softmax_3: float32 = total _softmax by sum
         sweep r0 < 16:
             _softmax_4: float32 = _softmax_row[r0]
-            _softmax_5: float32 = div(_softmax_4, _softmax_3)
+            _softmax_5: float32 = share(_softmax_4, _softmax_3)
             store _softmax[i0 * 16 + r0] = _softmax_5"""
 
 

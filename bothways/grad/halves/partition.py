@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.fx
@@ -23,12 +24,24 @@ from bothways.symbols import hint
 
 Node = torch.fx.Node
 
-# What it costs to run an operation again, in bytes that might as well be saved. One on large tensors takes as long
-# as memory does to read and write them: four in a row, each from one tensor to another, cost as much as saving one.
-# One on small tensors takes as long as moving some 30 KB.
-_TRAFFIC_PER_BYTE = 8
-_CALL = 4096
-_LONGEST_CHAIN = 8
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What it costs to run an operation again, in bytes that might as well be saved: a byte for so many that it reads
+    and writes, ``of_long`` if it computes for longer, and ``call``, what one on small tensors takes. Chains of what is
+    run again end after so many."""
+
+    of_short: int
+    of_long: int
+    call: int
+    longest_chain: int
+
+
+# On a CPU an operation takes as long as memory does to read and write: four in a row, each from one tensor to another,
+# cost as much as saving one; ``exp`` computes for longer than that. On a GPU a chain is part of the kernel that reads
+# what it comes to, and only what is read first is read again: there 8 of those that take long are worth one tensor.
+PRICES = {"cpu": Prices(8, 1, 4096, 8), "cuda": Prices(64, 16, 4096, 32)}
 
 
 class NotRepeatable(Exception):
@@ -190,21 +203,26 @@ def _repeatable(owners: dict[Node, Node], free: set[Node]) -> set[Node]:
         if node is owners[node] and node not in free and ops.of(node.target).is_cheap:
             arguments = {owners[argument] for argument in node.all_input_nodes} - free
             length = 1 + max((lengths.get(argument, 0) for argument in arguments), default=0)
-            if length <= _LONGEST_CHAIN and not any(argument.op == "placeholder" for argument in arguments):
+            is_short = length <= prices_of(node).longest_chain
+            if is_short and not any(argument.op == "placeholder" for argument in arguments):
                 lengths[node] = length
     return set(lengths)
 
 
+def prices_of(node: Node) -> Prices:
+    return PRICES.get(node.meta["val"].device.type, PRICES["cpu"])
+
+
 def _price(node: Node) -> int:
     """What it costs to run a cheap operation again, in bytes that might as well be saved."""
-    traffic = sum(map(_traffic, node.all_input_nodes)) + _traffic(node)
-    return _CALL + (traffic if _takes_long(node) else traffic // _TRAFFIC_PER_BYTE)
+    traffic, prices = sum(map(_traffic, node.all_input_nodes)) + _traffic(node), prices_of(node)
+    return prices.call + traffic // (prices.of_long if _takes_long(node) else prices.of_short)
 
 
 def _takes_long(node: Node) -> bool:
-    """Whether the operation computes longer than memory takes to bring its values: ``exp`` does, on a CPU."""
+    """Whether the operation computes for long: ``exp`` does."""
     name = getattr(node.target, "_opname", "").removesuffix("_backward").removesuffix("_").removeprefix("special_")
-    return node.meta["val"].device.type == "cpu" and ops.named(name).takes_long
+    return ops.named(name).takes_long
 
 
 def _traffic(node: Node) -> int:

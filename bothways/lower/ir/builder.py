@@ -60,7 +60,6 @@ class Builder:
         self.numbers: set[Memory] = set()  # inputs that hold what eager takes as numbers, which it does not round
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
-        self.returned: set[Node] = set()  # values that are results of the graph, and will be in memory
         self.names = GraphNames()
 
     # Computing.
@@ -226,8 +225,8 @@ class Builder:
         return Take(index.shape, source.dtype, self.stored(source), dim, index, **self.labels)
 
     def _taken(self, node: Node, dim: int, index: Node) -> Node | None:
-        """The same, computed from what is in memory where that is cheap, so that all of ``node`` need not be: of the
-        logarithms of probabilities, a loss takes one in each row."""
+        """The same, computed from what is in memory where that is cheap, so that all of ``node`` need not be, or need
+        not be waited for: of the logarithms of probabilities, a loss takes one in each row."""
         match node:
             case Buffer():
                 return Take(index.shape, node.dtype, node, dim, index, **self.labels)
@@ -235,7 +234,7 @@ class Builder:
                 return node
             case Expand() if node.arg.shape == index.shape and node.arg.shape[dim] == 1:  # wherever it is taken
                 return node.arg
-            case Map() if not (self._is_in_memory(node) or PRIMITIVES[node.op].is_expensive):
+            case Map() if node.into is None and not PRIMITIVES[node.op].is_expensive:
                 args = [self._taken(arg, dim, index) for arg in node.args]
                 if None in args:
                     return None
@@ -244,9 +243,6 @@ class Builder:
                     self._rounded.add(taken)
                 return taken
         return None
-
-    def _is_in_memory(self, node: Map) -> bool:
-        return node in self.buffers or node.into is not None or node in self.returned
 
     @staticmethod
     def _known_sizes(node: Node, shape: Shape) -> Shape:

@@ -82,9 +82,7 @@ class Decomposition:
                 case "output":
                     self.results = list(node.args[0])
                 case _:
-                    self._values[node] = value = self._lower(node)
-                    if isinstance(value, Node) and any(user.op == "output" for user in node.users):
-                        self.builder.returned.add(value)
+                    self._values[node] = self._lower(node)
 
     def _symbol(self, node: torch.fx.Node, now: int) -> Any:
         number = node.meta["val"]

@@ -360,9 +360,11 @@ def _inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
         for node in sorted(live, key=lambda node: node.number):  # those it reads come before it
             if not isinstance(node, Map) or node in stored or node in inlined:
                 continue
-            if node.op == "cast" and node.args[0].dtype.itemsize < node.dtype.itemsize:
+            is_cheap = _is_cheap_to_spread(node, inlined | cheap)
+            if not is_cheap and node.op == "cast" and node.args[0].dtype.itemsize < node.dtype.itemsize:
                 inlined.discard(_without_views(node.args[0]))  # rather the narrower one is in memory
-            if _is_cheap_to_spread(node, inlined | cheap):
+                is_cheap = _is_cheap_to_spread(node, inlined | cheap)
+            if is_cheap:
                 cheap.add(node)
     return _bounded(live, inlined | cheap)
 

@@ -41,6 +41,7 @@ TEMPLATES: dict[str, str] = {
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
     "div": "({0} / {1})",
+    "share": "({0} / {1})",
     "multiply_add": "multiply_add_{T}({0}, {1}, {2})",
     "neg": "(-{0})",
     "reciprocal": "(1 / {0})",

@@ -46,8 +46,10 @@ LONG_CODE = (
 )
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
 MANY_TILES = 8  # of columns
+MANY_BLOCKS, SECTOR = 64, 8  # of what puts columns together, and numbers of single precision that are read at once
 LARGE = 1 << 23  # elements, whose sweep takes longer than putting together what 256 parts of it come to
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
+LONG_ROW = 8192  # vectors of a row that take longer than a second pass does
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
 
 
@@ -67,12 +69,14 @@ def arranged(kernel: Kernel) -> list[Kernel]:
     """The kernels that do what one does."""
     first = kernel.body[0]
     if isinstance(first, Columns):
-        splits = column_geometry(first).splits
-        return _phases(kernel, first.body, splits, product((*first.loops, first.lanes)))
+        splits, rows = column_geometry(first).splits, product((*first.loops, first.lanes))
+        return [kernel] if splits == 1 else list(phases_of(kernel, first.body, splits, rows))
     if not any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         return [kernel]
     row = row_geometry(kernel)
-    return _phases(kernel, statements_of_row(kernel), row.splits, product(row.kept))
+    if row.splits == 1:
+        return [kernel]
+    return list(phases_of(kernel, statements_of_row(kernel), row.splits, product(row.kept)))
 
 
 def statements_of_row(kernel: Kernel) -> tuple[Statement, ...]:
@@ -80,9 +84,8 @@ def statements_of_row(kernel: Kernel) -> tuple[Statement, ...]:
     return first.body if isinstance(first, Rows) else kernel.body
 
 
-def _phases(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -> list[Kernel]:
-    if splits == 1:
-        return [kernel]
+def phases_of(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -> list[Phase]:
+    """The phases of a kernel whose reductions are of so many parts."""
     sweeps = [part for part in body if isinstance(part, Sweep)]
     partials = {
         accumulator: Memory(f"{accumulator.hint}_parts", memory_dtype(accumulator), (splits * rows,), (1,))
@@ -90,7 +93,7 @@ def _phases(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -
         for accumulator in sweep.accumulators
     }
     stages = len(sweeps) + bool(sweeps[-1].accumulators)
-    phases: list[Kernel] = []
+    phases: list[Phase] = []
     for stage in range(stages):
         elements = list(_elements_of_phase(body, stage))
         used = dict.fromkeys(element.memory for element, _ in elements)
@@ -276,7 +279,7 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     ):
         team *= 2
     splits = 1
-    if not scratch and rows * team < FEW_BLOCKS * 256 and vectors >= 2 * LEAST_PART:
+    if not scratch and rows * team < FEW_BLOCKS * 256 and vectors >= LONG_ROW:
         splits = max(1, min(-(-2 * FEW_BLOCKS // rows), vectors // LEAST_PART))
     spans = 0
     if type(most) is int:
@@ -350,9 +353,13 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
 
 
 def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
-    """How what the parts of columns were reduced to is put together."""
-    down = min(32, _power_of_two(splits))
-    return ColumnGeometry(1, min(32, _power_of_two(size_hint(columns.lanes.size))), down, splits)
+    """How what the parts of columns were reduced to is put together: by more blocks where columns are few and parts
+    many, as long as a sector of memory is read whole."""
+    size = size_hint(columns.lanes.size)
+    across = min(32, _power_of_two(size))
+    while across > SECTOR and size < MANY_BLOCKS * across and splits > 1024 // across:
+        across //= 2
+    return ColumnGeometry(1, across, min(1024 // max(across, SECTOR), _power_of_two(splits)), splits)
 
 
 def _power_of_two(number: int) -> int:

@@ -12,10 +12,10 @@ from bothways.building.cuda_driver import NoDriver, architecture
 from bothways.building.nvrtc import NoNVRTC, nvrtc
 from bothways.cache.disk import Cache
 from bothways.calls.launching import launchers
-from bothways.lower.dialects.cuda.arranging import arranged
 from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
 from bothways.lower.dialects.cuda.timed import timed_launches
 from bothways.lower.host.dialect import Timed
 from bothways.lower.ir.sizes import SizeNames
@@ -76,7 +76,7 @@ class Cuda:
         return f"{tools_of(self.index)} cuda:{self.index}"
 
     def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        return gathered([one for kernel in kernels for one in arranged(kernel)])
+        return gathered(all_arranged(kernels))
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInCuda:
         return SpelledInCuda(*spell(routines, names), self.index)

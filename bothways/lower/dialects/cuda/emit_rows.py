@@ -6,7 +6,7 @@ memory. Every thread of a team then has the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
@@ -21,6 +21,7 @@ from bothways.lower.dialects.cuda.arranging import (
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
+    Raw,
     Span,
     ThreadWriter,
     accumulated,
@@ -34,6 +35,7 @@ from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.tree import (
     Accumulate,
     Accumulator,
+    Element,
     Kernel,
     RowValue,
     Scratch,
@@ -46,6 +48,7 @@ from bothways.lower.schedule.tree import (
 WARP = 32
 MOST_BLOCKS = 2**31 - 1
 OUTSIDE = Span(None, 1, "")
+SINGLE_NUMBERS = 40  # of what is kept in pairs, that a thread has registers for
 
 Names = dict[Accumulator, str]
 Take = Callable[[Lines, Accumulate, str, str], None]
@@ -103,6 +106,7 @@ def write_stages(w: ThreadWriter, block: Lines, kernel: Kernel, geometry: RowGeo
                 wholes = write_sweep(w, block, part, geometry.of_sweep(part), active)
                 if wholes:
                     write_reduction(w, block, wholes, geometry.team, geometry.threads)
+                    keep_in_pairs(w, block, geometry)
 
 
 def write_sweep(w: ThreadWriter, block: Lines, sweep: Sweep, geometry: RowGeometry, active: str) -> Names:
@@ -171,14 +175,21 @@ def write_reads(
     w: ThreadWriter, block: Lines, body: Sequence[Statement], sweep: Sweep, geometry: RowGeometry
 ) -> None:
     """Read what this sweep is the first to read, all at once, into registers."""
-    kind, width = w.index_type, geometry.width
     inner = geometry.reduced[-1]
     read = {element for part in sweep.body for element, writes in elements_in(part) if not writes}
     new = [element for element in kept_elements(body, inner) if element in read and element not in w.kept]
-    if not new:
+    arrays = {element: w.raw(element, "row", Span(inner, geometry.width, "first")) for element in new}
+    write_reading(w, block, arrays, geometry)
+
+
+def write_reading(
+    w: ThreadWriter, block: Lines, arrays: Mapping[Element, Raw], geometry: RowGeometry, declared: bool = False
+) -> None:
+    """Read elements along a row into registers, where they are kept; these may be ``declared``."""
+    if not arrays:
         return
-    arrays = {element: w.raw(element, "row", Span(inner, width, "first")) for element in new}
-    for array in arrays.values():
+    kind, width, inner = w.index_type, geometry.width, geometry.reduced[-1]
+    for array in () if declared else arrays.values():
         block.add(array.declared(geometry.spans * width))
     open_spans(w, block, geometry)
     span = Span(inner, width, "first", write_indices(block, geometry, kind))
@@ -194,6 +205,17 @@ def write_reads(
         block.close()
     close_spans(block, geometry)
     w.kept.update(arrays)
+
+
+def keep_in_pairs(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
+    """Let what is kept in pairs stay so until the next sweep, where there are too few registers for single numbers: a
+    compiler would rather keep what it has computed of them, in memory."""
+    pairs = [array for array in w.kept.values() if array.in_pairs]
+    count = geometry.spans * geometry.width
+    if len(pairs) * count > SINGLE_NUMBERS:
+        block.add("UNROLL")
+        each = " ".join(f"STAYS({array.name}[word]);" for array in pairs)
+        block.add(f"for (int word = 0; word < {count // 2}; ++word) {{ {each} }}")
 
 
 def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, team: int, threads: int) -> None:

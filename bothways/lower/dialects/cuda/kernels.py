@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
 from bothways.lower.dialects.c_family.operators import IN_MEMORY
+from bothways.lower.dialects.cuda import rows_and_columns
 from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
 from bothways.lower.dialects.cuda.batching import Batch, arguments_of, batch_lines, table_words
 from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
@@ -14,6 +15,7 @@ from bothways.lower.dialects.cuda.emit_columns import write_columns
 from bothways.lower.dialects.cuda.emit_pointwise import write_pointwise
 from bothways.lower.dialects.cuda.emit_rows import write_rows
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.dialects.cuda.rows_and_columns import Both, write_both
 from bothways.lower.ir.sizes import Size, SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Sweep
@@ -45,7 +47,9 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         names.written.clear()
     first = kernel.body[0]
     is_pointwise = False
-    if isinstance(first, Columns):
+    if isinstance(kernel, Both):
+        blocks, threads = write_both(writer, block, kernel)
+    elif isinstance(first, Columns):
         blocks, threads = write_columns(writer, block, kernel, first)
     elif any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         blocks, threads = write_rows(writer, block, kernel)
@@ -54,6 +58,8 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         blocks, threads = write_pointwise(writer, block, kernel)
     # A reduction waits for its slowest thread, so others have to be there that go on.
     together = 1 if is_pointwise else max(1, RESIDENT // threads)
+    if isinstance(kernel, Both):
+        together = rows_and_columns.together(threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()
     taken = [
         f"{IN_MEMORY[memory.dtype]} *{writer.pointer(memory)}"

@@ -12,7 +12,13 @@ OF_GPU: dict[str, str] = {
     "rsqrt": "rsqrt{F}({0})",
     "within": "within({0}, {1})",
 }
-OF_FLOATING: dict[str, str] = {"abs": "fabs{F}({0})"}
+OF_FLOATING: dict[str, str] = {
+    "abs": "fabs{F}({0})",
+    "sigmoid": "sigmoid_{T}({0})",
+    "tanh": "tanh_{T}({0})",
+    "share": "share_{T}({0}, {1})",
+}
+OF_HALVES: dict[str, str] = {**OF_FLOATING, "sigmoid": "sigmoid_of_half({0})", "tanh": "tanh_of_half({0})"}
 # A quotient by a number of the program, which eager turns into a product.
 DIVIDED = "({0} * (1 / {1}))"
 
@@ -31,6 +37,8 @@ def operation(op: str, dtype: torch.dtype, args: list[str], by_number: bool = Fa
     """The expression of an operation whose arguments have the given dtype; ``by_number`` if the last is one."""
     kind = COMPUTED[dtype]
     own = OF_FLOATING if dtype.is_floating_point else OF_INTEGERS
+    if dtype in (torch.bfloat16, torch.float16):
+        own = OF_HALVES
     template = own.get(op) or OF_GPU[op]
     if op == "div" and by_number and dtype.is_floating_point:
         template = DIVIDED

@@ -26,6 +26,7 @@ typedef unsigned char uint8_t;
 #define ALIGNED(bytes) __align__(bytes)
 #define UNROLL _Pragma("unroll")
 #define BY_VALUE const __grid_constant__
+#define STAYS(word) asm volatile("" : "+r"(word))
 """
 
 _BITS = "static inline uint32_t bits_of(float value) { return __float_as_uint(value); }\n"
@@ -142,6 +143,72 @@ NUMERIC: dict[str, str] = {
     },
 }
 
+# Functions without the ways aside that a compiler writes for numbers which are not met here: they are as many
+# instructions again, and what stands behind waits for them. Within two of the last place's units of what they compute.
+FUNCTIONS: dict[str, str] = {
+    "inverse_float": """\
+static inline float inverse_float(float value) {  // that is not below 2^-125; zero above 2^126
+#ifdef __CUDA_ARCH__
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+    return inverse;
+#else
+    return value > 8.5070591730234616e37f ? 0 : 1 / value;
+#endif
+}
+""",
+    "power_of_two_float": """\
+static inline float power_of_two_float(float value) {
+#ifdef __CUDA_ARCH__
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
+#else
+    return exp2f(value);
+#endif
+}
+""",
+    # A quarter of the sum, so that its inverse is no number below the normal ones.
+    "sigmoid_float": """\
+static inline float sigmoid_float(float x) {
+    return 0.25f * inverse_float(fmaf(expf(-x), 0.25f, 0.25f));
+}
+""",
+    # For a result that is rounded to half precision.
+    "sigmoid_of_half": """\
+static inline float sigmoid_of_half(float x) {
+    return 0.25f * inverse_float(fmaf(power_of_two_float(x * -1.442695041f), 0.25f, 0.25f));
+}
+""",
+    "tanh_of_half": """\
+static inline float tanh_of_half(float x) {
+    const float square = x * x, power = power_of_two_float(x * 2.885390082f);
+    const float slope = fmaf(square, 0.1333333333f, -0.3333333333f) * square;
+    return fabsf(x) < 0.25f ? fmaf(x, slope, x) : fmaf(inverse_float(power + 1), -2, 1);
+}
+""",
+    "sigmoid_double": "static inline double sigmoid_double(double x) { return 1 / (1 + exp(-x)); }\n",
+    # Near zero as a polynomial, since the difference from one would lose digits.
+    "tanh_float": """\
+static inline float tanh_float(float x) {
+    const float square = x * x, power = power_of_two_float(fabsf(x) * 2.885390043f);
+    float slope = fmaf(square, 0.01573968306f, -0.05230396241f);
+    slope = fmaf(square, slope, 0.1331529766f);
+    slope = fmaf(square, slope, -0.3333276808f) * square;
+    return fabsf(x) < 0.6f ? fmaf(x, slope, x) : copysignf(fmaf(inverse_float(power + 1), -2, 1), x);
+}
+""",
+    "tanh_double": "static inline double tanh_double(double x) { return tanh(x); }\n",
+    "share_float": """\
+static inline float share_float(float part, float whole) {
+    const float near = inverse_float(whole), inverse = fmaf(near, fmaf(-whole, near, 1), near);
+    const float share = part * inverse;
+    return fmaf(fmaf(-whole, share, part), inverse, share);
+}
+""",
+    "share_double": "static inline double share_double(double part, double whole) { return part / whole; }\n",
+}
+
 # Type -> its lowest and highest value.
 ORDERED: dict[str, tuple[str, str]] = {
     "float": ("(-INFINITY)", "INFINITY"),
@@ -154,14 +221,28 @@ ORDERED: dict[str, tuple[str, str]] = {
 }
 
 
+_EXTREME = "static inline {T} {name}_{T}({T} a, {T} b) {{ return (b {sign} a || b != b) ? b : a; }}\n"
+_EXTREME_OF_FLOATS = """\
+static inline float {name}_float(float a, float b) {{
+#if __CUDA_ARCH__ >= 800
+    float result;  // one instruction
+    asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return (b {sign} a || b != b) ? b : a;
+#endif
+}}
+"""
+
+
 def _extremes(kind: str, lowest: str, highest: str) -> dict[str, str]:
     """The order of two values, where a NaN wins."""
-    text = "static inline {T} {name}({T} a, {T} b) {{ return (b {sign} a || b != b) ? b : a; }}\n"
+    text = _EXTREME_OF_FLOATS if kind == "float" else _EXTREME
     return {
         f"LOWEST_{kind}": f"#define LOWEST_{kind} {lowest}\n",
         f"HIGHEST_{kind}": f"#define HIGHEST_{kind} {highest}\n",
-        f"max_{kind}": text.format(T=kind, name=f"max_{kind}", sign=">"),
-        f"min_{kind}": text.format(T=kind, name=f"min_{kind}", sign="<"),
+        f"max_{kind}": text.format(T=kind, name="max", sign=">"),
+        f"min_{kind}": text.format(T=kind, name="min", sign="<"),
     }
 
 
@@ -264,6 +345,7 @@ HELPERS: dict[str, str] = {
     **HALVES,
     **PAIRS,
     **NUMERIC,
+    **FUNCTIONS,
     "random_float": RANDOM,
     "within": WITHIN,
     "as_double": "static inline double as_double(int64_t bits) { return __longlong_as_double(bits); }\n",

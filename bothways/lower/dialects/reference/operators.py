@@ -142,6 +142,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "div": div,
+    "share": div,
     "multiply_add": _from_library("fma", 3),  # rounded once
     "neg": operator.neg,
     "reciprocal": lambda a: div(1.0, a),

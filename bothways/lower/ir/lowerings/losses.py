@@ -192,7 +192,10 @@ def _nll(
         spread = b.expand(b.reshape(b.stored(weight), shape), x.shape)
         weights = Term(b, b.take(spread, dim, safe), dtype)
     weights = weights.where(counted, 0)
-    loss = (loss * weights).where(counted, 0)
+    loss = loss * weights
+    if b.on_gpu and reduction != NONE and len(x.shape) > 1:  # the kernel that has the row computes it
+        loss = Term(b, b.stored(loss.node), dtype)
+    loss = loss.where(counted, 0)
     if reduction == NONE:
         return b.reshape(loss.as_(out[0].dtype), tuple(out[0].shape)), b.full((), 0, out[1].dtype)
     axes = range(len(rows))

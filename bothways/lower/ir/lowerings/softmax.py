@@ -20,7 +20,7 @@ def _softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float: bo
     [t] = terms(b, x.dtype, x)
     axes = _axes(x, dim)
     powers = (t - t.max(axes)).exp()
-    return (powers / powers.sum(axes)).as_(out.dtype)
+    return powers.share_of(powers.sum(axes)).as_(out.dtype)
 
 
 @lowers_floating(*overloads("_safe_softmax"))
@@ -30,8 +30,8 @@ def _safe_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, dtype: torch
     axes = _axes(x, dim)
     highest = t.max(axes)
     powers = (t - highest).exp()
-    share = powers / powers.sum(axes)
-    return b.where(highest.equals(float("-inf")), 0, share.as_(out.dtype), out.dtype)
+    share = powers.share_of(powers.sum(axes)).as_(out.dtype)
+    return b.where(highest.equals(float("-inf")), 0, share, out.dtype)
 
 
 @lowers_floating(aten._log_softmax.default)
@@ -40,8 +40,8 @@ def _log_softmax(b: Builder, out: torch.Tensor, x: Node, dim: int, half_to_float
     axes = _axes(x, dim)
     shifted = t - t.max(axes)
     whole = shifted.exp().sum(axes)
-    if axes == [len(x.shape) - 1]:
-        # Along rows, ATen keeps the sums and their logarithms in half precision.
+    if axes == [len(x.shape) - 1] and not b.on_gpu:
+        # Along rows of a CPU's memory, ATen keeps the sums and their logarithms in half precision.
         return (shifted - whole.stored(x.dtype).log().stored(x.dtype)).as_(out.dtype)
     return (shifted - whole.log()).as_(out.dtype)
 

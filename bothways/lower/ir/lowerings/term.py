@@ -108,6 +108,10 @@ class Term:
     def clamp(self, low: Any, high: Any) -> Term:
         return self.apply("clamp_min", low).apply("clamp_max", high)
 
+    def share_of(self, whole: Any) -> Term:
+        """What part of a whole it is, where both are finite and neither is negative, or NaN."""
+        return self.apply("share", whole)
+
     def times_plus(self, factor: Any, other: Any) -> Term:
         """The product with a factor, plus another; rounded once, where ATen's kernel does that."""
         return self.apply("multiply_add", factor, other)

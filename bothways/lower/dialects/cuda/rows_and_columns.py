@@ -1,0 +1,317 @@
+"""Kernels that reduce the rows of a matrix and its columns at once, so that what both read is read once: the backward
+of a norm, whose gradients are of the rows for the input and of the columns for the parameters.
+
+A block takes rows one after the other. Each thread has columns of its own, whose sums it carries from row to row; what
+the blocks come to is put together, in order, by a kernel that follows. The next row is read while one is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bothways.lower.dialects.cuda.arranging import (
+    LARGE,
+    PROCESSORS,
+    RowGeometry,
+    arranged,
+    elements_in,
+    phases_of,
+    row_geometry,
+    statements_of_row,
+    width_along,
+)
+from bothways.lower.dialects.cuda.emit import Lines, Raw, Span, ThreadWriter, accumulated, combined, indices, initial
+from bothways.lower.dialects.cuda.emit import product as product_of
+from bothways.lower.dialects.cuda.emit_rows import (
+    close_spans,
+    open_spans,
+    write_indices,
+    write_reading,
+    write_stages,
+)
+from bothways.lower.ir.prims import Memory
+from bothways.lower.schedule.loops import Loop
+from bothways.lower.schedule.tree import (
+    Accumulate,
+    Accumulator,
+    Apply,
+    Columns,
+    Convert,
+    Count,
+    Element,
+    Expression,
+    FromScratch,
+    Inner,
+    Kernel,
+    Let,
+    Load,
+    Rows,
+    Sweep,
+)
+
+LEAST_TEAM, MOST_TEAM = 64, 512  # threads that take a row
+COLUMNS, MOST_COLUMNS = 8, 16  # that a thread takes, and of which it has registers for the sums
+RESIDENT = 1024  # threads on a processor
+ROWS_OF_PART = 8  # at least: what a block comes to is as large as a row or two
+LEAST_PARTS = 64  # that keep a GPU busy
+
+
+@dataclass(frozen=True)
+class Across(Sweep):
+    """A sweep over a row whose accumulators are of the columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Both(Kernel):
+    """Rows whose first statement is the sweep for the columns; these are put together from so many parts."""
+
+    splits: int = 1
+    partials: tuple[tuple[Accumulator, Memory], ...] = ()
+
+
+def all_arranged(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels that do what several do, one after the other."""
+    left, result = list(kernels), list[Kernel]()
+    while left:
+        kernel = left.pop(0)
+        joined: list[Kernel] | None = None
+        for place, other in enumerate(left):
+            if not any(_conflict(other, before) for before in (kernel, *left[:place])):
+                joined = _joined(kernel, other) or _joined(other, kernel)
+            if joined is not None:
+                del left[place]
+                break
+        result += arranged(kernel) if joined is None else joined
+    return result
+
+
+def together(threads: int) -> int:
+    """How many blocks of so many threads are on a processor at once."""
+    return max(1, RESIDENT // threads)
+
+
+def _conflict(one: Kernel, other: Kernel) -> bool:
+    return not one.written.isdisjoint(other.memories) or not other.written.isdisjoint(one.memories)
+
+
+def _joined(rows: Kernel, columns: Kernel) -> list[Kernel] | None:
+    """A kernel of rows and one of columns as one, and the one that puts the columns together; None where they stay."""
+    first, across = rows.body[0], columns.body[0]
+    if not isinstance(first, Rows) or not isinstance(across, Columns) or len(columns.body) > 1 or across.loops:
+        return None
+    sweeps = [part for part in first.body if isinstance(part, Sweep)]
+    sums = [part for part in across.body if isinstance(part, Sweep)]
+    if not sweeps or len(sums) != 1 or across.body[0] is not sums[0] or not sums[0].accumulators:
+        return None
+    [own], [lane, *more] = sums, sweeps[0].loops
+    sizes = [loop.size for loop in (*first.loops, lane, *own.loops, across.lanes)]
+    if more or any(type(size) is not int for size in sizes) or lane.size != across.lanes.size:
+        return None
+    if [loop.size for loop in first.loops] != [loop.size for loop in own.loops]:
+        return None
+    renamed = _Renamed({across.lanes: lane, **dict(zip(own.loops, first.loops, strict=True))})
+    body = tuple(map(renamed.statement, own.body))
+    if None in body or not _read_alike(body, sweeps):
+        return None
+    sweep = Across((lane,), own.accumulators, tuple(part for part in body if part is not None))
+    whole = replace(rows, body=(Rows(first.loops, (sweep, *first.body)),))
+    geometry = geometry_of(whole)
+    if row_geometry(rows).splits > 1 or geometry is None:
+        return None
+    count = product_of(first.loops)
+    if count * lane.size < LARGE:  # of what a cache holds, the second reading costs next to nothing
+        return None
+    splits = min(PROCESSORS * together(geometry.team), count // ROWS_OF_PART)
+    if splits < LEAST_PARTS:
+        return None
+    parts, finish = phases_of(columns, across.body, splits, lane.size)
+    used = dict.fromkeys((*rows.memories, *parts.memories))
+    written = rows.written | parts.written
+    memories = (*(one for one in used if one not in written), *(one for one in used if one in written))
+    names = {key: rows.names.get(key, 0) + columns.names.get(key, 0) for key in (*rows.names, *columns.names)}
+    origins = tuple(dict.fromkeys((*rows.origins, *columns.origins)))
+    both = Both(
+        memories, frozenset(written), whole.body, rows.hint, origins, names, splits, tuple(parts.partials.items())
+    )
+    return [both, finish]
+
+
+def _read_alike(body: Iterable[Inner | None], sweeps: Sequence[Sweep]) -> bool:
+    """Whether rows and columns read something large together."""
+    own = {element for part in body if part is not None for element, _ in elements_in(part)}
+    others = {element for sweep in sweeps for part in sweep.body for element, _ in elements_in(part)}
+    return any(len(element.steps) > 1 for element in own & others)
+
+
+def geometry_of(kernel: Kernel) -> RowGeometry | None:
+    """How a block takes a row: all its vectors at once. None where rows are too short, or end amid a vector."""
+    first = kernel.body[0]
+    assert isinstance(first, Rows)
+    sweeps = [part for part in first.body if isinstance(part, Sweep)]
+    lane = sweeps[0].loops[-1]
+    width = width_along(lane, [inside for part in sweeps for inside in part.body], exact=True)
+    vectors = lane.size // width
+    spans = max(-(-vectors // MOST_TEAM), min(COLUMNS // width, vectors // LEAST_TEAM))
+    team = -(-vectors // (32 * spans)) * 32
+    if width == 1 or team < LEAST_TEAM or spans * width > MOST_COLUMNS:
+        return None
+    return RowGeometry(first.loops, (lane,), width, team, spans, team)
+
+
+class _Renamed:
+    """Statements with other loops in the place of their own; None for one that is not known here."""
+
+    def __init__(self, loops: dict[Loop, Loop]) -> None:
+        self._loops = loops
+
+    def statement(self, part: Any) -> Let | Accumulate | None:
+        match part:
+            case Let():
+                expression = self._expression(part.expression)
+                return None if expression is None else Let(part.value, expression)
+            case Accumulate():
+                value = self._expression(part.value)
+                return None if value is None else Accumulate(part.into, value)
+        return None
+
+    def _expression(self, value: Expression) -> Any:
+        match value:
+            case Load():
+                element = self._element(value.element)
+                return None if element is None else Load(element, value.dtype)
+            case Apply():
+                args = tuple(map(self._expression, value.args))
+                return None if None in args else replace(value, args=args)
+            case Convert():
+                arg = self._expression(value.arg)
+                return None if arg is None else replace(value, arg=arg)
+            case FromScratch() | Count():
+                return None
+        return value
+
+    def _element(self, element: Element) -> Element | None:
+        if element.taken is not None or any(loop not in self._loops for loop, _ in element.steps):
+            return None
+        # The outer loop is the first, as it is for rows.
+        order = list(self._loops.values())
+        steps = sorted(((self._loops[loop], step) for loop, step in element.steps), key=lambda one: order.index(one[0]))
+        lane = order[0]
+        steps = [*(one for one in steps if one[0] != lane), *(one for one in steps if one[0] == lane)]
+        return replace(element, steps=tuple(steps))
+
+
+# Spelling.
+
+
+def write_both(w: ThreadWriter, block: Lines, kernel: Both) -> tuple[int, int]:
+    """Returns how many blocks of how many threads."""
+    geometry = geometry_of(kernel)
+    assert geometry is not None
+    kind, rows = w.index_type, product_of(geometry.kept)
+    [across, *rest] = statements_of_row(kernel)
+    assert isinstance(across, Across)
+    own, always = _read(statements_of_row(kernel), geometry)
+    block.add("const int thread = threadIdx.x;")
+    write_reading(w, block, {element: w.raw(element, "all", _span(geometry)) for element in always}, geometry)
+    sums = _started(w, block, across, geometry)
+    ahead = {element: w.raw(element, "ahead", _span(geometry)) for element in own}
+    for array in ahead.values():
+        block.add(array.declared(geometry.spans * geometry.width))
+    _write_ahead(w, block, ahead, geometry, "blockIdx.x")
+    block.open(f"for ({kind} row = blockIdx.x; row < {rows}; row += gridDim.x)")
+    indices(block, geometry.kept, "row", kind)
+    current = {element: _copied(w, block, array, element, geometry) for element, array in ahead.items()}
+    _write_ahead(w, block, ahead, geometry, f"row + gridDim.x < {rows} ? row + gridDim.x : row")
+    w.kept.update(current)
+    _write_across(w, block, across, sums, geometry)
+    write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, tuple(rest)),)), geometry, "")
+    block.add("__syncthreads();")
+    block.close()
+    _write_parts(w, block, kernel, sums, geometry)
+    return kernel.splits, geometry.team
+
+
+def _span(geometry: RowGeometry) -> Span:
+    return Span(geometry.reduced[-1], geometry.width, "first")
+
+
+def _read(body: Sequence[Any], geometry: RowGeometry) -> tuple[list[Element], list[Element]]:
+    """What is read along a row: that which is another for each row, and that which is not."""
+    lane = geometry.reduced[-1]
+    elements = dict.fromkeys(
+        element
+        for part in body
+        if isinstance(part, Sweep)
+        for inside in part.body
+        for element, writes in elements_in(inside)
+        if not writes and element.taken is None and element.moves_along(lane)
+    )
+    own = [element for element in elements if any(loop != lane for loop, _ in element.steps)]
+    return own, [element for element in elements if element not in own]
+
+
+def _started(w: ThreadWriter, block: Lines, across: Across, geometry: RowGeometry) -> dict[Accumulator, str]:
+    sums = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in across.accumulators}
+    count = geometry.spans * geometry.width
+    for reduction, name in sums.items():
+        block.add(f"{accumulated(reduction)} {name}[{count}];")
+        block.add("UNROLL")
+        block.add(f"for (int v = 0; v < {count}; ++v) {name}[v] = {initial(reduction)};")
+    return sums
+
+
+def _write_ahead(w: ThreadWriter, block: Lines, ahead: dict[Element, Raw], geometry: RowGeometry, row: str) -> None:
+    """Read a row, which is computed later."""
+    kind = w.index_type
+    block.open("")
+    block.add(f"const {kind} ahead = {row};")
+    indices(block, geometry.kept, "ahead", kind)
+    write_reading(w, block, ahead, geometry, declared=True)
+    block.close()
+
+
+def _copied(w: ThreadWriter, block: Lines, array: Raw, element: Element, geometry: RowGeometry) -> Raw:
+    own = w.raw(element, "row", _span(geometry))
+    count = geometry.spans * geometry.width
+    block.add(own.declared(count))
+    block.add("UNROLL")
+    words = count // 2 if own.in_pairs else count
+    block.add(f"for (int word = 0; word < {words}; ++word) {own.name}[word] = {array.name}[word];")
+    return own
+
+
+def _write_across(
+    w: ThreadWriter, block: Lines, across: Across, sums: dict[Accumulator, str], geometry: RowGeometry
+) -> None:
+    open_spans(w, block, geometry)
+    write_indices(block, geometry, w.index_type)
+    span = Span(geometry.reduced[-1], geometry.width, "first", "", "span")
+
+    def take(inside: Lines, one: Accumulate, text: str, condition: str) -> None:
+        name = f"{sums[one.into]}[span * {geometry.width} + v]"
+        inside.add(f"{name} = {combined(one.into, name, text)};")
+
+    w.body(block, across.body, span, take)
+    close_spans(block, geometry)
+
+
+def _write_parts(
+    w: ThreadWriter, block: Lines, kernel: Both, sums: dict[Accumulator, str], geometry: RowGeometry
+) -> None:
+    partials, size, width = dict(kernel.partials), geometry.reduced[-1].size, geometry.width
+    open_spans(w, block, geometry)
+    block.add(f"const {w.index_type} place = ({w.index_type})blockIdx.x * {size} + at * {width};")
+    for reduction, name in sums.items():
+        pointer, kind = w.pointer(partials[reduction]), accumulated(reduction)
+        each = max(1, min(width, 16 // partials[reduction].dtype.itemsize))
+        if each == 1:
+            block.add(f"for (int v = 0; v < {width}; ++v) {pointer}[place + v] = {name}[span * {width} + v];")
+            continue
+        block.add("UNROLL")
+        block.add(
+            f"for (int v = 0; v < {width}; v += {each}) "
+            f"store_{kind}_{each}({pointer} + place + v, {name} + span * {width} + v, 1, {each});"
+        )
+    close_spans(block, geometry)
