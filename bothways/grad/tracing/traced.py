@@ -149,7 +149,8 @@ class Joint:
         return [
             node
             for node in self.recorder.graph.nodes
-            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node) or updated_by(node))
+            if node in self.forward_nodes
+            and (_is_random(node) or _returns_nothing(node) or updated_by(node) or ops.of(node.target).checks_indexes)
         ]
 
     def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:
