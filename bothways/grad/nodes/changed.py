@@ -13,9 +13,12 @@ import torch
 from bothways import torch_compat
 from bothways.calls.call_library import apart
 
+_is_inference = torch.Tensor.is_inference
+
 
 def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change.
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change; or may
+    not be changed at all, as one that was made in inference mode outside of it.
 
     Storages are not asked for: the same array, given to PyTorch twice, has two.
     """
@@ -23,8 +26,11 @@ def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tens
         return lambda inputs: False
     are_apart = apart(count, changed)
     written = frozenset(changed)
+    may_refuse = not torch.is_inference_mode_enabled()
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:
+        if may_refuse and any(map(_is_inference, map(inputs.__getitem__, changed))):
+            return True
         if are_apart is not None and are_apart(*inputs):
             return False
         places = [(*torch_compat.memory_of(tensor), index) for index, tensor in enumerate(inputs)]
