@@ -8,6 +8,7 @@ is written to, ``{l}`` one like the first of the statement; ``{dim}`` is one of 
 
 import random
 import re
+import warnings
 
 import torch
 
@@ -235,9 +236,11 @@ def fit(value):
 def program(seed):
     """The source of a program: ``inputs(seed, *SIZES[…])`` makes arguments of ``target``."""
     torch.manual_seed(0)
-    for part in range(100):
-        try:
-            return Writer(seed * 1000 + part).program()
-        except Spoiled:
-            continue
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in range(100):
+            try:
+                return Writer(seed * 1000 + part).program()
+            except Spoiled:
+                continue
     raise AssertionError(f"no program for seed {seed}")

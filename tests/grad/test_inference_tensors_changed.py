@@ -1,4 +1,4 @@
-"""A tensor that was made in inference mode may not be changed outside of it, by kernels neither: eager's error is raised."""
+"""A tensor that was made in inference mode may not be changed outside of it, by kernels neither: eager's error."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Outputs that share memory with each other in roundabout ways have eager's sizes, history and memory, compiled or not."""
+"""Outputs that share memory with each other in roundabout ways have eager's sizes, history and memory."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ import soak_tensors
 import soak_tensors_checking
 import soak_ways
 
-COUNT = 8
+COUNT = 4
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
@@ -44,7 +44,7 @@ def test_more_generated_programs_on_tensors_are_the_same_compiled(first):
 
 
 def test_programs_change_tensors_in_every_way():
-    sources = "\n".join(soak_tensors.program(seed) for seed in range(150))
+    sources = "\n".join(soak_tensors.program(seed) for seed in range(60))
     for written in (".copy_(", ".add_(", ".mul_(", ".index_put_(", "masked_fill_(", "] = ", "] += ", "out=", ".data"):
         assert written in sources, written
 

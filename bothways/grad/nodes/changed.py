@@ -17,8 +17,8 @@ _is_inference = torch.Tensor.is_inference
 
 
 def sharing(changed: Sequence[int], count: int) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change; or may
-    not be changed at all, as one that was made in inference mode outside of it.
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change; or
+    may not be changed at all, as one that was made in inference mode outside of it.
 
     Storages are not asked for: the same array, given to PyTorch twice, has two.
     """

@@ -59,7 +59,8 @@ class ResultView:
     """An output that is a window on other memory: on an input, or on one of the graph's own results.
 
     ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
-    stands for the whole. What it is a window on is the input or result itself, or the same ``by`` ``detach`` or ``data``.
+    stands for the whole. What it is a window on is the input or result itself, or the same ``by`` ``detach`` or
+    ``data``.
     """
 
     of_input: bool
