@@ -44,12 +44,18 @@ def call(module, function, seed, size, grad):
 
 
 def places(tensors):
-    """Where each lies: the first over the same memory, where it begins in that, its strides."""
+    """Where each lies: the first over the same memory, where it begins in that, and the strides that tell."""
     bases = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     return [
-        (bases.index(base) if base else None, tensor.storage_offset() if bases.count(base) > 1 else 0, tensor.stride())
+        (bases.index(base) if base else None, tensor.storage_offset() if bases.count(base) > 1 else 0, steps(tensor))
         for base, tensor in zip(bases, tensors, strict=True)
     ]
+
+
+def steps(tensor):
+    """The strides along dimensions of several elements."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return [stride for stride, size in pairs if size > 1] if tensor.numel() else []
 
 
 def gradients(result, leaves):
