@@ -35,6 +35,9 @@ ROWS = (
         writes_by_index=True, copies_first=True,
     ),
     row("index_fill put", copies_first=True),
+    # By indexes that may be out of range.
+    row("embedding gather index index_select nll_loss2d_forward nll_loss_forward take", checks_indexes=True),
+    row("index_add index_copy index_fill index_put put scatter scatter_add scatter_reduce", checks_indexes=True),
     row("fill", takes_numbers=True),
     row("fill_ zero_", may_write_shared=True),
     # Whose schemas say so and whose names do not.

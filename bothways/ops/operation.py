@@ -81,6 +81,7 @@ class Operation:
     # When it raises.
     fails: Fails = Fails.ON_SOME_DATA
     call_fails: bool = True  # as a call of ATen from a lowered graph
+    checks_indexes: bool = False  # one out of range is an error, also where the result is not read
     takes_numbers: bool = False  # numbers become elements, or meet them, and a dtype has to hold them
 
     # What it does besides computing.

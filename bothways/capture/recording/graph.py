@@ -167,6 +167,8 @@ class GraphBuilder:
         pairs = [self._argument(arg, tensors) for arg in args]
         keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
         arguments = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
+        if ops.named(_name_of(target)).writes_no_elements:
+            _keep_outlines(tensors.values())
         before = heard()
         try:
             result = fakes.run(run, *arguments)
@@ -477,3 +479,11 @@ class GraphBuilder:
 def _name_of(target: Any) -> str:
     """What an operation is called."""
     return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _keep_outlines(tensors: Iterable[TensorValue]) -> None:
+    """Inputs stay known as they came in, where their sizes are about to be changed in place."""
+    for value in tensors:
+        shown = value.fake.meta
+        if value.source is not None and value.placeholder.meta.get("example_value") is shown:
+            value.placeholder.meta["example_value"] = shown.detach().requires_grad_(shown.requires_grad)

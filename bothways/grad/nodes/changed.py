@@ -17,10 +17,13 @@ from bothways.runtime.picking import Picker, picker
 Share = Callable[[Sequence[torch.Tensor]], bool]
 Apart = Callable[..., Any] | None
 
+_is_inference = torch.Tensor.is_inference
+
 
 def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart]:
-    """What tells whether an input that is mutated shares memory with another, which would have to see the change; and
-    what tells at once that none does, and that none is of inference mode, where there is something that does.
+    """What tells whether an input that is mutated shares memory with another, which would have to see the change, or
+    may not be changed at all, as one that was made in inference mode outside of it; and what tells at once that none
+    does, and that none is of inference mode, where there is something that does.
 
     Storages are not asked for: the same array, given to PyTorch twice, has two.
     """
@@ -28,10 +31,13 @@ def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart]:
         return lambda inputs: False, None
     are_apart = apart(count, changed)
     written = frozenset(changed)
+    may_refuse = not torch.is_inference_mode_enabled()
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:
         if are_apart is not None and are_apart(*inputs):
             return False
+        if may_refuse and any(map(_is_inference, map(inputs.__getitem__, changed))):
+            return True
         places = [(*torch_compat.memory_of(tensor), index) for index, tensor in enumerate(inputs)]
         return any(len(group) > 1 and not written.isdisjoint(group) for group in _meeting(places))
 

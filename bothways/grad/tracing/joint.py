@@ -195,7 +195,18 @@ def _trace_joint(
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
+    with torch.no_grad():
+        _check_windows(described, fakes, [unwrapped(value) for value in results.values])
     return joint
+
+
+def _check_windows(outputs: Sequence[Output], inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Raise where a view is not what the operations that are taken again give: one that was transposed in place."""
+    for output in outputs:
+        if isinstance(output, ResultView) and output.window is not None:
+            again, window = output.take(inputs, results, None), unwrapped(output.window)
+            if geometry(again) != geometry(window) and not _lie_alike(again, window):
+                raise NotDifferentiable("the shape of a view is changed in place")
 
 
 def _keeping(
@@ -264,7 +275,7 @@ def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]
         outputs: Sequence[Any] = function(*wrapped)
         if torch.is_grad_enabled() != before.grad:
             raise NotDifferentiable("the function leaves another grad mode behind")
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         restore(before)
         if torch_compat.wants_numbers(error):
             raise NotThin("an operation that takes no symbolic sizes") from error

@@ -32,11 +32,11 @@ class TracedResults:
         self._owners: dict[int, int] = {}
         tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
         self._sharing = Counter(memory_of(unwrapped(output)) for output in tensors.values())
-        # Of those that share memory, one with a history stands for all, or the first: others are it without one.
-        ordered = sorted(tensors.values(), key=_has_history, reverse=True)
-        self._first: dict[int, torch.Tensor] = {}
-        for one in ordered:
-            self._first.setdefault(memory_of(unwrapped(one)), one)
+        # Of what those are parts of that share memory, one with a history stands for all, or the first.
+        bases = sorted(map(_base_of, tensors.values()), key=lambda base: base.requires_grad, reverse=True)
+        self._roots: dict[int, torch.Tensor] = {}
+        for base in bases:
+            self._roots.setdefault(memory_of(unwrapped(base)), base)
 
     def add(self, places: Sequence[int], variables: Variables) -> None:
         """Have the values at these places of the forward as results, too."""
@@ -61,8 +61,7 @@ class TracedResults:
             if output is not None:
                 raise NotDifferentiable(f"a {type(output).__name__} is returned")
             return None
-        base = output._base if output._is_view() else output
-        assert base is not None
+        base = _base_of(output)
         inner = unwrapped(output)
         if not _has_known_history(output):
             raise NotDifferentiable("autograd does not let an output be used any more")
@@ -73,30 +72,38 @@ class TracedResults:
             return ResultView(True, index, output, _taken_without_grad(output))
         if memory_of(inner) in self._input_memory:
             place = self._input_memory[memory_of(inner)]
-            if base is not output or not self._is_same(output, self._wrapped[place]):
+            if not self._is_same(base, self._wrapped[place]):
                 raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
-            return ResultView(True, place, by=_without_history(output, self._wrapped[place]))
+            by = _without_history(base, self._wrapped[place])
+            if base is output:
+                return ResultView(True, place, by=by)
+            return ResultView(True, place, output, _taken_without_grad(output), by)
         if self._sharing[memory_of(inner)] == 1 and not _is_guarded(output):
-            base = output  # nothing else sees the memory, so what it is a part of does not matter
-        first = self._first[memory_of(inner)]
-        if first is not output and base is output and not first._is_view() and self._is_same(output, first):
-            known = self.describe(first)
-            assert isinstance(known, Result)
-            return ResultView(False, known.index, by=_without_history(output, first))
-        owner = self._owners.get(memory_of(inner))
-        if owner is None:
-            owner = self._owners[memory_of(inner)] = len(self.values)
-            self.values.append(base)
-            self.nodes.append(self.recorder.node_of(unwrapped(base)))
-        if base is not output:
-            return ResultView(False, owner, output, _taken_without_grad(output))
-        if output is not self.values[owner]:
+            root = base = output  # nothing else sees the memory, so what it is a part of does not matter
+        else:
+            root = self._roots[memory_of(inner)]
+        if base is not root and not self._is_same(base, root):
             raise NotDifferentiable("outputs share memory in a way that leaves no trace")
-        return Result(owner)
+        by = "" if base is root else _without_history(base, root)
+        owner = self._owner(root)
+        if base is not output:
+            return ResultView(False, owner, output, _taken_without_grad(output), by)
+        return ResultView(False, owner, by=by) if by else Result(owner)
+
+    def _owner(self, root: torch.Tensor) -> int:
+        """The place among the results of what stands for a memory."""
+        memory = memory_of(unwrapped(root))
+        if memory not in self._owners:
+            self._owners[memory] = len(self.values)
+            self.values.append(root)
+            self.nodes.append(self.recorder.node_of(unwrapped(root)))
+        return self._owners[memory]
 
 
-def _has_history(output: torch.Tensor) -> bool:
-    return output.requires_grad and not output._is_view()
+def _base_of(output: torch.Tensor) -> torch.Tensor:
+    base = output._base if output._is_view() else output
+    assert base is not None
+    return base
 
 
 def _without_history(output: torch.Tensor, other: torch.Tensor) -> str:

@@ -60,7 +60,8 @@ class ResultView:
     """An output that is a window on other memory: on an input, or on one of the graph's own results.
 
     ``window`` is the output as it was traced; it knows the operations that lead to it, which are taken again. None
-    stands for the whole: an input itself, or what is the same ``by`` ``detach`` or ``data``.
+    stands for the whole. What it is a window on is the input or result itself, or the same ``by`` ``detach`` or
+    ``data``.
     """
 
     of_input: bool
@@ -71,8 +72,9 @@ class ResultView:
 
     def take(self, inputs: Sequence[torch.Tensor], results: Sequence[Any], size: SizeNow | None) -> torch.Tensor:
         base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
+        base = base.detach() if self.by == DETACH else base.data if self.by == DATA else base
         if self.window is None:
-            return base.detach() if self.by == DETACH else base.data if self.by == DATA else base
+            return base
         if self.no_grad:
             with torch.no_grad():
                 return torch_compat.view_again(self.window, base, size)
@@ -149,7 +151,8 @@ class Joint:
         return [
             node
             for node in self.recorder.graph.nodes
-            if node in self.forward_nodes and (_is_random(node) or _returns_nothing(node) or updated_by(node))
+            if node in self.forward_nodes
+            and (_is_random(node) or _returns_nothing(node) or updated_by(node) or ops.of(node.target).checks_indexes)
         ]
 
     def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 import bothways.lower.ir.lowerings  # noqa: F401  (registers what records give)
-from bothways import ops
+from bothways import ops, torch_compat
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.operands import holds_numbers, operands
 from bothways.lower.ir.prims import (
@@ -161,12 +161,15 @@ class Decomposition:
         if node is None or not isinstance(value, Node):
             return None
         buffer = self._in_memory(node, value)
-        if self._returned.setdefault(buffer.memory, node) is not node and _is_whole(buffer):
-            _check_copied(buffer)
-            # Two results of the program are two tensors, though computed once.
-            copied = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=buffer.strides)
-            return self.builder.stored(copied)
-        return buffer
+        first = self._returned.setdefault(buffer.memory, node)
+        if first is node or (_share_memory(first, node) and not _is_whole(buffer)):
+            return buffer
+        _check_copied(buffer)
+        # Two results of the program are two tensors, though computed once.
+        whole = _whole(buffer.memory, node.name) if buffer.dtype == buffer.memory.dtype else buffer
+        copied = Map(whole.shape, whole.dtype, "copy", (whole,), name=node.name, strides=whole.strides)
+        stored = self.builder.stored(copied)
+        return stored if _is_whole(buffer) else self.builder.window(stored, buffer.shape, buffer.strides, buffer.offset)
 
     def _in_memory(self, node: torch.fx.Node, value: Node) -> Buffer:
         """A value in memory, laid out as eager has it."""
@@ -178,6 +181,12 @@ class Decomposition:
         if node not in self._relaid:
             self._relaid[node] = Map(buffer.shape, buffer.dtype, "copy", (buffer,), name=node.name, strides=strides)
         return self.builder.stored(self._relaid[node])
+
+
+def _share_memory(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether one is a view of the other, or both are views, in the program itself."""
+    one, another = torch_compat.storage_identity(node.meta["val"]), torch_compat.storage_identity(other.meta["val"])
+    return one == another
 
 
 def _device_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.device:

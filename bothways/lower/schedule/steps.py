@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from bothways import ops
 from bothways.lower.ir.graph import Decomposition
 from bothways.lower.ir.prims import Buffer, Extern, Memory
 from bothways.lower.ir.sizes import SizeNames
@@ -45,7 +46,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     outputs = [lowering.output(node) for node in lowering.results]
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
     # Calls whose results nothing reads still run when they do more than compute.
-    calls = [call for call in builder.externs if not call.is_pure]
+    calls = [call for call in builder.externs if not call.is_pure or ops.of(call.target).checks_indexes]
     if not builder.on_gpu:  # there, fusion itself computes what is cheap wherever it is read
         compute_again(live(needed, calls), needed)
     fusion = Fusion(needed, calls, spreads=builder.on_gpu)

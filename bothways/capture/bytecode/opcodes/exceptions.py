@@ -31,7 +31,10 @@ def PUSH_EXC_INFO(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def POP_EXCEPT(frame: Frame, inst: Instruction) -> None:
-    frame.tracer.running.handle(frame.pop().before)
+    handled = frame.pop()
+    frame.tracer.running.handle(handled.before)
+    # Where a handler is left by an exception that was a copy: what stays there is not handled any more.
+    frame.stack[:] = [ConstantValue(None) if entry is handled else entry for entry in frame.stack]
 
 
 @opcode

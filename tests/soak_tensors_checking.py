@@ -1,0 +1,120 @@
+"""Runs a generated program on tensors plainly and compiled, and tells the first thing that differs.
+
+What can be seen of each call: what was raised, the results and what the arguments have become with their strides, what
+shares memory with what, gradients, random numbers.
+"""
+
+import warnings
+
+import soak_checking
+import soak_tensors
+import soak_ways
+import torch
+
+import bothways
+from bothways.testing import difference
+
+# The calls: a seed, which of the sizes, whether gradients are on. The second finds the program of the first.
+CALLS = ((1, 0, True), (2, 0, True), (3, 1, True), (4, 0, False))
+
+
+def call(module, function, seed, size, grad):
+    """What one call shows."""
+    torch.manual_seed(seed)
+    given = module.inputs(seed, *module.SIZES[size])
+    leaves = [tensor for tensor in given if tensor.is_leaf and tensor.requires_grad]
+    versions = [tensor._version for tensor in given]
+    error, result = None, ()
+    try:
+        with torch.set_grad_enabled(grad):
+            result = function(*given)
+    except Exception as caught:
+        error = caught
+    seen = [*result, *given]
+    return {
+        "raised": (error and type(error).__name__, error and str(error).partition("\n")[0]),
+        "results": [tensor.detach().clone() for tensor in result],
+        "arguments": [tensor.detach().clone() for tensor in given],
+        "versions": [tensor._version > version for tensor, version in zip(given, versions, strict=True)],
+        "kinds": [(t.dtype, t.shape, t.requires_grad, soak_checking.asked(lambda t=t: t.is_leaf)) for t in seen],
+        "places": places(seen),
+        "random numbers": torch.rand(1),
+        "gradients": None if error else gradients(result, leaves),
+    }
+
+
+def places(tensors):
+    """Where each lies: the first over the same memory, where it begins in that, and the strides that tell."""
+    bases = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    return [
+        (bases.index(base) if base else None, tensor.storage_offset() if bases.count(base) > 1 else 0, steps(tensor))
+        for base, tensor in zip(bases, tensors, strict=True)
+    ]
+
+
+def steps(tensor):
+    """The strides along dimensions of several elements."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return [stride for stride, size in pairs if size > 1] if tensor.numel() else []
+
+
+def gradients(result, leaves):
+    """What a backward through the results gives, each weighted in its own way."""
+    try:
+        weighted = []
+        for number, tensor in enumerate(result):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                weights = torch.linspace(0.5, 1, tensor.numel(), dtype=torch.float64).reshape(tensor.shape)
+                weighted.append((tensor * weights.to(tensor.dtype) if number % 2 else tensor).sum().double())
+        return torch.autograd.grad(sum(weighted), leaves, allow_unused=True) if weighted and leaves else None
+    except RuntimeError as error:  # such as views that autograd does not let be used any more
+        return str(error).partition("[")[0]
+
+
+def calls(module, function):
+    return [call(module, function, *each) for each in CALLS]
+
+
+def plainly(source):
+    """What the calls of a program show when nothing is compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = soak_checking.load(source, "<soak>")
+        return calls(module, module.target)
+
+
+def disagreement(source, way=soak_ways.EAGER, plain=None):
+    """The first thing in which the compiled program is not like the plain one; None when there is none."""
+    expected = plain or plainly(source)
+    module = soak_checking.load(source, "<soak>")
+    try:
+        with warnings.catch_warnings(), soak_ways.taken(way) as failures:
+            warnings.simplefilter("ignore")
+            function = bothways.compile(module.target, backend=way.backend)
+            got = calls(module, function)
+            catches = any(shown["raised"][0] for shown in expected)
+            mistake = soak_ways.mistake(function, failures, catches=catches)
+    finally:
+        bothways.reset()
+    return first_difference(expected, got, tolerance_of(source)) or mistake
+
+
+def first_difference(expected, got, tolerance):
+    for number, (before, after) in enumerate(zip(expected, got, strict=True)):
+        for part in before:
+            different = difference(before[part], after[part], tol=tolerance)
+            if different is not None and not is_refused(before[part]):
+                return f"call {number}, {part}: {different}\nplain    {before[part]}\ncompiled {after[part]}"
+    return None
+
+
+def is_refused(shown):
+    """Whether eager does not say: it forbids some views to be used, and gradients of what was changed, that are told
+    where the changes are inside of one graph."""
+    return any(text in str(shown) for text in ("is forbidden", "modified by an inplace operation"))
+
+
+def tolerance_of(source):
+    """By the least precise numbers that occur."""
+    written = source.replace(".float()", "float32")
+    return max(tolerance for name, tolerance in soak_tensors.PRECISIONS.items() if name in written)
