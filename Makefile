@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-graphs faults conformance docs site examples ecosystem bench ui-test gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-long soak-graphs faults conformance docs site examples ecosystem bench ui-test gpu-test gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make slow      the tests that take long"
 	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000 FEATURES=hooks,special)"
 	@echo "make soak-steps  hundreds of generated training steps, plain and compiled (SEED=1000 COUNT=2000)"
+	@echo "make soak-long both for a time: KIND=programs or steps, SECONDS=3600 JOBS=2; programs that differ in build/soak"
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
@@ -78,6 +79,12 @@ soak: $(READY)
 soak-steps: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=$(SWEEP) \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak_steps.py
+
+KIND ?= programs
+SECONDS ?= 3600
+
+soak-long: $(READY)
+	$(BIN)/python tests/soak_long.py $(KIND) --seed $(SEED) --count 1000000 --seconds $(SECONDS) --processes $(JOBS) --out build/soak
 
 # On a GPU with its graphs, elsewhere with graphs that fill their memory with NaN.
 soak-graphs: $(READY)

@@ -94,6 +94,8 @@ PROGRAMS = {
     "convolution, 1x1 of one": lambda: F.conv2d(image(1, 4, 1, 1), leaf(6, 4, 1, 1)),
     "convolution, depthwise": lambda: F.conv2d(image(2, 8, 9, 9), leaf(8, 1, 3, 3), groups=8),
     "convolution in double": lambda: F.conv2d(image(2, 4, 9, 9).double(), image(6, 4, 3, 3).double()),
+    "convolution of halves": lambda: F.conv2d(leaf(2, 4, 9, 9).half(), leaf(6, 4, 3, 3).half(), leaf(6).half()),
+    "convolution in bfloat16": lambda: F.conv2d(leaf(2, 4, 9, 9).bfloat16(), leaf(6, 2, 1, 1).bfloat16(), groups=2),
     "convolution of a sequence": lambda: F.conv1d(leaf(2, 9, 4).transpose(1, 2), leaf(6, 4, 3)),
     "convolution of a volume": lambda: F.conv3d(leaf(2, 3, 5, 5, 5), leaf(4, 3, 3, 3, 3)),
     "transposed convolution": lambda: F.conv_transpose2d(leaf(2, 4, 5, 5), leaf(4, 6, 3, 3), stride=2),

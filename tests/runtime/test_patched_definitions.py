@@ -134,6 +134,18 @@ def test_namesakes_of_what_was_replaced_stand_in_no_way(module, name, program):
         assert counter.frame_count == 2
 
 
+@pytest.mark.parametrize("name", ["compile", "load", "save", "fork", "exp"])
+def test_what_libraries_replace_and_bothways_does_not_call_stands_in_no_way(name):
+    """Lightning wraps torch.compile when it is imported; scripts wrap torch.load, to say what weights_only is."""
+    counter = CompileCounter()
+    compiled = bothways.compile(lambda x: x.sin() + 1, backend=counter)
+    with mock.patch.object(torch, name, lambda *args, **kwargs: None):
+        for _ in range(2):
+            assert torch.equal(compiled(X), X.sin() + 1)
+        assert counter.frame_count == 1
+    assert bothways.explain(compiled).breaks == []
+
+
 def test_what_bothways_calls_itself_is_asked_of_modules_that_are_loaded_later(monkeypatch):
     assert not is_read_here("linspace", torch)
     late = types.ModuleType("bothways.loaded_later")
@@ -183,7 +195,9 @@ def read_by(text, name, module=None, **names):
 def test_whose_name_a_code_reads():
     assert read_by("def function(x): return torch.sin(x)", "sin", torch)
     assert read_by("def function(x): return torch.nn.functional.relu(x)", "relu", F)
-    assert read_by("def function(x): return x.sin()", "sin", torch)  # the code does not tell what x is
+    assert not read_by("def function(x): return x.sin()", "sin", torch)
+    assert read_by("def function(x): from torch import sin; return sin(x)", "sin", torch)
+    assert read_by("def function(x): return one_of(torch, math).sin(x)", "sin", torch)  # it may be either
     assert read_by("def function(x): return x.sin()", "sin")
     assert read_by("def function(x): return torch.Tensor.sin(x)", "sin")
     assert read_by("def function(x): alias = torch; return alias.sin(x)", "sin", torch)

@@ -76,6 +76,20 @@ def test_numbers_too_large_for_a_kernel_stay_constants(backend):
 
 
 @everywhere
+def test_fractions_of_whole_numbers(backend):
+    """A schedule that is computed from the number of the step: what follows from it is compiled like anything else."""
+
+    def program(x, step):
+        share = 0.3 + 0.05 * step
+        return share * x + (1 - share) * x.flip(0), x * (step + 0.5), x - float(step), x / (step - 0.25), x * (2.5 - step)
+
+    compiled = agree(program, [(x(), step) for step in (2, 3, 5, 7)], backend)
+    if backend == "native":
+        (outcome,) = {str(compilation.outcome) for compilation in bothways.history(compiled)[1:]}
+        assert "constant" not in outcome and "kernels" in outcome
+
+
+@everywhere
 def test_fractions_in_arithmetic(backend):
     def program(x, f):
         return x * f + f, f - x, x / f, f / x, x * (1 - f) * f**2.0, f * 2, f / 3, -f

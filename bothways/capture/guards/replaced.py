@@ -169,23 +169,33 @@ def _functions_of(module: types.ModuleType, seen: dict[int, Any]) -> Iterator[ty
 
 
 def reads(reader: Reader, name: str, module: types.ModuleType | None) -> bool:
-    """Whether a code reads an attribute of that name off the module, or off something that the code does not tell.
+    """Whether a code reads an attribute of that name off the module; without one, off what may be a tensor.
 
-    A function of bothways may be called like one of PyTorch's, and so may one of ``math``: neither is PyTorch's.
+    What stands before a dot says whose the attribute is, unless the code keeps the module under another name: a method
+    called ``compile`` or ``load`` is none of ``torch``, which whole libraries (Lightning) and many scripts replace.
     """
     code, names = reader
     owner: Any = None  # the module that the last instruction has read, where that is plain to see
+    is_kept = module is None  # whether what the code does not tell may be the one that is asked for
+    is_read = False  # off something that the code does not tell
     for step in dis.get_instructions(code):
-        if step.opname in _OF_GLOBALS:
-            owner = names.get(step.argval)
-        elif step.opname in _OF_OBJECTS:
+        if step.opname in _OF_OBJECTS:
             known = owner if isinstance(owner, types.ModuleType) else None
-            if step.argval == name and (known is None or known is module):
+            if step.argval == name and known is module is not None:
                 return True
+            is_read |= step.argval == name and known is None
             owner = None if known is None else vars(known).get(step.argval)
         elif step.opname != "PUSH_NULL":
-            owner = None
-    return False
+            is_kept |= owner is module
+            owner = _loaded_by(step, names)
+    return is_read and is_kept
+
+
+def _loaded_by(step: dis.Instruction, names: dict[str, Any]) -> Any:
+    """What an instruction puts on the stack, where that has a name of its own."""
+    if step.opname == "IMPORT_NAME":
+        return sys.modules.get(step.argval)
+    return names.get(step.argval) if step.opname in _OF_GLOBALS else None
 
 
 _OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})

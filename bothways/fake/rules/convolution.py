@@ -57,7 +57,7 @@ def _check(tensor: ThinTensor, weight: ThinTensor, bias: ThinTensor | None = Non
         raise NotThin("a convolution of another rank")
     if not tensor.numel() or not weight.numel():
         raise NotThin("a convolution of nothing")
-    if tensor.dtype not in (WHOLE if tensor.is_cpu else FLOATING):
+    if tensor.dtype not in FLOATING:
         raise NotThin("a convolution of other dtypes")
     if weight.dtype is not tensor.dtype or (bias is not None and bias.dtype is not tensor.dtype):
         raise NotThin("a convolution of several dtypes")
@@ -87,7 +87,8 @@ def _disagree(tensor: ThinTensor, weight: ThinTensor) -> bool:
 
 
 def _is_sure(tensor: ThinTensor, weight: ThinTensor, transposed: bool) -> bool:
-    return not transposed and not _is_point(tensor) and not _disagree(tensor, weight)
+    is_known = tensor.dtype in WHOLE or not tensor.is_cpu  # in half precision the processor decides who computes it
+    return is_known and not transposed and not _is_point(tensor) and not _disagree(tensor, weight)
 
 
 def _is_cudnns(tensor: ThinTensor, weight: ThinTensor, transposed: bool, groups: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,15 +28,18 @@ from bothways.lower.ir.prims import (
     nodes_in,
 )
 from bothways.lower.ir.shapes import reshaped_strides
-from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, is_fake, outlined
+from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, as_float, is_fake, outlined
 from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
 # What computes sizes from sizes.
-SIZE_ARITHMETIC = frozenset({
-    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
-    operator.neg, float, max, min,
-})  # fmt: skip
+SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
+    **{function: function for function in (
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
+        operator.neg, max, min,
+    )},
+    float: as_float,
+}  # fmt: skip
 # The input of a graph that holds tensors of one element from the CPU, which operations on a GPU take as numbers.
 NUMBERS = "numbers_from_cpu"
 # Arguments that are looked up by what they are.
@@ -94,8 +97,7 @@ class Decomposition:
     def _number(self, node: torch.fx.Node, args: Any) -> Any:
         assert self.sizes is not None
         value = node.meta.get("val")
-        compute: Any = node.target
-        return compute(*args) if value is None else self.sizes.size(value)
+        return SIZE_ARITHMETIC[node.target](*args) if value is None else self.sizes.size(value)
 
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
         return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])

@@ -122,6 +122,8 @@ class Size:
         return below if below is NotImplemented else not below
 
     def __add__(self, other: Any) -> Any:
+        if isinstance(other, (float, Fraction)):
+            return self.as_fraction("+", _real(other))
         operand = self._operand(other)
         return NotImplemented if operand is None else self._names.made(self.expression + operand)
 
@@ -138,7 +140,7 @@ class Size:
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, (float, Fraction)):
-            return Fraction(self._names, Real("*", self.expression, _real(other)))
+            return self.as_fraction("*", _real(other))
         operand = self._operand(other)
         return NotImplemented if operand is None else self._names.made(self.expression * operand)
 
@@ -163,9 +165,13 @@ class Size:
     def __abs__(self) -> Any:
         return -self if self < 0 else self
 
+    def as_fraction(self, function: str = "value", *others: Any) -> Fraction:
+        """What a function gives that has a fraction, of this number and others; by default the number itself."""
+        return Fraction(self._names, Real(function, self.expression, *others))
+
     def __truediv__(self, other: Any) -> Any:
         operand = _real(other)
-        return NotImplemented if operand is None else Fraction(self._names, Real("/", self.expression, operand))
+        return NotImplemented if operand is None else self.as_fraction("/", operand)
 
     def __rtruediv__(self, other: Any) -> Any:
         operand = _real(other)
@@ -262,6 +268,13 @@ def _real(number: Any) -> Any:
     if isinstance(number, Fraction):
         return number.real
     return number if isinstance(number, (int, float)) else None
+
+
+def as_float(number: Any) -> Any:
+    """``float(number)`` of what may not be known yet."""
+    if isinstance(number, Size):
+        return number.as_fraction()
+    return number if isinstance(number, Fraction) else float(number)
 
 
 def has_fraction(name: str) -> bool:
