@@ -108,6 +108,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.in_turn("times")
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("times", [1, 2, 3, 5, 8])
 def test_runs_of_the_compiler_that_fail_leave_nothing_behind(failure, times, own_cache, compiler):
