@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from package_sources import FILES, name_of, text_of, tree_of
+from package_sources import FILES, name_of, nodes_in, text_of, tree_of
 
 # Where the caller, autograd, a guard or a listener is meant.
 WHO = re.compile(r"\b(nobody|somebody|anybody|everybody|someone|anyone|has a say)\b", re.IGNORECASE)
@@ -14,7 +14,7 @@ HOLLOW = {"found", "made", "given"}
 
 def hollow_names(tree: ast.AST) -> list[tuple[int, str]]:
     """Every (line, name) of a variable or parameter of a function that does not say what it holds."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [node for node in nodes_in(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     names = set()
     for node in (inner for function in functions for inner in ast.walk(function)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
