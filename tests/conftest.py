@@ -1,6 +1,8 @@
 """What every test run needs: kernels cached in a folder of its own, a PyTorch that is awake, and turns."""
 
+import contextlib
 import gc
+import logging
 import os
 import tempfile
 import types
@@ -62,6 +64,48 @@ def what_is_there_stays():
     Nor what other files have loaded since: a collection that a test asks for is 6 ms, and was 150 ms."""
     gc.collect()
     gc.freeze()
+
+
+class Logged(logging.Handler):
+    """What is logged while a test runs that asks for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+    @property
+    def messages(self):
+        return [record.getMessage() for record in self.records]
+
+    @property
+    def text(self):
+        return "\n".join(self.messages)
+
+    @contextlib.contextmanager
+    def at_level(self, level, logger=None):
+        chosen = logging.getLogger(logger)
+        before = chosen.level
+        chosen.setLevel(level)
+        try:
+            yield
+        finally:
+            chosen.setLevel(before)
+
+
+@pytest.fixture
+def caplog():
+    """In the place of pytest's own, which listens to each of PyTorch's loggers six times a test, whoever asks: 2 ms."""
+    logged = Logged()
+    every = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
+    apart = [one for one in every if isinstance(one, logging.Logger) and (one.parent is None or not one.propagate)]
+    for logger in apart:
+        logger.addHandler(logged)
+    yield logged
+    for logger in apart:
+        logger.removeHandler(logged)
 
 
 # Where a backend is what a program runs on, rather than what a test is about, the cases of a test take turns with it.

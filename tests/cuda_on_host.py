@@ -1,7 +1,8 @@
 """Kernels in CUDA C++ on a CPU: blocks one after the other, the threads of a block as fibers that take turns.
 
 The text of the kernels is the one that a GPU runs; only what stands above it differs. A thread runs until it waits for
-the others of its block, and then the next one does.
+the others of its block, and then the next one does; it stays where its block has ended and is that of the next block.
+To change between them by ``swapcontext`` would ask the system each time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
 HEAD = """\
 #include <stdint.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
@@ -38,7 +40,7 @@ HEAD = """\
 #define STAYS(word)
 typedef struct { unsigned x; } Index;
 static Index blockIdx, gridDim, threadIdx;
-static ucontext_t scheduler, fibers[1024];
+static jmp_buf scheduler, fibers[1024];
 static char *stacks[1024];
 static uint64_t slots[1024];
 static unsigned char done[1024];
@@ -46,7 +48,7 @@ static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static void wait_for_others(void) {
     unsigned self = threadIdx.x;
-    swapcontext(&fibers[self], &scheduler);
+    if (!_setjmp(fibers[self])) _longjmp(scheduler, 1);
     threadIdx.x = self;
 }
 #define __syncthreads wait_for_others
@@ -61,27 +63,33 @@ typedef void (*Function)(const uint64_t *);
 static Function function;
 static uint64_t *words;
 static void fiber(void) {
-    function(words);
-    done[threadIdx.x] = 1;
+    for (;;) {
+        function(words);
+        done[threadIdx.x] = 1;
+        wait_for_others();
+    }
+}
+__attribute__((noinline)) static void go_on(unsigned t) {
+    if (_setjmp(scheduler)) return;
+    threadIdx.x = t;
+    if (stacks[t]) _longjmp(fibers[t], 1);
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = stacks[t] = malloc(65536);
+    first.uc_stack.ss_size = 65536;
+    first.uc_link = 0;
+    makecontext(&first, fiber, 0);
+    setcontext(&first);
 }
 void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
     function = which; words = given; gridDim.x = blocks;
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         unsigned left = threads;
-        for (unsigned t = 0; t < threads; ++t) {
-            if (!stacks[t]) stacks[t] = malloc(65536);
-            getcontext(&fibers[t]);
-            fibers[t].uc_stack.ss_sp = stacks[t];
-            fibers[t].uc_stack.ss_size = 65536;
-            fibers[t].uc_link = &scheduler;
-            makecontext(&fibers[t], fiber, 0);
-            done[t] = 0;
-        }
+        memset(done, 0, threads);
         while (left) {
             for (unsigned t = 0; t < threads; ++t) {
                 if (done[t]) continue;
-                threadIdx.x = t;
-                swapcontext(&scheduler, &fibers[t]);
+                go_on(t);
                 left -= done[t];
             }
         }

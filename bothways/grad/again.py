@@ -177,7 +177,7 @@ def backward_function(
                 setattr(result.grad_fn, "first_results", own)  # noqa: B010  # a name of the node's own
         roots = [result for result, moving in zip(results, moves, strict=True) if moving]
         sources = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
-        gradients = iter(torch.autograd.grad(roots, sources, tangents, allow_unused=True, create_graph=again))
+        gradients = iter(torch_compat.gradients(roots, sources, tangents, create_graph=again))
         return tuple(next(gradients) if want else None for want in wanted)
 
     return backward

@@ -43,7 +43,7 @@ class Reopened(warnings.catch_warnings):
         return entered
 
 
-def quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def with_warnings_ignored(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function whose warnings are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -58,7 +58,8 @@ def restore(before: TorchState) -> None:
     torch.set_anomaly_enabled(*before.anomaly)
     torch.set_default_dtype(before.default_dtype)
     torch.set_float32_matmul_precision(before.precision)
-    torch.use_deterministic_algorithms(before.deterministic[0], warn_only=before.deterministic[1])
+    if now.deterministic != before.deterministic:  # PyTorch loads its own compiler to say so
+        torch.use_deterministic_algorithms(before.deterministic[0], warn_only=before.deterministic[1])
     while torch_compat.top_saved_tensors_hooks() not in (None, before.saved_tensors_hooks):
         torch_compat.pop_saved_tensors_hooks()
     if now.saved_tensors_message != before.saved_tensors_message:

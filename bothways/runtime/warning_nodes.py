@@ -7,7 +7,7 @@ from typing import Any
 
 from bothways.errors import Position
 from bothways.node_facts import in_graphs
-from bothways.runtime.caught_warnings import quietly
+from bothways.runtime.caught_warnings import with_warnings_ignored
 from bothways.runtime.continuations import step_function
 
 
@@ -30,7 +30,7 @@ class Warns:
         self._run = step_function(line, 3, where, globals_)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return quietly(self._call, *args, **kwargs) if self._ignored else self._call(*args, **kwargs)
+        return with_warnings_ignored(self._call, *args, **kwargs) if self._ignored else self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if isinstance(self.target, str):

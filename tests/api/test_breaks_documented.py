@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from package_sources import FILES, tree_of
+from package_sources import FILES, nodes_in, tree_of
 
 import bothways
 from bothways.errors import HINTS
@@ -58,6 +58,6 @@ def test_every_code_is_one_that_the_compiler_can_give():
     words = set()
     for path in FILES:
         if path.name != "hints.py":
-            nodes = ast.walk(tree_of(path))
+            nodes = nodes_in(tree_of(path))
             words |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert set(HINTS) <= words

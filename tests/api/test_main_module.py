@@ -42,10 +42,14 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_python(["-m", "bothways", *arguments], cwd=cwd, env=ENVIRONMENT)
 
 
-def seen_by_program(*arguments: str, cwd: Path) -> dict[str, object]:
-    """How a program is started is what these are about: by a Python of their own."""
+def run_by_its_own(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """By a Python that starts for it, and loads PyTorch."""
     command = [sys.executable, "-m", "bothways", *arguments]
-    finished = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def seen_by_program(*arguments: str, cwd: Path, run=run) -> dict[str, object]:
+    finished = run(*arguments, cwd=cwd)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
@@ -53,7 +57,7 @@ def seen_by_program(*arguments: str, cwd: Path) -> dict[str, object]:
 def test_a_script_runs_as_python_would_run_it(tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "program.py").write_text(PROGRAM)
-    assert seen_by_program("place/program.py", "-m", "x", cwd=tmp_path) == {
+    assert seen_by_program("place/program.py", "-m", "x", cwd=tmp_path, run=run_by_its_own) == {
         "name": "__main__",
         "file": str(tmp_path / "place" / "program.py"),
         "argv": ["place/program.py", "-m", "x"],

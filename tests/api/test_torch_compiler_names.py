@@ -125,7 +125,8 @@ def test_a_function_of_arrays_runs_inside():
     assert same(float(torch.compile(use)(torch.ones(3))), 7.0)
 
 
-def test_caches_travel_as_bytes():
+def test_caches_travel_as_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTHWAYS_CACHE_DIR", str(tmp_path / "cache"))  # no kernels of other tests
     double = torch.compile(lambda x: (x.sin() * 2).exp())
     double(torch.ones(64))
     content, info = torch.compiler.save_cache_artifacts()

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from pythons import run_python
 from second_derivatives import BACKENDS, agree, gradients
 from torch import nn
 
@@ -386,3 +387,35 @@ def test_vectorized_derivatives(backend):
         return step
 
     agree(scene, backend, sizes=(4, 4, 4, 5, 6))
+
+
+FIRST_USE = """
+import sys
+import torch
+import bothways
+
+bothways.config.kernels_for_small_graphs = True
+backend = sys.argv[1]
+loss = bothways.compile(lambda x, w: (torch.tanh(x @ w) * x).sum(), backend=backend)
+w = torch.ones(3, 3, requires_grad=True)
+for size in (3, 3, 4, 5):
+    x = torch.ones(size, 3, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss(x, w), x, create_graph=True)
+    slope.square().sum().backward()
+
+@bothways.compile(backend=backend, fullgraph=True)
+def step(x, w):
+    w.grad = None
+    (x @ w).sin().sum().backward()
+    return w.grad * 2
+
+for _ in range(2):
+    step(x, w)
+print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+
+
+@everywhere
+def test_second_derivatives_and_steps_do_not_load_pytorchs_compiler(backend):
+    done = run_python(["-c", FIRST_USE, backend], check=True)
+    assert done.stdout.strip() == "[]"

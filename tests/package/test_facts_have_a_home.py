@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 
 import pytest
-from package_sources import FILES, PACKAGE, name_of, text_of, tree_of
+from package_sources import FILES, PACKAGE, name_of, nodes_in, text_of, tree_of
 
 # Attributes of callables that are ours, and which files may name them. Other files ask a function of the first.
 ATTRIBUTES = {
@@ -39,7 +39,7 @@ def pytorch_keys() -> set[str]:
 
 def meta_keys(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every (line, key) by which something is looked up in, or put into, the ``meta`` of something."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Subscript) and _is_meta(node.value):
             yield node.lineno, ast.unparse(node.slice)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_meta(node.func.value):
@@ -62,15 +62,15 @@ def _name(node: ast.expr) -> str | None:
 
 def attributes_of_functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every (line, attribute) that is put on a function defined in the same file."""
-    functions = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    functions = {node.name for node in nodes_in(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     methods = {
         member.name
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.ClassDef)
         for member in node.body
         if isinstance(member, ast.FunctionDef)
     }
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
         for target in [part for target in targets for part in _parts(target)]:
             if isinstance(target, ast.Attribute) and _name(target.value) in functions - methods:
@@ -83,7 +83,7 @@ def _parts(target: ast.expr) -> list[ast.expr]:
 
 def own_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every (line, name) of ours that is read from, or put on, an object: as an attribute or as a string."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("__bothways"):
             yield node.lineno, node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("__bothways"):

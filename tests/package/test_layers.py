@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from package_sources import FILES, PACKAGE, name_of, text_of, tree_of
+from package_sources import FILES, PACKAGE, name_of, nodes_in, text_of, tree_of
 
 # From top to bottom; a layer imports from itself and from those after it.
 LAYERS = [
@@ -96,7 +96,7 @@ def read(path: Path) -> File:
 
 @functools.cache
 def nodes_of(file: File) -> list[ast.AST]:
-    return list(ast.walk(file.tree))
+    return nodes_in(file.tree)
 
 
 def modules_imported(file: File) -> Iterator[tuple[int, str]]:

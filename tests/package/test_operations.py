@@ -11,7 +11,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from package_sources import FILES, PACKAGE, name_of, tree_of
+from package_sources import FILES, PACKAGE, name_of, nodes_in, tree_of
 
 import bothways.lower.ir.graph  # noqa: F401  (registers lowerings)
 from bothways import ops, torch_compat
@@ -210,7 +210,7 @@ def test_lowerings_make_primitives_that_there_are():
     """Names in calls of ``map``, and of what makes Maps, in ``lower/ir``."""
     found = set()
     for path in (PACKAGE / "lower/ir").rglob("*.py"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_in(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("map", "_map"):
                 named = node.args[0] if node.args else None
                 found |= {named.value} if isinstance(named, ast.Constant) else set()
@@ -254,7 +254,7 @@ def operation_named(node):
 
 def lists_of_operations(tree):
     """Lines on which three operations or more are named, in a collection or a text, and not much else."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and not re.search(r"[^\w\s.]", node.value):
             words = [ast.Constant(word) for word in node.value.split()]
         elif isinstance(node, COLLECTIONS):

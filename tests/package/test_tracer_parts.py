@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import package_sources
 import pytest
-from package_sources import PACKAGE, tree_of
+from package_sources import PACKAGE, nodes_in, tree_of
 
 CAPTURE = PACKAGE / "capture"
 FILES = [path for path in package_sources.FILES if path.is_relative_to(CAPTURE)]
@@ -34,9 +34,9 @@ CHANGES = {
 
 def changes(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every (line, expression) that changes a Tracer, or what a part of one holds, other than by a part's method."""
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    parents = {child: node for node in nodes_in(tree) for child in ast.iter_child_nodes(node)}
     aliases = _aliases(tree)
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Attribute) and (_is_tracer(node.value) or _is_part(node.value, aliases)):
             if isinstance(node.ctx, (ast.Store, ast.Del)):
                 yield node.lineno, ast.unparse(node)
@@ -47,7 +47,7 @@ def changes(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def _aliases(tree: ast.AST) -> set[str]:
     """Variables for a part, as in ``state = tracer.torch_state``."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_part(node.value, set()):
             names.add(node.targets[0].id)
     return names
@@ -84,7 +84,7 @@ def test_a_tracer_has_these_parts_and_nothing_else():
     tree = tree_of(CAPTURE / "tracer.py")
     stored = {
         node.attr
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
     }
     assert {name for name in stored if not name.startswith("_")} == set(PARTS)
@@ -94,12 +94,12 @@ def test_each_part_is_a_class_in_its_file():
     tree = tree_of(CAPTURE / "tracer.py")
     imported = {
         alias.name: f"{node.module}".removeprefix("bothways.capture.").replace(".", "/") + ".py"
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     made = {}
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             target, value = node.targets[0], node.value
             if target.attr in PARTS and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):

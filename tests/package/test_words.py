@@ -4,17 +4,19 @@ import ast
 import re
 
 import pytest
-from package_sources import FILES, name_of, text_of, tree_of
+from package_sources import FILES, PACKAGE, name_of, nodes_in, text_of, tree_of
 
 # Where the caller, autograd, a guard or a listener is meant.
 WHO = re.compile(r"\b(nobody|somebody|anybody|everybody|someone|anyone|has a say)\b", re.IGNORECASE)
 # What every variable was at some time.
 HOLLOW = {"found", "made", "given"}
+# What classes, functions and parameters were called once that say as little.
+VAGUE = {"forwards", "habits", "looked", "quietly", "stretches"}
 
 
 def hollow_names(tree: ast.AST) -> list[tuple[int, str]]:
     """Every (line, name) of a variable or parameter of a function that does not say what it holds."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [node for node in nodes_in(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     names = set()
     for node in (inner for function in functions for inner in ast.walk(function)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -26,9 +28,22 @@ def hollow_names(tree: ast.AST) -> list[tuple[int, str]]:
 
 def test_who_acts_is_named():
     problems = []
-    for path in FILES:
+    pages = [*PACKAGE.parent.glob("*.md"), *(PACKAGE.parent / "docs").rglob("*.md")]
+    for path in [*FILES, *pages]:
         lines = enumerate(text_of(path).splitlines(), 1)
-        problems += [f"{name_of(path)}:{number} {match[0]}" for number, line in lines if (match := WHO.search(line))]
+        name = path.relative_to(PACKAGE.parent)
+        problems += [f"{name}:{number} {match[0]}" for number, line in lines if (match := WHO.search(line))]
+    assert problems == []
+
+
+def test_definitions_are_not_called_by_what_could_be_anything():
+    definitions = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    problems = []
+    for path in FILES:
+        nodes = nodes_in(tree_of(path))
+        names = {node.name for node in nodes if isinstance(node, definitions)}
+        names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        problems += [f"{name_of(path)} {name}" for name in sorted(names) if name.lower() in VAGUE]
     assert problems == []
 
 

@@ -108,6 +108,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.in_turn("times")
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("times", [1, 2, 3, 5, 8])
 def test_runs_of_the_compiler_that_fail_leave_nothing_behind(failure, times, own_cache, compiler):
@@ -301,8 +302,8 @@ print("done", flush=True)
 """
 
 
-def interrupt(tmp_path, compiler):
-    """Press Ctrl-C while the compiler hangs; gives the file with the numbers of its processes."""
+def test_ctrl_c_ends_a_compiler_that_hangs(tmp_path, own_cache, compiler):
+    """Press Ctrl-C while the compiler hangs."""
     real, numbers = toolchain.compiler()[0], tmp_path / "children"
     compiler(HANG.format(children=numbers))
     (tmp_path / "temporary").mkdir(mode=0o700)
@@ -314,15 +315,6 @@ def interrupt(tmp_path, compiler):
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)
     assert told.split() == ["interrupted", "done"] and process.returncode == 0
-    return numbers
-
-
-def test_ctrl_c_while_a_compiler_hangs(tmp_path, compiler):
-    interrupt(tmp_path, compiler)
-
-
-def test_ctrl_c_ends_a_compiler_that_hangs(tmp_path, own_cache, compiler):
-    numbers = interrupt(tmp_path, compiler)
     wait_until(lambda: not any(map(is_running, children(numbers))))
     assert list(own_cache.glob("unfinished-*")) == [] and list((tmp_path / "temporary").iterdir()) == []
 
@@ -453,6 +445,8 @@ def test_where_warnings_are_errors_the_error_is_the_warning(own_cache):
 
 
 WARNINGS_ARE_ERRORS = """
+import warnings
+warnings.simplefilter("error", UserWarning)  # as python -W error::UserWarning
 import torch, bothways
 bothways.config.kernels_for_small_graphs = True
 try:
@@ -465,6 +459,5 @@ except UserWarning as error:
 def test_in_a_new_process_as_well(own_cache):
     own_cache.mkdir(mode=0o700)
     own_cache.chmod(0o777)
-    command = [sys.executable, "-W", "error::UserWarning", "-c", WARNINGS_ARE_ERRORS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python(["-c", WARNINGS_ARE_ERRORS], cwd=ROOT, check=True)
     assert done.stdout.startswith("KernelWarning kernels are not kept on disk") and "bug" not in done.stdout

@@ -447,6 +447,7 @@ CONTAINERS = {
 }
 
 
+@pytest.mark.in_turn("when")
 @pytest.mark.parametrize("when", ["before the break", "after the break", "by the callee", "before the loop"])
 @pytest.mark.parametrize("view", ["itself", "values", "items", "reversed"])
 @pytest.mark.parametrize("kind", CONTAINERS)

@@ -26,6 +26,7 @@ from pythons import run_python
 from torch import nn
 
 import bothways
+from bothways.capture.guards import replaced
 from bothways.capture.guards.replaced import is_read_here, reads
 from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp
 from bothways.testing import CompileCounter, same
@@ -157,6 +158,32 @@ def test_what_bothways_calls_itself_is_asked_of_modules_that_are_loaded_later(mo
         assert torch.equal(compiled(X), X * 8)
     (broken,) = bothways.explain(compiled).breaks
     assert broken.code == "builtin_replaced"
+
+
+WHERE_FUNCTIONS_STAND = {
+    "a name": "def draw(): return torch.linspace(0, 1, 6)",
+    "a method": "class Drawer:\n    def draw(self): return torch.linspace(0, 1, 6)",
+    "a class method": "class Drawer:\n    @classmethod\n    def draw(cls): return torch.linspace(0, 1, 6)",
+    "a property": "class Drawer:\n    @property\n    def draw(self): return torch.linspace(0, 1, 6)",
+    "a row of a table": "TABLE = {'draw': [(1, lambda: torch.linspace(0, 1, 6))]}",
+    "a decorator": "@functools.cache\ndef draw(): return torch.linspace(0, 1, 6)",
+    "a function inside": "def outer():\n    def draw(): return torch.linspace(0, 1, 6)\n    return draw",
+}
+
+
+@pytest.mark.parametrize("text", WHERE_FUNCTIONS_STAND.values(), ids=WHERE_FUNCTIONS_STAND)
+def test_what_bothways_calls_itself_is_found_wherever_it_stands(text, monkeypatch):
+    """Another module that has it, too, and was looked at before makes no difference."""
+    names = {"torch": torch, "functools": functools, "__name__": "bothways.the_second"}
+    exec(text, names)
+    for name in ("bothways.the_first", "bothways.the_second"):
+        module = types.ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    for remembered in (replaced._readers, replaced._is_read):  # as many modules were loaded in the case before
+        remembered.cache_clear()
+    assert is_read_here("linspace", torch)
+    assert not is_read_here("logspace", torch)
 
 
 def read_by(text, name, module=None, **names):

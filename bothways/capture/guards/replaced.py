@@ -128,36 +128,40 @@ def _modules_of_bothways(_loaded: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _is_read(name: str, module: types.ModuleType | None, loaded: int) -> bool:
-    return any(reads(reader, name, module) for reader in _readers(loaded).get(name, ()))
+    return any(name in reader[0].co_names and reads(reader, name, module) for reader in _readers(loaded).values())
 
 
 @functools.lru_cache(maxsize=1)
-def _readers(_loaded: int) -> dict[str, list[Reader]]:
-    """The codes of bothways by the names they mention; those of modules that are loaded later come to them."""
-    readers: dict[str, list[Reader]] = {}
+def _readers(_loaded: int) -> dict[int, Reader]:
+    """The codes of bothways, each once; those of modules that are loaded later come to them."""
+    readers: dict[int, Reader] = {}
+    seen: dict[int, Any] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "bothways" and not name.startswith(_BESIDE):
-            for function in _functions_of(module):
-                for code in _codes_in(function.__code__):
-                    for mention in code.co_names:
-                        readers.setdefault(mention, []).append((code, function.__globals__))
+            for function in _functions_of(module, seen):
+                readers.update((id(code), (code, function.__globals__)) for code in _codes_in(function.__code__))
     return readers
 
 
-def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
-    """The functions of a module: those with a name, methods, what decorators hold, and rows of tables."""
-    pending, seen = list(vars(module).values()), set[int]()
+# What modules and tables are full of that holds no function.
+_HOLDS_NONE = frozenset({str, int, float, bool, bytes, type(None), torch.dtype, types.CodeType})
+
+
+def _functions_of(module: types.ModuleType, seen: dict[int, Any]) -> Iterator[types.FunctionType]:
+    """The functions of a module: those with a name, methods, what decorators hold, and rows of tables. What has been
+    seen, by way of other modules, is left out."""
+    pending = list(vars(module).values())
     while pending:
         value = pending.pop()
-        if id(value) in seen or isinstance(value, types.ModuleType):
+        kind = type(value)
+        if kind in _HOLDS_NONE or id(value) in seen or isinstance(value, types.ModuleType):
             continue
-        seen.add(id(value))
-        if isinstance(value, types.FunctionType):
+        seen[id(value)] = value  # kept: what is made when it is asked for would leave its number to another one
+        if kind is types.FunctionType:
             if (value.__module__ or "").startswith("bothways"):
                 yield value
-            continue
-        if isinstance(value, type):
-            pending += vars(value).values() if value.__module__ == module.__name__ else ()
+        elif isinstance(value, type):
+            pending += vars(value).values() if value.__module__.startswith("bothways") else ()
         elif isinstance(value, (dict, list, tuple)):
             pending += value.values() if isinstance(value, dict) else value
         else:

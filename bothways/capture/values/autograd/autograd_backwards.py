@@ -45,26 +45,29 @@ if TYPE_CHECKING:
 COMBINED_RESULTS = 3
 
 
-def backward_is_opaque(call: FunctionCall, looked: ForwardFindings) -> bool:
+def backward_is_opaque(call: FunctionCall, forward_findings: ForwardFindings) -> bool:
     """Whether the backward must run as the user's Python: it cannot be captured, or reads or changes the world."""
-    places = [isinstance(value, TensorValue) for value in looked.outputs]
-    if looked.context.materializes:
-        return _reads_the_world(call, looked, places, call.tracer.options.fullgraph)
+    places = [isinstance(value, TensorValue) for value in forward_findings.outputs]
+    if forward_findings.context.materializes:
+        return _reads_the_world(call, forward_findings, places, call.tracer.options.fullgraph)
     if sum(places) > COMBINED_RESULTS:
         return True
     choices = itertools.product(*((True, False) if is_tensor else (False,) for is_tensor in places))
+    whole = call.tracer.options.fullgraph
     return any(
-        _reads_the_world(call, looked, list(present), call.tracer.options.fullgraph and list(present) == places)
+        _reads_the_world(call, forward_findings, list(present), whole and list(present) == places)
         for present in choices
     )
 
 
-def _reads_the_world(call: FunctionCall, looked: ForwardFindings, present: list[bool], must_capture: bool) -> bool:
+def _reads_the_world(
+    call: FunctionCall, forward_findings: ForwardFindings, present: list[bool], must_capture: bool
+) -> bool:
     """Interpret the backward with gradients for some of the results."""
-    findings = look_at_backward(call, looked, present, must_capture)
+    findings = look_at_backward(call, forward_findings, present, must_capture)
     if findings is None:
         return True
-    side, read, of_forward = findings.side, findings.reads, looked.side.assumptions.guards
+    side, read, of_forward = findings.side, findings.reads, forward_findings.side.assumptions.guards
     opaque = (
         not all(map(can_be_checked_later, read))
         or (bool(read) and not all(is_settled(guard) or _is_about_code(guard) for guard in of_forward))
@@ -72,7 +75,7 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, present: list[
         or bool(side.assumptions.asked)
         or any(facts_of_call(node.target).opaque or is_random(node) for node in side.graph.graph.nodes)
         or findings.changes_context
-        or looked.stand_ins.tensors_changed
+        or forward_findings.stand_ins.tensors_changed
         or not findings.fits
     )
     if not opaque:
@@ -81,21 +84,21 @@ def _reads_the_world(call: FunctionCall, looked: ForwardFindings, present: list[
 
 
 def look_at_backward(
-    call: FunctionCall, looked: ForwardFindings, present: list[bool], must_capture: bool
+    call: FunctionCall, forward_findings: ForwardFindings, present: list[bool], must_capture: bool
 ) -> BackwardFindings | None:
     """What the backward does; None where it cannot be captured."""
     side = fork(call.tracer)
     side.meet_definitions_apart()
     gradients: Args = [
         _gradient(side, value) if there else ConstantValue(None)
-        for value, there in zip(looked.outputs, present, strict=True)
+        for value, there in zip(forward_findings.outputs, present, strict=True)
     ]
     own = lookup(call.cls, "vjp") is not lookup(torch.autograd.Function, "vjp")
     backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
-    count, outline = len(side.assumptions.guards), outline_of(looked.context)
+    count, outline = len(side.assumptions.guards), outline_of(forward_findings.context)
     try:
         with undone(side, call.tracer):
-            result = protocols.call(side, backward, [looked.context, *gradients]).realize()
+            result = protocols.call(side, backward, [forward_findings.context, *gradients]).realize()
     except Unsupported:
         if must_capture:
             raise
@@ -103,9 +106,9 @@ def look_at_backward(
     except Raised:
         return None
     read = [guard for guard in itertools.islice(side.assumptions.guards, count, None) if not is_settled(guard)]
-    changes = outline_of(looked.context) != outline
+    changes = outline_of(forward_findings.context) != outline
     findings = BackwardFindings(side, gradients, result, read, _fits(call.inputs, result), changes)
-    if present == [isinstance(value, TensorValue) for value in looked.outputs]:
+    if present == [isinstance(value, TensorValue) for value in forward_findings.outputs]:
         call.backward = findings
     return findings
 

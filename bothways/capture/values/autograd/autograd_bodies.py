@@ -65,14 +65,14 @@ def _is_python(node: torch.fx.Node) -> bool:
     return facts.is_number or facts.is_size or call != NO_CALL_FACTS or isinstance(node.target, ApplyFunction)
 
 
-def forward_has_graph(looked: ForwardFindings, changes: bool) -> bool:
+def forward_has_graph(forward_findings: ForwardFindings, changes: bool) -> bool:
     """Whether the forward that was looked at can be a graph; ``changes`` says whether it changes an object outside."""
-    context = looked.context
-    tensors = [value for value in looked.outputs if isinstance(value, TensorValue)]
+    context = forward_findings.context
+    tensors = [value for value in forward_findings.outputs if isinstance(value, TensorValue)]
     return (
-        computes_only(looked.side)
+        computes_only(forward_findings.side)
         and not changes
-        and not looked.stand_ins.tensors_changed
+        and not forward_findings.stand_ins.tensors_changed
         and not context.dirty
         and context.materializes
         and bool(tensors)
@@ -96,9 +96,9 @@ def backward_has_graph(findings: BackwardFindings) -> bool:
     )
 
 
-def lifted(call: FunctionCall, looked: ForwardFindings) -> Lifted:
+def lifted(call: FunctionCall, forward_findings: ForwardFindings) -> Lifted:
     """The tensors that the bodies read beside the arguments, in the order in which they were met."""
-    stand_ins, side = looked.stand_ins, looked.side
+    stand_ins, side = forward_findings.stand_ins, forward_findings.side
     real_of: dict[torch.fx.Node, TensorValue] = {twin.placeholder: real for twin, real in stand_ins.tensors()}
     for value in side.graph.inputs:
         if value.placeholder not in real_of:
@@ -106,33 +106,34 @@ def lifted(call: FunctionCall, looked: ForwardFindings) -> Lifted:
             real = call.tracer.look_at(value.obj, value.source)
             assert isinstance(real, TensorValue)
             real_of[value.placeholder] = real
-    arguments = set(argument_nodes(call, looked))
+    arguments = set(argument_nodes(call, forward_findings))
     nodes = [node for node in side.graph.graph.nodes if node in real_of and node not in arguments]
     return Lifted(nodes, [real_of[node] for node in nodes])
 
 
-def argument_nodes(call: FunctionCall, looked: ForwardFindings) -> list[torch.fx.Node]:
+def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> list[torch.fx.Node]:
     """The nodes of the side graph that stand for tensor arguments."""
-    twins = [looked.stand_ins.made(value) for value in call.inputs]
+    twins = [forward_findings.stand_ins.made(value) for value in call.inputs]
     return [twin.placeholder for twin in twins if isinstance(twin, TensorValue)]
 
 
 def captured_function(
-    call: FunctionCall, looked: ForwardFindings, findings: BackwardFindings, opaque: bool, reads: Reads
+    call: FunctionCall, forward_findings: ForwardFindings, findings: BackwardFindings, opaque: bool, reads: Reads
 ) -> tuple[CapturedFunction, list[TensorValue]]:
     """The node's target, and what the node is given."""
-    extra = lifted(call, looked)
-    arguments = argument_nodes(call, looked)
-    context = looked.context
-    backward, needed = _backward(call, looked, findings)
-    saved = looked.saved_nodes if context.is_unpacked else []  # else whatever it reads is held by an attribute
+    extra = lifted(call, forward_findings)
+    arguments = argument_nodes(call, forward_findings)
+    context = forward_findings.context
+    backward, needed = _backward(call, forward_findings, findings)
+    # Where it is not unpacked, whatever the backward reads is held by an attribute.
+    saved = forward_findings.saved_nodes if context.is_unpacked else []
     kept = list(dict.fromkeys([*needed, *saved]))
-    outputs = [node for node in looked.result_nodes if node is not None]
-    single = not isinstance(looked.output, TupleValue)
+    outputs = [node for node in forward_findings.result_nodes if node is not None]
+    single = not isinstance(forward_findings.output, TupleValue)
     places = {node: place for place, node in enumerate(kept)}
     of_context = {places[node] for node in saved}
     fixed = {id(value) for value in context.fixed}
-    tensors = [value for value in looked.outputs if isinstance(value, TensorValue)]
+    tensors = [value for value in forward_findings.outputs if isinstance(value, TensorValue)]
     facts = FunctionFacts(
         call.cls,
         tuple(isinstance(realized(value), TensorValue) for value in call.inputs),
@@ -145,7 +146,7 @@ def captured_function(
     used = [node for node in extra.nodes if node.users or node in kept or node in outputs]
     names = _argument_names(call)
     parameters = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
-    body = _body(looked.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept))
+    body = _body(forward_findings.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept))
     known = dict(reversed(parameters))
     gradient_names = [*backward.names, *(known.get(node) or facts_of_node(node).variable or node.name for node in kept)]
     taken = list(zip([*backward.gradients, *kept], gradient_names, strict=True))
@@ -166,7 +167,7 @@ class _Backward:
 
 
 def _backward(
-    call: FunctionCall, looked: ForwardFindings, findings: BackwardFindings
+    call: FunctionCall, forward_findings: ForwardFindings, findings: BackwardFindings
 ) -> tuple[_Backward, list[torch.fx.Node]]:
     """The interface of the backward, and the nodes of the forward that it needs, in the order of their use."""
     gradients = [value.placeholder for value in findings.gradients if isinstance(value, TensorValue)]
@@ -182,9 +183,9 @@ def _backward(
     read = [node for user in findings.side.graph.graph.nodes for node in user.all_input_nodes]
     needed = [node for node in [*read, *(node for node in results if node is not None)] if node not in own]
     names = _names(lookup_function(call.cls, "backward"), 1)
-    if len(names) != len(looked.outputs):
-        names = [f"grad_{place}" for place in range(len(looked.outputs))]
-    tensors = [isinstance(value, TensorValue) for value in looked.outputs]
+    if len(names) != len(forward_findings.outputs):
+        names = [f"grad_{place}" for place in range(len(forward_findings.outputs))]
+    tensors = [isinstance(value, TensorValue) for value in forward_findings.outputs]
     kept = [name for name, is_tensor in zip(names, tensors, strict=True) if is_tensor]
     return _Backward(gradients, kept, results), list(dict.fromkeys(needed))
 
@@ -234,24 +235,24 @@ def _body(
     return graph_module(graph)
 
 
-def inlined(call: FunctionCall, looked: ForwardFindings) -> Args | None:
+def inlined(call: FunctionCall, forward_findings: ForwardFindings) -> Args | None:
     """The results of a function without a gradient, its operations being those of the graph itself.
 
     None where they would be others: autograd is off inside, and what reads it must not notice.
     """
-    extra = lifted(call, looked)
+    extra = lifted(call, forward_findings)
     builder = call.tracer.graph
     if torch.is_grad_enabled() and any(value.fake.requires_grad for value in extra.values):
         return None
-    if looked.side.graph.statements & MODE_STATEMENTS:
+    if forward_findings.side.graph.statements & MODE_STATEMENTS:
         return None
     real = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
-    pairs = zip([*argument_nodes(call, looked), *extra.nodes], [*real, *extra.values], strict=True)
+    pairs = zip([*argument_nodes(call, forward_findings), *extra.nodes], [*real, *extra.values], strict=True)
     copies = {node: value.node for node, value in pairs}
-    for node in looked.side.graph.graph.nodes:
+    for node in forward_findings.side.graph.graph.nodes:
         if node.op != "placeholder":
             copies[node] = builder.graph.node_copy(node, copies.__getitem__)
     results: list[Value] = []
-    for value, node in zip(looked.outputs, looked.result_nodes, strict=True):
+    for value, node in zip(forward_findings.outputs, forward_findings.result_nodes, strict=True):
         results.append(TensorValue(copies[node], value.fake) if isinstance(value, TensorValue) and node else value)
     return results

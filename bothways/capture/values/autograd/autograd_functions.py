@@ -74,31 +74,33 @@ def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
     grad_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(False)
     try:
-        looked = _look_at_forward(call)
-        opaque = call.has_jvp or _runs_as_python(looked) or (call.wants_grad and backward_is_opaque(call, looked))
-        has_bodies = _has_bodies(call, looked)
+        findings = _look_at_forward(call)
+        opaque = call.has_jvp or _runs_as_python(findings)
+        opaque = opaque or (call.wants_grad and backward_is_opaque(call, findings))
+        has_bodies = _has_bodies(call, findings)
     finally:
         torch.set_grad_enabled(grad_enabled)
-    if has_bodies and not call.wants_grad and not _shares_memory(looked):
-        results = inlined(call, looked)
+    if has_bodies and not call.wants_grad and not _shares_memory(findings):
+        results = inlined(call, findings)
         if results is not None:
-            return _assembled(call, looked, results)
+            return _assembled(call, findings, results)
     if has_bodies and call.wants_grad:
-        return _record_bodies(call, looked)
-    return _record(call, looked, opaque)
+        return _record_bodies(call, findings)
+    return _record(call, findings, opaque)
 
 
-def _has_bodies(call: FunctionCall, looked: ForwardFindings) -> bool:
+def _has_bodies(call: FunctionCall, findings: ForwardFindings) -> bool:
     """Whether both bodies are graphs; the forward alone where no input wants a gradient."""
-    asks = looked.side.assumptions.asked & ABOUT_HISTORY
-    if call.has_jvp or asks or any(_keeps(looked, value) for value in looked.held):
+    asks = findings.side.assumptions.asked & ABOUT_HISTORY
+    if call.has_jvp or asks or any(_keeps(findings, value) for value in findings.held):
         return False
-    if not forward_has_graph(looked, _changes_free_tensors(looked.side)):
+    if not forward_has_graph(findings, _changes_free_tensors(findings.side)):
         return False
     if not call.wants_grad:
         return True
     if call.backward is None:
-        look_at_backward(call, looked, [isinstance(value, TensorValue) for value in looked.outputs], False)
+        present = [isinstance(value, TensorValue) for value in findings.outputs]
+        look_at_backward(call, findings, present, False)
     return call.backward is not None and backward_has_graph(call.backward)
 
 
@@ -150,14 +152,14 @@ def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     finally:
         side.assumptions.complete()
         call.tracer.assumptions.take_over(side.assumptions.guards)
-    looked = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context), [], [])
-    looked.result_nodes = [value.node if isinstance(value, TensorValue) else None for value in looked.outputs]
-    looked.saved_nodes = [value.node for value in context.saved if isinstance(value, TensorValue)]
+    findings = ForwardFindings(side, stand_ins, context, output.realize(), _reachable(context), [], [])
+    findings.result_nodes = [value.node if isinstance(value, TensorValue) else None for value in findings.outputs]
+    findings.saved_nodes = [value.node for value in context.saved if isinstance(value, TensorValue)]
     call.tracer.assumptions.take_over(side.assumptions.guards)
     check_marks(side, context)
     stand_ins.check_kept(f"{call.name}.forward")
     check_order(call.tracer, side, f"{call.name}.forward")
-    return looked
+    return findings
 
 
 def _run_forward(call: FunctionCall, side: Tracer, inputs: Args) -> tuple[FunctionContextValue, Value]:
@@ -189,16 +191,16 @@ def _reachable(root: Value) -> list[Value]:
     return list(reached.values())
 
 
-def _runs_as_python(looked: ForwardFindings) -> bool:
+def _runs_as_python(findings: ForwardFindings) -> bool:
     """Whether the function has to stay as it is although its backward could be traced."""
-    side, stand_ins, context = looked.side, looked.stand_ins, looked.context
+    side, stand_ins, context = findings.side, findings.stand_ins, findings.context
     return (
         is_stateful(side)
         or stand_ins.tensors_changed
         or bool(context.dirty)
         or bool(side.assumptions.asked & ABOUT_HISTORY)
-        or any(map(_can_change, looked.held))
-        or _shares_memory(looked)
+        or any(map(_can_change, findings.held))
+        or _shares_memory(findings)
     )
 
 
@@ -208,68 +210,68 @@ def _can_change(value: Value) -> bool:
     return value.source is not None and not is_fixed
 
 
-def _keeps(looked: ForwardFindings, value: Value) -> bool:
+def _keeps(findings: ForwardFindings, value: Value) -> bool:
     """Whether ctx holds an object of the user's that may be another one when backward reads it."""
-    is_own = id(value) not in looked.stand_ins.originals or isinstance(value, (TensorValue, TupleValue))
+    is_own = id(value) not in findings.stand_ins.originals or isinstance(value, (TensorValue, TupleValue))
     return _can_change(value) or not (is_own or is_plain_constant(value))
 
 
-def _shares_memory(looked: ForwardFindings) -> bool:
+def _shares_memory(findings: ForwardFindings) -> bool:
     """Whether results are views of arguments or of each other: to a trace they would lead past the function."""
-    results = [value for value in looked.outputs if isinstance(value, TensorValue)]
+    results = [value for value in findings.outputs if isinstance(value, TensorValue)]
     memory = [torch_compat.storage_identity(value.fake.meta) for value in results]
-    return len(set(memory)) < len(memory) or looked.stand_ins.own_memory(memory)
+    return len(set(memory)) < len(memory) or findings.stand_ins.own_memory(memory)
 
 
 # The node.
 
 
-def _record(call: FunctionCall, looked: ForwardFindings, opaque: bool) -> Value:
+def _record(call: FunctionCall, findings: ForwardFindings, opaque: bool) -> Value:
     """The node of the real graph, and Values for what it returns."""
-    stand_ins = looked.stand_ins
-    kept = {id(value) for value in [*looked.held, *looked.outputs]}
+    stand_ins = findings.stand_ins
+    kept = {id(value) for value in [*findings.held, *findings.outputs]}
     arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
     places = arguments.add_all(call.inputs)
-    stateful = call.has_jvp or is_stateful(looked.side) or arguments.has_objects
-    effects = bool(looked.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(looked.side)
+    stateful = call.has_jvp or is_stateful(findings.side) or arguments.has_objects
+    effects = bool(findings.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(findings.side)
     opaque = opaque or arguments.has_objects
-    reads = None if opaque else _reads(call, looked)
+    reads = None if opaque else _reads(call, findings)
     target = ApplyFunction(call.cls, places, opaque=opaque, stateful=stateful, has_effects=effects, reads=reads)
-    results = Results(call, looked)
-    described = tuple(results.describe(value) for value in looked.outputs)
-    single = not isinstance(looked.output, TupleValue)
+    results = Results(call, findings)
+    described = tuple(results.describe(value) for value in findings.outputs)
+    single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, arguments.given, described[0] if single else described)
     return results.completed(value)
 
 
-def _record_bodies(call: FunctionCall, looked: ForwardFindings) -> Value:
+def _record_bodies(call: FunctionCall, findings: ForwardFindings) -> Value:
     """The same where both bodies are graphs."""
     assert call.backward is not None
     nodes = call.backward.side.graph.graph.nodes
-    opaque = _shares_memory(looked) or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
+    opaque = _shares_memory(findings) or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
     if not call.backward_definitions:
         rely_on(call, call.backward)
-    reads = Reads() if opaque else _reads(call, looked)
-    target, operands = captured_function(call, looked, call.backward, opaque, reads)
-    results = Results(call, looked)
-    described = [results.describe(value) for value in looked.outputs if isinstance(value, TensorValue)]
-    single = not isinstance(looked.output, TupleValue)
+    reads = Reads() if opaque else _reads(call, findings)
+    target, operands = captured_function(call, findings, call.backward, opaque, reads)
+    results = Results(call, findings)
+    described = [results.describe(value) for value in findings.outputs if isinstance(value, TensorValue)]
+    single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, operands, described[0] if single else tuple(described))
     tensors = iter([value] if single else value.items)  # type: ignore[attr-defined]
     return _assembled(
-        call, looked, [next(tensors) if isinstance(each, TensorValue) else each for each in looked.outputs]
+        call, findings, [next(tensors) if isinstance(each, TensorValue) else each for each in findings.outputs]
     )
 
 
-def _assembled(call: FunctionCall, looked: ForwardFindings, results: Args) -> Value:
+def _assembled(call: FunctionCall, findings: ForwardFindings, results: Args) -> Value:
     """What apply returns, of its results."""
-    others = Results(call, looked)
+    others = Results(call, findings)
     every = [value if isinstance(value, TensorValue) else others.other(value) for value in results]
-    return TupleValue(every) if isinstance(looked.output, TupleValue) else every[0]
+    return TupleValue(every) if isinstance(findings.output, TupleValue) else every[0]
 
 
-def _reads(call: FunctionCall, looked: ForwardFindings) -> Reads:
-    assumed = looked.side.assumptions.guards
+def _reads(call: FunctionCall, findings: ForwardFindings) -> Reads:
+    assumed = findings.side.assumptions.guards
     of_forward = [guard for guard in assumed if not is_settled(guard) and can_be_checked_later(guard)]
     stamped = [Guard(STAMPED, (), (stamp,)) for defined in call.backward_definitions for stamp in defined.stamps()]
     return Reads(condition(call.tracer, of_forward), condition(call.tracer, [*call.backward_reads, *stamped]))
@@ -285,13 +287,13 @@ def _changes_free_tensors(side: Tracer) -> bool:
 class Results:
     """What apply returns, from what forward returned."""
 
-    def __init__(self, call: FunctionCall, looked: ForwardFindings) -> None:
-        self.call, self.looked = call, looked
-        self._fixed = {id(value) for value in looked.context.fixed}
-        self._dirty = {id(value) for value in looked.context.dirty}
-        inputs = {id(looked.stand_ins.made(value)) for value in call.inputs}
+    def __init__(self, call: FunctionCall, findings: ForwardFindings) -> None:
+        self.call, self.findings = call, findings
+        self._fixed = {id(value) for value in findings.context.fixed}
+        self._dirty = {id(value) for value in findings.context.dirty}
+        inputs = {id(findings.stand_ins.made(value)) for value in call.inputs}
         self._given = inputs
-        not_returned = self._dirty & inputs - {id(value) for value in looked.outputs}
+        not_returned = self._dirty & inputs - {id(value) for value in findings.outputs}
         if not_returned:
             call.tracer.stop("op_failed", f"{call.name}.forward marks a tensor as dirty and does not return it")
 
@@ -300,16 +302,18 @@ class Results:
         if not isinstance(value, TensorValue):
             return None
         tracer, name = self.call.tracer, self.call.name
-        if self.looked.outputs.count(value) > 1:
+        if self.findings.outputs.count(value) > 1:
             tracer.stop("autograd_function", f"{name}.forward returns one tensor twice")
         if id(value) in self._dirty and id(value) in self._given:
             return self._changed_in_place(value)
-        if id(value) not in self._given and (value.source is not None or id(value) in self.looked.stand_ins.originals):
+        if id(value) not in self._given and (
+            value.source is not None or id(value) in self.findings.stand_ins.originals
+        ):
             tracer.stop("autograd_function", f"{name}.forward returns a tensor that is no argument and not its own")
         return self._fake(value, value)
 
     def _changed_in_place(self, value: TensorValue) -> Fake:
-        original = self.looked.stand_ins.originals[id(value)]
+        original = self.findings.stand_ins.originals[id(value)]
         assert isinstance(original, TensorValue)
         if id(value) in self._fixed:
             self.call.tracer.stop("autograd_function", "a tensor is marked as dirty and as not differentiable")
@@ -331,16 +335,16 @@ class Results:
 
     def completed(self, result: Value) -> Value:
         """Put what is no tensor back in its place."""
-        if not isinstance(self.looked.output, TupleValue):
-            return result if isinstance(result, TensorValue) else self.other(self.looked.outputs[0])
+        if not isinstance(self.findings.output, TupleValue):
+            return result if isinstance(result, TensorValue) else self.other(self.findings.outputs[0])
         assert isinstance(result, TupleValue)
-        for index, value in enumerate(self.looked.outputs):
+        for index, value in enumerate(self.findings.outputs):
             if not isinstance(value, TensorValue):
                 result.items[index] = self.other(value)
         return result
 
     def other(self, value: Value) -> Value:
-        original = self.looked.stand_ins.originals.get(id(value))
+        original = self.findings.stand_ins.originals.get(id(value))
         if original is None and not is_plain_constant(value):
             self.call.tracer.stop("autograd_function", f"{self.call.name}.forward returns {value.describe()}")
         return original or value
