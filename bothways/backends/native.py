@@ -28,6 +28,7 @@ from bothways.replay.replayed import one_device, replayed
 from bothways.runtime.compiled_graph import known_of
 
 DIALECT = C()
+NEGATES = "a view negates what it shows"
 # (elements of the largest input, operations): what runs faster as captured, on two x86 cores. A kernel has to be
 # called, too, and where gradients are wanted, our autograd node is Python and takes as long as three of PyTorch's own.
 SMALL = ((1 << 16, 1),)
@@ -150,6 +151,8 @@ def _memo_of(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], expect
 
 def _why_not(tensor: torch.Tensor) -> str:
     """Why kernels could not read its memory; nothing if they could."""
+    if tensor.is_neg():  # what an operation that ran as captured has given
+        return NEGATES
     return "" if torch_compat.is_strided(tensor) else "a tensor is of a special layout"
 
 
@@ -159,7 +162,7 @@ def _why_not_complex(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     A view may negate what it shows, which strides do not tell; and kernels do not write to complex inputs.
     """
     if any(node.target is torch.ops.aten._neg_view.default for node in graph.graph.nodes):
-        return "a view negates what it shows"
+        return NEGATES
     written = (inputs[index] for index in writes_of(graph).values())
     return "kernels do not compute with complex numbers" if any(map(torch.is_complex, written)) else ""
 
