@@ -161,7 +161,7 @@ def _why_not_complex(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
 
     A view may negate what it shows, which strides do not tell; and kernels do not write to complex inputs.
     """
-    if any(node.target is torch.ops.aten._neg_view.default for node in graph.graph.nodes):
+    if any(node.target is torch_compat.aten("_neg_view") for node in graph.graph.nodes):
         return NEGATES
     written = (inputs[index] for index in writes_of(graph).values())
     return "kernels do not compute with complex numbers" if any(map(torch.is_complex, written)) else ""

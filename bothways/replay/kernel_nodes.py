@@ -144,7 +144,8 @@ def slots_of(
 ) -> list[Slot] | str:
     """Where numbers are in a graph, from one more that was recorded with the same numbers, whose memory is elsewhere,
     and one with others. A sentence where something else depends on them. With ``are_ours`` no kernel of a library has
-    anything to do with them."""
+    anything to do with them, and kernels of ours take them as they are: whatever else differs is where memory is, or
+    what lies in tables of arguments that are not filled."""
     if UNREAD in kept and not are_ours:
         return "a number that changes may be in a kernel whose arguments the driver does not tell"
     if not len(kept) == len(same) == len(other):
@@ -159,9 +160,8 @@ def slots_of(
             return "which kernel is launched depends on a number that changes"
         known = len(slots)
         for place, arguments in enumerate(zip(*(node.arguments for node in nodes), strict=True)):
-            if not _add_slots(slots, number, place, arguments, now, then) or not (
-                nodes[0].can_be_set or len(slots) == known
-            ):
+            is_known = _add_slots(slots, number, place, arguments, now, then, are_ours)
+            if not is_known or not (nodes[0].can_be_set or len(slots) == known):
                 return "a kernel gets what is computed in C++ from a number that changes"
     return slots
 
@@ -173,7 +173,9 @@ def _add_slots(
     arguments: Sequence[bytearray],
     now: Sequence[float],
     then: Sequence[float],
+    are_ours: bool,
 ) -> bool:
+    """Note the numbers in an argument; False where something in it is computed from them."""
     kept, same, other = arguments
     if same == other:
         return True
@@ -185,13 +187,15 @@ def _add_slots(
         if all(0 < int.from_bytes(word, "little") < HIGH for word in words):
             continue  # the upper half of an address; of a double it is the lower one, whose upper one differs as well
         slot = _slot_at(kept, other, offset, now, then)
+        if slot is None and are_ours:
+            continue
         if slot is None:
             return False
         begin, spelling, number = slot
         slots.append(Slot(node, place, begin, spelling, number))
         covered = begin + struct.calcsize(spelling) - 4
     tail = len(kept) % 4
-    return not tail or same[-tail:] == other[-tail:]
+    return are_ours or not tail or same[-tail:] == other[-tail:]
 
 
 def _slot_at(

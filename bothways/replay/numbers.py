@@ -10,7 +10,7 @@ import ast
 import linecache
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 PLAIN = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp)
 
@@ -42,7 +42,8 @@ class Expressions:
         for node in ast.walk(function):
             if isinstance(node, (ast.BinOp, ast.UnaryOp)) and _is_of(node, known):
                 expressions[ast.unparse(node)] = node
-        inside = {id(node) for call in ast.walk(function) if _launches(call) for node in ast.walk(call)}
+        launched = (argument for call in ast.walk(function) if _launches(call) for argument in call.args)
+        inside = {id(node) for argument in launched if _is_of(argument, known) for node in ast.walk(argument)}
         inside |= {id(node) for line in lines for node in ast.walk(line)}
         uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in known]
         taken = {id(name) for name in ast.walk(function.body[0])} if _takes_list(function) else set()
@@ -63,9 +64,11 @@ class Expressions:
         return [float(value) for value in self._function(*numbers)]
 
 
-def _launches(node: ast.AST) -> bool:
-    """Whether something is a call of kernels of ours."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith("run_")
+def _launches(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether something is a call of kernels of ours, which take what they are given as it is."""
+    if not isinstance(node, ast.Call) or node.keywords or not isinstance(node.func, ast.Name):
+        return False
+    return node.func.id.startswith("run_")
 
 
 def _takes_list(function: ast.FunctionDef) -> bool:

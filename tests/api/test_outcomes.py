@@ -80,7 +80,15 @@ def test_complex_numbers_are_left_to_aten():
     def function(x):
         return torch.view_as_real(x.to(torch.complex64).exp()).sum()
 
-    assert told(function, X)[0] == "1 graph: 1 as ATen operations (kernels do not compute with complex numbers)."
+    assert told(function, X)[0] == "1 graph: 1 compiled (1 of 4 operations in 1 kernel)."
+
+
+def test_complex_inputs_are_changed_by_aten():
+    def function(x):
+        return x.mul_(2j)
+
+    told_of = "1 graph: 1 as ATen operations (kernels do not compute with complex numbers)."
+    assert told(function, X.to(torch.complex64))[0] == told_of
 
 
 def test_without_a_compiler(monkeypatch):
@@ -203,13 +211,13 @@ def test_all_graphs_of_a_function_are_told_together():
         bothways.graph_break()
         y = y + 1
         bothways.graph_break()
-        return torch.view_as_real(y.to(torch.complex64).exp()).sum()
+        return y @ y.t() @ y
 
     with config.patch(kernels_for_small_graphs=False):
         line, _ = told(function, X[:2])
     assert line == (
-        "3 graphs: 1 compiled (2 of 2 operations in 1 kernel), 1 as ATen operations (kernels do not compute with "
-        "complex numbers), 1 as captured (small: ATen is as fast)."
+        "3 graphs: 1 compiled (2 of 2 operations in 1 kernel), 1 as ATen operations (nothing in it is for kernels), "
+        "1 as captured (small: ATen is as fast)."
     )
 
 

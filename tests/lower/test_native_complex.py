@@ -132,7 +132,7 @@ def test_a_conjugated_input_where_another_one_was_there():
 
 
 def test_a_negated_view_between_two_parts_of_a_graph():
-    """Complex numbers of half precision warn, so they run as captured; what they give may be shown with another sign."""
+    """Complex numbers of half precision warn, so they run as captured; what they give may show another sign."""
 
     def program(z):
         return z.chalf().conj().imag * 3

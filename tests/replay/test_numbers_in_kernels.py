@@ -43,6 +43,23 @@ def test_kernels_that_cannot_be_read_are_no_matter_where_numbers_are_in_our_own(
     assert len(slots_of(*graphs, [0.3, 0.85], [0.7, 0.65], are_ours=True)) == 2
 
 
+def test_what_lies_in_tables_that_are_not_filled_is_no_matter_where_numbers_are_in_our_own():
+    """What a stack held before, or an operation of ATen's leaves unset, is alike in two recordings by chance."""
+    graphs = graph(16, 0.3, b"aaaabb"), graph(32, 0.3, b"aaaabb"), graph(48, 0.7, b"ccccdd")
+    assert "computed in C++" in slots_of(*graphs, [0.3, 0.85], [0.7, 0.65])
+    slots = slots_of(*graphs, [0.3, 0.85], [0.7, 0.65], are_ours=True)
+    assert [(slot.argument, slot.number) for slot in slots] == [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("call, are_ours", [
+    ("run_1(x, f0)", True), ("run_1(x, f0 * 2.0)", True), ("run_1(x, -f0)", True), ("run_1(x, int(f0))", False),
+    ("run_1(x, f0 > 1.0)", False), ("run_1(x, by=f0)", False), ("at_mul(x, f0)", False),
+])  # fmt: skip
+def test_kernels_of_ours_take_numbers_as_they_are(call, are_ours):
+    run = program(f"def run(f0, x):\n    {call}\n    return (x,)\n")
+    assert Expressions(run, [0]).are_ours == are_ours
+
+
 def test_numbers_that_operations_treat_specially_are_not_ordinary():
     assert all(map(is_ordinary, (0.3, 1e-3, -0.7, 1e-30)))
     assert not any(map(is_ordinary, (0.0, 1.0, -1.0, 2.0, 0.5, 1.5, 1e9, float("nan"), float("inf"))))

@@ -82,7 +82,8 @@ def test_fractions_of_whole_numbers(backend):
     def program(x, step):
         share = 0.3 + 0.05 * step
         mixed = share * x + (1 - share) * x.flip(0)
-        return mixed, x * (step + 0.5), x - float(step), x / (step - 0.25), x * (2.5 - step)
+        decayed = x * 0.9**step + x * (0.5 * step) ** 2
+        return mixed, decayed, x * (step + 0.5), x - float(step), x / (step - 0.25), x * (2.5 - step)
 
     compiled = agree(program, [(x(), step) for step in (2, 3, 5, 7)], backend)
     if backend == "native":

@@ -95,7 +95,12 @@ class Decomposition:
     def _number(self, node: torch.fx.Node, args: Any) -> Any:
         assert self.sizes is not None
         value = node.meta.get("val")
-        return SIZE_ARITHMETIC[node.target](*args) if value is None else self.sizes.size(value)
+        if value is not None:
+            return self.sizes.size(value)
+        try:
+            return SIZE_ARITHMETIC[node.target](*args)
+        except TypeError:
+            raise NotLowered("a number is computed in a way that only Python knows") from None
 
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
         return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])

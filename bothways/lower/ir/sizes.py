@@ -260,6 +260,9 @@ class Fraction:
     def __pow__(self, other: Any) -> Any:
         return self._with("**", other)
 
+    def __rpow__(self, other: Any) -> Any:
+        return self._with("**", other, True)
+
 
 def _real(number: Any) -> Any:
     """What a number is in the computation of others; None when it is none."""

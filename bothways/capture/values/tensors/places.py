@@ -31,10 +31,10 @@ def selected(tracer: Tracer, tensor: TensorValue, key: Value) -> Value | None:
     if not any(map(_is_symbol, items)):
         return None
     if not all(map(_is_place_or_whole, items)):
-        found = _apart(tracer, tensor, items)
-        if found is None:
+        parts = _apart(tracer, tensor, items)
+        if parts is None:
             return None
-        at_places, others = found
+        at_places, others = parts
         return at_places.get_item(tracer, others[0] if len(others) == 1 else TupleValue(others))
     rest = [index for index, item in enumerate(items) if _is_ellipsis(item)]
     left = len(tensor.fake.shape) - (len(items) - len(rest))
@@ -63,10 +63,10 @@ def written(tracer: Tracer, tensor: TensorValue, key: Value, value: Value) -> bo
         if at_places is not None:
             tracer.graph.op("call_method", "copy_", torch.Tensor.copy_, [at_places, value], {})
         return at_places is not None
-    found = _apart(tracer, tensor, items)
-    if found is None:
+    parts = _apart(tracer, tensor, items)
+    if parts is None:
         return False
-    place, others = found
+    place, others = parts
     operands = [place, TupleValue(others or [ConstantValue(Ellipsis)]), value]
     tracer.graph.op("call_function", operator.setitem, operator.setitem, operands, {})
     return True
