@@ -98,6 +98,7 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
     {
         torch.func.grad,
         torch.func.grad_and_value,
+        torch.nn.functional.gaussian_nll_loss,
         torch.nn.functional.triplet_margin_with_distance_loss,
         torch_compat.counts_nodes,
         torch.__future__.get_swap_module_params_on_conversion,

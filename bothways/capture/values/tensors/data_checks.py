@@ -1,6 +1,6 @@
 """Functions that look at their arguments' data and yet return what sizes alone tell.
 
-A loss that raises for a negative variance is one node, which runs as it was captured; what it returns is told here by a
+A loss that looks at lengths is one node, which runs as it was captured; what it returns is told here by a
 function of the same signature that looks at sizes only. Arguments it would refuse are refused when the node runs, and
 the call then goes on as plain Python.
 """
@@ -27,14 +27,6 @@ def _reduced(loss: Tensor, reduction: str) -> Tensor:
     return loss if reduction == "none" else loss.sum()
 
 
-def _gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Tensor:
-    if isinstance(var, Tensor) and var.dim() == input.dim() - 1:
-        var = var.unsqueeze(-1)
-    return _reduced((input - target) ** 2 / var, reduction)
-
-
 def _ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
@@ -47,7 +39,7 @@ def _ctc_loss(
     return _reduced(log_probs.sum((0, -1)), reduction)
 
 
-SIZES: dict[Any, Callable[..., Tensor]] = {F.gaussian_nll_loss: _gaussian_nll_loss, F.ctc_loss: _ctc_loss}
+SIZES: dict[Any, Callable[..., Tensor]] = {F.ctc_loss: _ctc_loss}
 
 
 def _handler(function: Any, sizes: Callable[..., Tensor]) -> Handler:
