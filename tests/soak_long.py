@@ -1,4 +1,4 @@
-"""Thousands of generated programs or training steps, plain and compiled, on as many processes as there is room for.
+"""Thousands of generated programs, or training steps, plain and compiled, on as many processes as there is room for.
 
     python tests/soak_long.py programs --seed 1000 --count 5000 --processes 2 --seconds 3600
 
@@ -37,7 +37,14 @@ def steps(seed):
     return test_soak_steps.program(seed), soak_training
 
 
-KINDS = {"programs": programs, "steps": steps}
+def tensors(seed):
+    import soak_tensors
+    import soak_tensors_checking
+
+    return soak_tensors.program(seed), soak_tensors_checking
+
+
+KINDS = {"programs": programs, "steps": steps, "tensors": tensors}
 
 
 def work(kind):
