@@ -184,7 +184,7 @@ static inline float sigmoid_of_half(float x) {
 static inline float tanh_of_half(float x) {
     const float square = x * x, power = power_of_two_float(x * 2.885390082f);
     const float slope = fmaf(square, 0.1333333333f, -0.3333333333f) * square;
-    return fabsf(x) < 0.25f ? fmaf(x, slope, x) : fmaf(inverse_float(power + 1), -2, 1);
+    return copysignf(fabsf(x) < 0.25f ? fmaf(x, slope, x) : fmaf(inverse_float(power + 1), -2, 1), x);  // of -0, too
 }
 """,
     "sigmoid_double": "static inline double sigmoid_double(double x) { return 1 / (1 + exp(-x)); }\n",
@@ -195,7 +195,7 @@ static inline float tanh_float(float x) {
     float slope = fmaf(square, 0.01573968306f, -0.05230396241f);
     slope = fmaf(square, slope, 0.1331529766f);
     slope = fmaf(square, slope, -0.3333276808f) * square;
-    return fabsf(x) < 0.6f ? fmaf(x, slope, x) : copysignf(fmaf(inverse_float(power + 1), -2, 1), x);
+    return copysignf(fabsf(x) < 0.6f ? fmaf(x, slope, x) : fmaf(inverse_float(power + 1), -2, 1), x);  // of -0, too
 }
 """,
     "tanh_double": "static inline double tanh_double(double x) { return tanh(x); }\n",
