@@ -49,6 +49,7 @@ WARP = 32
 MOST_BLOCKS = 2**31 - 1
 OUTSIDE = Span(None, 1, "")
 SINGLE_NUMBERS = 40  # of what is kept in pairs, that a thread has registers for
+LONG_PART = 32  # numbers of a row that a thread has; of shorter parts a compiler keeps what it read by itself
 
 Names = dict[Accumulator, str]
 Take = Callable[[Lines, Accumulate, str, str], None]
@@ -212,7 +213,7 @@ def keep_in_pairs(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
     compiler would rather keep what it has computed of them, in memory."""
     pairs = [array for array in w.kept.values() if array.in_pairs]
     count = geometry.spans * geometry.width
-    if len(pairs) * count > SINGLE_NUMBERS:
+    if count >= LONG_PART and len(pairs) * count > SINGLE_NUMBERS:
         block.add("UNROLL")
         each = " ".join(f"STAYS({array.name}[word]);" for array in pairs)
         block.add(f"for (int word = 0; word < {count // 2}; ++word) {{ {each} }}")
