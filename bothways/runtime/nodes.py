@@ -242,8 +242,7 @@ def require_number(
     tensor: torch.Tensor, applied: tuple[Applied, ...], question: str, others: tuple[float, ...], wanted: bool
 ) -> None:
     """Fail unless the answer to a question about the number that a tensor holds, or what comes of it by what is
-    ``applied``, is the
-    ``wanted`` one."""
+    ``applied``, is the ``wanted`` one."""
     number = tensor.item()
     for symbol, other, is_left in applied:
         number = ARITHMETIC[symbol](other, number) if is_left else ARITHMETIC[symbol](number, other)
