@@ -87,8 +87,8 @@ def test_complex_inputs_are_changed_by_aten():
     def function(x):
         return x.mul_(2j)
 
-    told_of = "1 graph: 1 as ATen operations (kernels do not compute with complex numbers)."
-    assert told(function, X.to(torch.complex64))[0] == told_of
+    line, _ = told(function, X.to(torch.complex64))  # what comes out is compared in lower/test_native_complex.py
+    assert line == "1 graph: 1 as ATen operations (kernels do not compute with complex numbers)."
 
 
 def test_without_a_compiler(monkeypatch):
