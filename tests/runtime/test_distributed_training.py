@@ -40,6 +40,7 @@ import contextlib, datetime, os, pickle, sys
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+import torch._dynamo  # which optimizers load
 import bothways
 
 port, cases, path = sys.argv[1:]
