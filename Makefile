@@ -60,7 +60,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 
 typecheck: $(READY)
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=$(JOBS) $(BIN)/mypy
 
 pytest: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)

@@ -17,6 +17,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "benchmarks.svg"
 WIDTH, BAR, GAP, LEFT, NAME = 880, 16, 14, 16, 150
+PER_ROW, ENTRY, ROW = 3, 212, 22  # engines in a row of the legend, and how much room each and a row have
 COLOURS = ("#8a96a3", "#d08a2e", "#3f7fbf", "#1f9d6b", "#9b59b6")
 STYLE = """
     .page { fill: #ffffff; } text { fill: #1b2733; font: 13px system-ui, sans-serif; }
@@ -34,7 +35,8 @@ def picture(results: dict[str, Any]) -> str:
     models: dict[str, dict[str, Any]] = results["models"]
     engines = list(dict.fromkeys(engine for rows in models.values() for engine in rows))
     colours = dict(zip(engines, COLOURS * len(engines), strict=False))
-    height = 76 + sum(len(rows) * (BAR + 2) + GAP for rows in models.values())
+    legend = [engines[first:first + PER_ROW] for first in range(0, len(engines), PER_ROW)]
+    height = 50 + len(legend) * ROW + sum(len(rows) * (BAR + 2) + GAP for rows in models.values())
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title">',
         '<title id="title">Time of a training step, and time to compile it</title>',
@@ -56,14 +58,14 @@ def picture(results: dict[str, Any]) -> str:
                 lines.append(f'<text class="small" x="{x + length + 6:.1f}" y="{y + 12}">{text}</text>')
                 y += BAR + 2
             y += GAP
-    x = float(LEFT)
-    for engine, colour in colours.items():
-        lines.append(f'<rect x="{x}" y="{height - 26}" width="12" height="12" fill="{colour}"/>')
-        lines.append(f'<text class="small" x="{x + 18}" y="{height - 16}">{escape(engine)}</text>')
-        x += 40 + 7.5 * len(engine)
+    for number, row in enumerate(reversed(legend)):
+        y = height - 26 - number * ROW
+        for x, engine in zip(range(LEFT, WIDTH, ENTRY), row, strict=False):
+            lines.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colours[engine]}"/>')
+            lines.append(f'<text class="small" x="{x + 18}" y="{y + 10}">{escape(engine)}</text>')
     facts = results.get("environment", {})
     said = f"PyTorch {facts.get('torch', '?')}, {facts.get('cores', '?')} cores"
-    lines.append(f'<text class="small" x="{WIDTH - 220}" y="{height - 16}">{escape(said)}</text>')
+    lines.append(f'<text class="small" x="{WIDTH - LEFT}" y="{height - 16}" text-anchor="end">{escape(said)}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -27,6 +27,9 @@ if "BOTHWAYS_CACHE_DIR" not in os.environ:
 # Workers share the cores: a thread that waits for another one sleeps, in place of keeping it from its core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Half a million objects come with PyTorch and the tests, and stay: no use to look through them while they come.
+gc.disable()
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -56,6 +59,7 @@ def nothing_happened_yet():
 def pytest_collection_finish():
     """What a test leaves behind may stay for a while: those that ask for a collection have one."""
     gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

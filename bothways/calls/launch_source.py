@@ -20,8 +20,6 @@ DRIVER: dict[str, tuple[str, str]] = {
 STREAM: dict[str, tuple[str, str]] = {"aoti_torch_get_current_cuda_stream": ("int32_t", "int32_t, void **")}
 MORE_PYTHON: dict[str, tuple[str, str]] = {"PyLong_FromLongLong": ("PyObject *", "int64_t")}
 
-HEAD_WORDS, LAUNCH_WORDS, ARGUMENT_WORDS = 5, 5, 3
-
 LAUNCH = """\
 enum { MOST = 512 };
 typedef struct { int64_t count, launches, device; void *context; int64_t length; int64_t words[]; } Plan;

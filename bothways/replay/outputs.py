@@ -7,7 +7,7 @@ memory that is lent while the caller or autograd holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,9 +177,6 @@ def is_apart(tensor: torch.Tensor) -> bool:
                 return False
             reach += stride * (size - 1)
     return True
-
-
-Copy = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

@@ -35,7 +35,7 @@ def walked(tmp_path_factory):
     """A copy of the repository in which all walks were walked, and the files they touched."""
     root = tmp_path_factory.mktemp("walked")
     for folder in ("bothways", "docs"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, root / folder)  # with the bytecode: to compile all of it takes seconds
     for path in (BREAKS, OPERATIONS, "tests/package_sources.py", "pyproject.toml"):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, root / path)

@@ -14,7 +14,6 @@ import soak_ways
 import soaking
 import torch
 
-COUNT = 10
 MORE = int(os.environ.get("BOTHWAYS_SOAK_COUNT", "200"))
 FIRST = int(os.environ.get("BOTHWAYS_SOAK_SEED", "1000"))
 SWEEP = bool(int(os.environ.get("BOTHWAYS_SOAK_SWEEP") or 0))
@@ -23,7 +22,8 @@ PACK = 5  # programs a test
 # What stands out in every other program of the long run, and in some of the short one.
 CHOSEN = os.environ.get("BOTHWAYS_SOAK_FEATURES")
 FEATURES = CHOSEN.split(",") if CHOSEN else list(soak_features.FEATURES)
-OTHERS = {0: soak_ways.AOT, 5: soak_ways.NATIVE, 7: soak_ways.LAZY}
+OTHERS = {0: soak_ways.AOT, 3: soak_ways.QUICK, 4: soak_ways.LAZY, 5: soak_ways.NATIVE, 7: soak_ways.LAZY}
+
 
 def features_of(seed):
     """Every other program is an everyday one; the others take turns with the features."""
@@ -41,7 +41,7 @@ def check(seed, features=(), ways=None):
         assert found is None, f"seed {seed}, features {features}, {way}\n{source}\n{found}"
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, PACK))
+@pytest.mark.parametrize("first", [0, pytest.param(PACK, marks=pytest.mark.slow)])
 def test_generated_programs_are_the_same_compiled(first):
     """Most with the backend that runs what was captured; the others differentiate and build as well."""
     for seed in range(first, first + PACK):

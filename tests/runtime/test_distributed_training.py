@@ -8,22 +8,20 @@ import itertools
 import os
 import pickle
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
+from pythons import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 500
 
 pytestmark = [
     pytest.mark.skipif(
         not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
     ),
-    pytest.mark.timeout(SECONDS + 100),
+    pytest.mark.timeout(600),
     pytest.mark.every_backend,  # all cases are run at once
 ]
 
@@ -38,16 +36,19 @@ CASES = [
 
 # What each of the two processes runs, case after case; the first of them writes down what it comes to.
 WORKER = """
-import contextlib, datetime, pickle, sys, traceback
+import contextlib, datetime, os, pickle, sys
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+import torch._dynamo  # which optimizers load
 import bothways
 
-rank, port, cases, path = sys.argv[1:]
+port, cases, path = sys.argv[1:]
+second = os.fork()  # before there are any threads
+rank = 0 if second else 1
 torch.set_num_threads(1)
 dist.init_process_group(
-    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2,
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,
     timeout=datetime.timedelta(seconds=240),
 )
 bothways.config.kernels_for_small_graphs = True
@@ -75,7 +76,7 @@ def trained(way, backend, capture, synced):
     model = Model()
     run = WAYS[way](model, backend)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    generator = torch.Generator().manual_seed(1 + int(rank))
+    generator = torch.Generator().manual_seed(1 + rank)
     for step in range(5):
         optimizer.zero_grad()
         batches = [torch.randn(6, 8, generator=generator) for _ in range(2)]
@@ -93,11 +94,13 @@ results = {}
 for case in eval(cases):
     results[case] = trained(*case)
     bothways.reset()
-    if rank == "0":
+    if rank == 0:
         with open(path, "wb") as file:
             pickle.dump(results, file)
 dist.barrier()
 dist.destroy_process_group()
+if second:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
 """
 
 
@@ -113,22 +116,8 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workers")
     script, path = folder / "worker.py", folder / "results"
     script.write_text(WORKER)
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
-    arguments = [str(free_port()), repr(CASES), str(path)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), *arguments],
-            env=environment, stdout=subprocess.DEVNULL, stderr=(folder / f"errors{rank}").open("w"),
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        codes = [process.wait(SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert codes == [0, 0], "\n".join((folder / f"errors{rank}").read_text()[-2000:] for rank in range(2))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    run_python([script, str(free_port()), repr(CASES), path], env=environment, check=True)
     with path.open("rb") as file:
         return pickle.load(file)
 
