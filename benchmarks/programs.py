@@ -6,7 +6,7 @@ its own, with the compilers' disk caches off and OpenMP's threads asleep while t
 trained tensors are the plain script's after some steps; "calls" is how many of the plain step's operations PyTorch
 still runs one by one; a step is the whole script's: data, forward, backward, optimizer. Programs run engine after
 engine, in rounds, and the fastest counts. With one thread a step's time is the CPU's, which others on the machine
-disturb less.
+disturb less. "least" is the share of the plain step that would stay if all else took no time (benchmarks/least.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import training
 from common import print_table, print_targets, write_results
+from least import least_of
 from torch.autograd.profiler import profile
 
 PROGRAMS = sorted(module.name for module in pkgutil.iter_modules(training.__path__))
@@ -58,8 +60,12 @@ def prepare_with(engine: str) -> Callable[[Any], Any]:
 
 def built(name: str, engine: str, what: str) -> training.Training:
     """A script, compiled."""
+    return build_with(name, what, prepare_with(engine))
+
+
+def build_with(name: str, what: str, prepare: Callable[[Any], Any]) -> training.Training:
+    """A script, with what is compiled given to ``prepare``."""
     build: Callable[[Callable[[Any], Any]], training.Training] = importlib.import_module(f"training.{name}").build
-    prepare = prepare_with(engine)
     if what == "model":
         return build(prepare)
     program = build(lambda target: target)
@@ -87,8 +93,11 @@ def measure(name: str, engine: str, what: str) -> dict[str, Any]:
         took = clock() - started
         at, spent = at + ROUND, spent + took
         best = min(best, took / ROUND)
+    least = {}
+    if engine == "eager":
+        least = {way: least_of(partial(build_with, name, way), best * 1e3) for way in WHAT}
     return {
-        "losses": losses, "trained": trained, "first_s": first, "step_ms": best * 1e3,
+        "least": least, "losses": losses, "trained": trained, "first_s": first, "step_ms": best * 1e3,
         "calls": calls_in(lambda: program.step(0)), "graphs": graphs_of(engine),
     }  # fmt: skip
 
@@ -137,7 +146,8 @@ def best_of(results: list[dict[str, Any]]) -> dict[str, Any]:
     if failed is not None:
         return failed
     fastest = {figure: min(result[figure] for result in results) for figure in ("first_s", "step_ms")}
-    return {**results[0], **fastest}
+    least = {way: min(result["least"][way] for result in results) for way in results[0]["least"]}
+    return {**results[0], **fastest, "least": least}
 
 
 def is_same(found: dict[str, Any], eager: dict[str, Any]) -> bool:
@@ -174,7 +184,7 @@ def main() -> None:
             write_results("programs", results)  # what was measured stays if the rest is not
         for what in ways:
             of_threads = f"{threads} threads" if threads > 1 else "one thread"
-            report(f"{WHAT[what]} compiled, {of_threads}", results[what][f"{threads} threads"], compilers)
+            report(what, of_threads, results[what][f"{threads} threads"], compilers)
 
 
 def compared(
@@ -194,8 +204,9 @@ def share(found: dict[str, dict[str, Any]], engine: str) -> str:
     return "failed" if "failed" in own else f"{own['step_ms'] / found['eager']['step_ms']:.2f}"
 
 
-def report(title: str, results: Results, compilers: list[str]) -> None:
-    header = ["", "eager ms"]
+def report(what: str, of_threads: str, results: Results, compilers: list[str]) -> None:
+    title = f"{WHAT[what]} compiled, {of_threads}"
+    header = ["", "eager ms", "least"]
     for engine in compilers:
         header += [engine, "same", "graphs", "calls", "first s"]
     rows: list[list[object]] = []
@@ -203,7 +214,7 @@ def report(title: str, results: Results, compilers: list[str]) -> None:
     differing = []
     for name, found in results.items():
         eager = found["eager"]
-        row: list[object] = [name, eager["step_ms"]]
+        row: list[object] = [name, eager["step_ms"], eager["least"][what]]
         for engine in compilers:
             own = found[engine]
             if "failed" in own:

@@ -2,6 +2,7 @@
 
 import bothways.lower.ir.lowerings.activations
 import bothways.lower.ir.lowerings.arithmetic
+import bothways.lower.ir.lowerings.convolutions
 import bothways.lower.ir.lowerings.foreach
 import bothways.lower.ir.lowerings.indexing
 import bothways.lower.ir.lowerings.joining
