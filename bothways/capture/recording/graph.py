@@ -19,6 +19,7 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.autograd import GraphAutograd
+from bothways.capture.recording.handlers_around import fails_past_handler
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
@@ -38,7 +39,7 @@ from bothways.capture.values.objects.caught_warnings import innermost, is_ignore
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
-from bothways.grad.tracing.overlaps import is_shared
+from bothways.grad.tracing.overlaps import is_shared, meet_in_part
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, last_category, may_be_error
@@ -188,7 +189,11 @@ class GraphBuilder:
         self._note_origin(node)
         if as_captured:
             note_of_node(node, as_captured=True)
-        return self._result(node, result, tensors)
+        value = self._result(node, result, tensors)
+        running, fullgraph = self.tracer.running, self.tracer.options.fullgraph
+        if not fullgraph and fails_past_handler(node, self.graph.nodes, self.inputs, running.frames):
+            self.tracer.stop("mutation_unknown", f"{_name_of(target)} may fail where its error is waited for")
+        return value
 
     def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
         """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
@@ -198,8 +203,13 @@ class GraphBuilder:
         if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
             return
         written = args[0].realize()
-        if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
+        if not isinstance(written, TensorValue):
+            return
+        if is_shared(written.fake.shape, written.fake.stride):
             self.tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
+        others = [value for value in (arg.realize() for arg in args[1:]) if isinstance(value, TensorValue)]
+        if any(meet_in_part(written.fake.meta, other.fake.meta) for other in others):
+            self.tracer.stop("mutation_unknown", f"{name} writes to a part of what it reads")
 
     def _warning(self, kind: str, target: Any, category: type[Warning]) -> tuple[str, Any]:
         """An operation that warns, as a node that runs at the user's line."""

@@ -104,8 +104,11 @@ def _is_single(size: Any) -> bool:
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are different parts of one memory that may have elements in common."""
-    if torch_compat.storage_of(one) != torch_compat.storage_of(other):
-        return False
+    return torch_compat.storage_of(one) == torch_compat.storage_of(other) and _share_elements(one, other)
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same for two of one memory."""
     places = [(tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) for tensor in (one, other)]
     if not all(type(number) is int for place in places for number in (place[0], *place[1], *place[2])):
         return places[0] != places[1]
@@ -113,6 +116,28 @@ def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     ends = [(first, first + sum((n - 1) * s for n, s in zip(*rest, strict=True))) for first, *rest in places]
     return ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1] and not _are_apart(*places)
+
+
+def meet_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether eager is sure that two thin tensors are parts of one memory with some elements in common, and refuses to
+    write to one of them what it reads in the other."""
+    return one.untyped_storage() is other.untyped_storage() and _share_elements(one, other) and _are_dense(one, other)
+
+
+def _are_dense(*tensors: torch.Tensor) -> bool:
+    """Whether the elements of each lie side by side."""
+    return all(map(_is_dense, tensors))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    if not all(type(number) is int for number in (*tensor.stride(), *tensor.shape)):
+        return False
+    reach = 1
+    for stride, size in sorted(pair for pair in zip(tensor.stride(), tensor.shape, strict=True) if pair[1] != 1):
+        if stride != reach:
+            return False
+        reach *= size
+    return True
 
 
 def _are_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
