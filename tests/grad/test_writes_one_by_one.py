@@ -1,4 +1,4 @@
-"""Writes whose result depends on the order of elements: random numbers into memory with gaps, a tensor twice in a list."""
+"""Writes that go by the order of elements: random numbers into memory with gaps, a tensor twice in a list."""
 
 import operator
 
