@@ -1,5 +1,5 @@
-"""Results that ATen lays out with gaps, as it copies all the memory that a tensor lies in: who reads them next reads them
-where they are."""
+"""Results that ATen lays out with gaps, as it copies all the memory that a tensor lies in: who reads them next reads
+them where they are."""
 
 import pytest
 import torch

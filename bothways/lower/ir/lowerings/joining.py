@@ -105,7 +105,7 @@ def _select_backward(
 
 def _replaced(b: Builder, out: torch.Tensor, x: Node, part: Node, dim: int, start: int) -> Node:
     if not is_dense(tuple(out.shape), out.stride()):
-        raise NotLowered  # ATen copies the memory that a tensor lies in, gaps included; those who read it know its strides
+        raise NotLowered  # ATen copies all the memory that a tensor lies in, and those who read it know its strides
     end = start + part.shape[dim]
     parts = [(b.cast(part, out.dtype), _along(len(x.shape), dim, start))]
     for first, length in ((0, start), (end, x.shape[dim] - end)):
