@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bothways.lower.ir.prims import Buffer, Map, Node, Reduce, Take, View
-from bothways.ops import PRIMITIVES
-
-CHOOSING = frozenset({"max", "min"})
-COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+from bothways.ops import PRIMITIVES, REDUCTIONS
 
 
 def keep_chosen(live: Iterable[Node], stored: Callable[[Node], Buffer]) -> None:
     """Let all who read what such a value comes from read it in memory."""
     nodes = list(live)
-    choosing = [node for node in nodes if isinstance(node, Reduce) and node.op in CHOOSING]
-    comparing = [node for node in nodes if isinstance(node, Map) and node.op in COMPARING] if choosing else []
+    choosing = [node for node in nodes if isinstance(node, Reduce) and REDUCTIONS[node.op].chooses]
+    if not choosing:
+        return
+    comparing = [node for node in nodes if isinstance(node, Map) and PRIMITIVES[node.op].compares]
     rounded = _rounded(choosing) & _rounded(comparing)
     kept: dict[Node, Buffer] = {value: stored(value) for value in sorted(rounded, key=lambda node: node.number)}
     for node in nodes if kept else ():
@@ -34,7 +33,7 @@ def keep_chosen(live: Iterable[Node], stored: Callable[[Node], Buffer]) -> None:
 
 def _rounded(readers: Iterable[Node]) -> set[Node]:
     """The results of a library's functions that something reads, as they are or with what is exact done to them."""
-    found: set[Node] = set()
+    results: set[Node] = set()
     seen: set[Node] = set()
     pending = [source for reader in readers for source in reader.sources()]
     while pending:
@@ -43,7 +42,7 @@ def _rounded(readers: Iterable[Node]) -> set[Node]:
             continue
         seen.add(step)
         if isinstance(step, Map) and PRIMITIVES[step.op].is_expensive:
-            found.add(step)
+            results.add(step)
         elif isinstance(step, (Map, View)):
             pending += step.sources()
-    return found
+    return results
