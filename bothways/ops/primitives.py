@@ -18,6 +18,8 @@ class Primitive:
     takes_numbers_in_float: bool = False  # as ATen's kernels do; others take those of the program as the tensors' dtype
     takes_numbers_in_float_on_gpu: bool = False  # the same there, besides those that do so everywhere
     reduces: bool = False  # over axes
+    compares: bool = False  # two numbers
+    chooses: bool = False  # one of the numbers that it reduces
 
 
 def _named(names: str, **facts: bool) -> dict[str, Primitive]:
@@ -33,7 +35,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **_named("mul div", takes_numbers_in_float=True),
     **_named("share"),  # a part over the whole: a quotient whose parts are finite, and not below zero, or NaN
     **_named("floor_divide", takes_numbers_in_float=True, is_expensive=True),
-    **_named("eq ne lt le gt ge logical_and logical_or logical_xor logical_not"),
+    **_named("eq ne lt le gt ge", compares=True),
+    **_named("logical_and logical_or logical_xor logical_not"),
     **_named("bitwise_and bitwise_or bitwise_xor bitwise_not isnan isinf isfinite isposinf isneginf signbit"),
     **_named("exp exp2 expm1 log log2 log10 log1p sigmoid erf erfc lgamma pow", is_expensive=True),
     **_named("sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sinc", is_expensive=True),
@@ -44,5 +47,5 @@ PRIMITIVES: dict[str, Primitive] = {
 
 REDUCTIONS: dict[str, Primitive] = {
     **_named("sum prod any all", reduces=True),
-    **_named("max min", reduces=True, keeps_precision=True),
+    **_named("max min", reduces=True, keeps_precision=True, chooses=True),
 }

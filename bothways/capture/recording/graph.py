@@ -19,8 +19,10 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.autograd import GraphAutograd
+from bothways.capture.recording.handlers_around import fails_past_handler
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
+from bothways.capture.recording.refused_writes import check_writes
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import changes_inputs, changes_something, written_roots
@@ -38,7 +40,6 @@ from bothways.capture.values.objects.caught_warnings import innermost, is_ignore
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
 from bothways.fake import is_whole_for_torch
-from bothways.grad.tracing.overlaps import is_shared
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, last_category, may_be_error
@@ -161,7 +162,7 @@ class GraphBuilder:
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         if self.tracer.definitions.names_another(target):
             target = Pinned(target)
-        self._refuse_shared(kind, target, args)
+        check_writes(self.tracer, kind, _name_of(target), args, kwargs)
         self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
         tensors: dict[int, TensorValue] = {}
         pairs = [self._argument(arg, tensors) for arg in args]
@@ -188,18 +189,11 @@ class GraphBuilder:
         self._note_origin(node)
         if as_captured:
             note_of_node(node, as_captured=True)
-        return self._result(node, result, tensors)
-
-    def _refuse_shared(self, kind: str, target: Any, args: list[Value]) -> None:
-        """Stop at a write to elements that share their memory: eager refuses most of them, where people catch it."""
-        name = _name_of(target)
-        operation = ops.named(name)
-        writes = operation.writes if kind == "call_method" else operation.writes_left
-        if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
-            return
-        written = args[0].realize()
-        if isinstance(written, TensorValue) and is_shared(written.fake.shape, written.fake.stride):
-            self.tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
+        value = self._result(node, result, tensors)
+        running, fullgraph = self.tracer.running, self.tracer.options.fullgraph
+        if not fullgraph and fails_past_handler(node, self.graph.nodes, self.inputs, running.frames):
+            self.tracer.stop("mutation_unknown", f"{_name_of(target)} may fail where its error is waited for")
+        return value
 
     def _warning(self, kind: str, target: Any, category: type[Warning]) -> tuple[str, Any]:
         """An operation that warns, as a node that runs at the user's line."""

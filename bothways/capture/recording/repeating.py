@@ -14,6 +14,7 @@ import torch.fx
 from bothways.capture.shapes.changes import written_roots
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import facts_of_call
+from bothways.runtime.kept_inputs import MOST_ELEMENTS
 from bothways.runtime.nodes import CHECKS
 from bothways.symbols import hint
 
@@ -35,14 +36,29 @@ def until_last_check(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
 def check_repeatable(nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue]) -> None:
     """Make sure that what was changed where the last check fails can be put back."""
     before = until_last_check(nodes)
-    written = frozenset[torch.fx.Node]().union(*written_roots(before))
-    changed = [value for value in inputs if value.placeholder in written]
-    if (
-        any(facts_of_call(node.target).has_effects for node in before)
-        or any(map(_is_computed, changed))
-        or sum(math.prod(map(hint, value.fake.shape)) for value in changed) > MOST_COPIED
-    ):
+    changed = _changed(before, inputs)
+    if _stays_changed(before, changed) or sum(map(_elements, changed)) > MOST_COPIED:
         raise Unrepeatable
+
+
+def leaves_changed(nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue]) -> bool:
+    """Whether something that the nodes change is not put back where the last of them fails on its data."""
+    before = list(nodes)
+    changed = _changed(before, inputs)
+    return _stays_changed(before, changed) or any(_elements(value) > MOST_ELEMENTS for value in changed)
+
+
+def _changed(nodes: list[torch.fx.Node], inputs: Iterable[TensorValue]) -> list[TensorValue]:
+    written = frozenset[torch.fx.Node]().union(*written_roots(nodes))
+    return [value for value in inputs if value.placeholder in written]
+
+
+def _stays_changed(nodes: list[torch.fx.Node], changed: list[TensorValue]) -> bool:
+    return any(facts_of_call(node.target).has_effects for node in nodes) or any(map(_is_computed, changed))
+
+
+def _elements(value: TensorValue) -> int:
+    return math.prod(map(hint, value.fake.shape))
 
 
 def _is_computed(value: TensorValue) -> bool:

@@ -1,4 +1,5 @@
-"""Writes to memory that several elements share: eager refuses most of them, and does the others one by one.
+"""Writes to memory that several elements share: eager refuses most of them, and does the others one by one. Random
+numbers that fill memory with gaps are drawn one by one, too, those for memory without in another order.
 
 A traced graph has no memory: what is written through a view is computed and put back by the inverse of the view, and
 an expanded one has none. ``Overlaps`` watches a captured graph while it is traced, node by node, and says where it may
@@ -7,6 +8,7 @@ not be taken apart; it then runs as captured.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -42,8 +44,15 @@ class Overlaps:
         for tensor in written:
             if shares_elements(tensor) or (behind and tensor._is_view()):
                 raise WritesShared("an operation writes to elements that share their memory")
+            if _fills_at_random(node) and not tensor.is_contiguous() and not _is_dense(tensor):
+                raise WritesShared("random numbers are drawn into a part of memory, in an order of its own")
             if not puts_back(node) and any(_meet(tensor, other) for other, _ in before if other is not tensor):
                 raise WritesShared("an operation writes to a part of what it reads")
+
+
+def _fills_at_random(node: torch.fx.Node) -> bool:
+    """Whether random numbers take the place of a tensor's elements; dropout draws into memory of its own."""
+    return node.op == "call_method" and ops.of_node(node).draws
 
 
 def puts_back(node: torch.fx.Node) -> bool:
@@ -104,15 +113,56 @@ def _is_single(size: Any) -> bool:
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are different parts of one memory that may have elements in common."""
-    if torch_compat.storage_of(one) != torch_compat.storage_of(other):
-        return False
-    places = [(tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) for tensor in (one, other)]
+    return torch_compat.storage_of(one) == torch_compat.storage_of(other) and _share_elements(one, other)
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same for two of one memory."""
+    places = [_lies_at(tensor) for tensor in (one, other)]
     if not all(type(number) is int for place in places for number in (place[0], *place[1], *place[2])):
         return places[0] != places[1]
     if places[0] == places[1] or 0 in (one.numel(), other.numel()):
         return False
     ends = [(first, first + sum((n - 1) * s for n, s in zip(*rest, strict=True))) for first, *rest in places]
     return ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1] and not _are_apart(*places)
+
+
+def meet_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether eager is sure that two thin tensors are parts of one memory with some elements in common, and refuses to
+    write to one of them what it reads in the other."""
+    return one.untyped_storage() is other.untyped_storage() and _share_elements(one, other) and _are_dense(one, other)
+
+
+def are_met_again(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether one of these thin tensors is there twice, or has elements in common with another."""
+    by_memory: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_memory.setdefault(id(tensor.untyped_storage()), []).append(tensor)
+    return any(
+        _lies_at(one) == _lies_at(other) or _share_elements(one, other)
+        for together in by_memory.values()
+        for one, other in itertools.combinations(together, 2)
+    )
+
+
+def _lies_at(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _are_dense(*tensors: torch.Tensor) -> bool:
+    """Whether the elements of each lie side by side."""
+    return all(map(_is_dense, tensors))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    if not all(type(number) is int for number in (*tensor.stride(), *tensor.shape)):
+        return False
+    reach = 1
+    for stride, size in sorted(pair for pair in zip(tensor.stride(), tensor.shape, strict=True) if pair[1] != 1):
+        if stride != reach:
+            return False
+        reach *= size
+    return True
 
 
 def _are_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -14,6 +14,7 @@ from bothways.lower.ir.graph import Decomposition
 from bothways.lower.ir.prims import Buffer, Extern, Memory
 from bothways.lower.ir.sizes import SizeNames
 from bothways.lower.schedule.again import compute_again
+from bothways.lower.schedule.chosen import keep_chosen
 from bothways.lower.schedule.fusion import Call, Fusion, Group, live
 from bothways.lower.schedule.in_place import write_in_place
 from bothways.lower.schedule.kernels import KernelScheduler
@@ -47,6 +48,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]
     # Calls whose results nothing reads still run when they do more than compute.
     calls = [call for call in builder.externs if not call.is_pure or ops.of(call.target).checks_indexes]
+    keep_chosen(live(needed, calls), builder.stored)
     if not builder.on_gpu:  # there, fusion itself computes what is cheap wherever it is read
         compute_again(live(needed, calls), needed)
     fusion = Fusion(needed, calls, spreads=builder.on_gpu)

@@ -10,7 +10,7 @@ import torch
 from bothways.fake.rules.views import sliced
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.registry import aten, lowers
-from bothways.lower.ir.prims import Node, Shape
+from bothways.lower.ir.prims import Node, Shape, is_dense
 from bothways.lower.ir.shapes import normal_dim, normal_dims
 
 # Each part may become a kernel. With more of them, a call of ATen is cheaper to build and as fast.
@@ -104,6 +104,8 @@ def _select_backward(
 
 
 def _replaced(b: Builder, out: torch.Tensor, x: Node, part: Node, dim: int, start: int) -> Node:
+    if not is_dense(tuple(out.shape), out.stride()):
+        raise NotLowered  # ATen copies all the memory that a tensor lies in, and those who read it know its strides
     end = start + part.shape[dim]
     parts = [(b.cast(part, out.dtype), _along(len(x.shape), dim, start))]
     for first, length in ((0, start), (end, x.shape[dim] - end)):

@@ -1,0 +1,191 @@
+"""An operation that eager refuses, or that fails on its data, raises where the user's handler is.
+
+A graph that fails begins anew as plain Python, unless it has changed by then what cannot be put back: what autograd
+knows how it was computed, what is large. In a ``try`` the graph then ends before the operation.
+"""
+
+import contextlib
+import operator
+
+import pytest
+import torch
+from agreeing import agree
+
+import bothways
+
+backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+LARGE = 1 << 17
+
+
+def into_its_neighbour(y, index):
+    flat = (y * 1).reshape(-1)
+    flat[1:].add_(flat[:-1])
+    return flat
+
+
+def item_by_item(y, index):
+    flat = (y * 1).reshape(-1)
+    flat[1:] = flat[:-1]
+    return flat
+
+
+def out_of_range(y, index):
+    return y.reshape(-1)[index]
+
+
+def taken_out_of_range(y, index):
+    return torch.index_select(y.reshape(-1), 0, index)
+
+
+def divided(y, index):
+    return index // (index - 7)
+
+
+def singular(y, index):
+    return torch.linalg.inv(y * 0)
+
+
+FAILING = [into_its_neighbour, item_by_item, out_of_range, taken_out_of_range, divided, singular]
+
+
+@bothways.disable
+def note(log, what):
+    log.append(what)
+
+
+def caught(fails, changed, y, index, log):
+    changed += 1
+    log.append("changed")
+    try:
+        y = fails(y, index)
+        log.append("not refused")
+    except RuntimeError as error:
+        log.append(type(error).__name__)
+    except IndexError:
+        log.append("index")
+    return y + 1
+
+
+def caught_by_caller(fails, changed, y, index, log):
+    def inner():
+        changed.mul_(2)
+        return fails(y, index)
+
+    try:
+        return inner()
+    except (RuntimeError, IndexError):
+        log.append("refused")
+        return y
+
+
+def cleaned_up(fails, changed, y, index, log):
+    changed += 1
+    try:
+        with torch.no_grad():
+            y = fails(y, index)
+    finally:
+        log.append("cleaned up")
+    return y
+
+
+class Swallowing:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("in")
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append(("out", kind is None))
+        return True
+
+
+def swallowed(fails, changed, y, index, log):
+    changed += 1
+    with Swallowing(log):
+        y = fails(y, index)
+        log.append("not refused")
+    with contextlib.suppress(RuntimeError, IndexError):
+        y = fails(y, index)
+        log.append("not refused")
+    return y
+
+
+def behind_a_break(fails, changed, y, index, log):
+    mine = changed * 2
+    note(log, "a break")
+    return caught(fails, mine, y, index, log)
+
+
+HANDLING = [caught, caught_by_caller, cleaned_up, swallowed, behind_a_break]
+
+
+def computed():
+    return torch.ones(2, 2, requires_grad=True) * 2
+
+
+def large():
+    return torch.zeros(LARGE)
+
+
+def observed(function, call):
+    fails, make, number = call
+    changed, y, log = make(), torch.arange(4.0).reshape(2, 2), []
+    raised = result = None
+    try:
+        result = function(fails, changed, y, torch.tensor([number]), log)
+    except (RuntimeError, IndexError) as error:
+        raised = type(error).__name__, str(error).splitlines()[0]
+    return {"result": result, "raised": raised, "log": log, "y": y, "changed": changed.detach().clone()}
+
+
+@backends
+@pytest.mark.parametrize("make", [computed, large])
+@pytest.mark.parametrize("fails", FAILING, ids=operator.attrgetter("__name__"))
+@pytest.mark.parametrize("handling", HANDLING, ids=operator.attrgetter("__name__"))
+def test_the_error_comes_to_its_handler(handling, fails, make, backend):
+    good, bad = (fails, make, 3), (fails, make, 7)
+    agree(handling, observed, bad, good, bad, good, backend=backend)
+
+
+@backends
+def test_what_is_not_waited_for_stays_in_the_graph(backend):
+    def unhandled(x, index):
+        x.mul_(2)
+        with torch.no_grad():
+            return x[index] + 1
+
+    compiled = bothways.compile(unhandled, backend=backend)
+    x = torch.zeros(LARGE)
+    assert torch.equal(compiled(x, torch.tensor([3])), torch.tensor([1.0]))
+    assert not bothways.history(compiled)[-1].breaks
+
+
+@backends
+def test_a_write_to_a_part_of_what_is_read_raises_at_its_line(backend):
+    def refused(x, log):
+        x.mul_(2)
+        log.append("before")
+        flat = (x * 1).reshape(-1)
+        flat[1:].add_(flat[:-1])
+        log.append("after")
+        return flat
+
+    def observe(function, call):
+        x, log = computed(), []
+        try:
+            function(x, log)
+        except RuntimeError as error:
+            return {"raised": str(error), "log": log, "lines": _lines(error, refused), "x": x.detach()}
+        return {"raised": None}
+
+    agree(refused, observe, 1, 1, backend=backend)
+
+
+def _lines(error, function):
+    lines, step = [], error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_name == function.__name__:
+            lines.append(step.tb_lineno)
+        step = step.tb_next
+    return lines[-1:]

@@ -1,0 +1,75 @@
+"""Writes that go by the order of elements: random numbers into memory with gaps, a tensor twice in a list."""
+
+import operator
+
+import pytest
+import torch
+from agreeing import agree
+
+PLACES = {
+    "a diagonal": lambda a: a.diagonal(),
+    "a column": lambda a: a[..., 1],
+    "every other row": lambda a: a[::2],
+    "a row": lambda a: a[1],
+    "turned": lambda a: a.transpose(0, -1),
+    "a turned part": lambda a: a[:, :1].transpose(0, 1),
+}
+FILLING = {"bernoulli_": (0.5,), "normal_": (), "uniform_": (), "random_": (), "exponential_": (), "geometric_": (0.5,)}
+backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+
+
+@backends
+@pytest.mark.parametrize("fill", FILLING)
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_random_numbers_in_a_part_of_memory(place, fill, backend):
+    def filled(a):
+        b = a * 2
+        getattr(place(b), fill)(*FILLING[fill])
+        getattr(place(a), fill)(*FILLING[fill])
+        return a + b, torch.rand(2)
+
+    def observe(function, call):
+        torch.manual_seed(call)
+        a = torch.zeros(17, 2, 3)
+        return {"result": function(a), "a": a}
+
+    agree(filled, observe, 1, 1, 2, backend=backend, programs=1, fullgraph=True)
+
+
+def one_twice(a, b):
+    middle = a.median()
+    torch._foreach_add_([middle, middle], -2)
+    return middle, torch.stack([middle, middle])
+
+
+def views_of_one(a, b):
+    torch._foreach_mul_([a[0], b, a[0]], 2)
+    return a + b
+
+
+def overlapping(a, b):
+    torch._foreach_add_([a[:2], a[1:]], 2)
+    return a + b
+
+
+def an_input_twice(a, b):
+    torch._foreach_copy_([a, a], [b, b + 1])
+    return a + 1
+
+
+def apart(a, b):
+    torch._foreach_add_([*a.unbind(0), b], 2)
+    return a + b
+
+
+@backends
+@pytest.mark.parametrize(
+    "program", [one_twice, views_of_one, overlapping, an_input_twice, apart], ids=operator.attrgetter("__name__")
+)
+def test_a_list_in_which_a_tensor_is_twice(program, backend):
+    def observe(function, call):
+        torch.manual_seed(call)
+        a, b = torch.rand(3, 3), torch.rand(3, 3)
+        return {"result": function(a, b), "a": a, "b": b}
+
+    agree(program, observe, 1, 1, 2, backend=backend, fullgraph=program is apart)
