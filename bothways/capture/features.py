@@ -33,6 +33,7 @@ from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.core.numpy_values import NumpyNumber, numpy_number
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
 from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
@@ -82,14 +83,14 @@ linked.link(
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
     LateNumber=LateNumber,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
-    NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
+    NumberValue=NumberValue, NumpyNumber=NumpyNumber, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, late_math=late_math, library_value=library_value,
-    look_for=look_for, lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
-    register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
+    look_for=look_for, lookup_attribute=lookup_attribute, numpy_number=numpy_number, protocols=protocols,
+    rebuild_new=rebuild_new, register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
     takes_for_granted=takes_for_granted, text_binary=text_binary, usually=usually,
 )

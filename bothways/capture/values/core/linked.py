@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from bothways.capture.values.core import protocols as protocols
     from bothways.capture.values.core.derived import derived as derived
     from bothways.capture.values.core.numbers import NumberValue as NumberValue
+    from bothways.capture.values.core.numpy_values import NumpyNumber as NumpyNumber
+    from bothways.capture.values.core.numpy_values import numpy_number as numpy_number
     from bothways.capture.values.generators.generators import GeneratorValue as GeneratorValue
     from bothways.capture.values.generators.generators import stop_iteration_error as stop_iteration_error
     from bothways.capture.values.hooks.grad_fns import grad_fn_of as grad_fn_of

@@ -1,6 +1,6 @@
 """Numbers of NumPy, which training code meets as ``np.sqrt(d)``: which types they have, and what computes with them.
 
-They are constants like Python's own, with NumPy's types. To tensor operations they are the numbers of Python that they
+They are constants like Python's own, with NumPy's types, or change from call to call (``numpy_values.py``). To tensor operations they are the numbers of Python that they
 hold; ``bool_`` is not, which promotes dtypes in its own way. NumPy need not be there.
 """
 
@@ -13,11 +13,13 @@ try:
 except ImportError:
     NUMBERS: tuple[type, ...] = ()
     SCALARS: tuple[type, ...] = ()
+    TRUTHS: tuple[type, ...] = ()
     CALLABLES: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
 else:
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
-    SCALARS = (*NUMBERS, numpy.bool_)
+    TRUTHS = (numpy.bool_,)
+    SCALARS = (*NUMBERS, *TRUTHS)
     CALLABLES = (numpy.ufunc, type(numpy.prod))
     # Functions that read nothing but their arguments.
     PURE = frozenset(one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)) | {
