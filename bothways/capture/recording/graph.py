@@ -18,6 +18,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.copied_views import CopiedViews
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
@@ -75,6 +76,7 @@ class GraphBuilder:
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
         self.written = WrittenInputs(tracer)
+        self.copied_views = CopiedViews()
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self._sizes = SizeNodes(self.graph)

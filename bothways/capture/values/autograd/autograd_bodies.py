@@ -8,7 +8,7 @@ own function.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +118,14 @@ def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> lis
 
 
 def captured_function(
-    call: FunctionCall, forward_findings: ForwardFindings, findings: BackwardFindings, opaque: bool, reads: Reads
+    call: FunctionCall,
+    forward_findings: ForwardFindings,
+    findings: BackwardFindings,
+    opaque: bool,
+    reads: Reads,
+    copies: Sequence[TensorValue],
 ) -> tuple[CapturedFunction, list[TensorValue]]:
-    """The node's target, and what the node is given."""
+    """The node's target, and what the node is given; of the results, ``copies`` are copied."""
     extra = lifted(call, forward_findings)
     arguments = argument_nodes(call, forward_findings)
     context = forward_findings.context
@@ -146,7 +151,10 @@ def captured_function(
     used = [node for node in extra.nodes if node.users or node in kept or node in outputs]
     names = _argument_names(call)
     parameters = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
-    body = _body(forward_findings.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept))
+    body = _body(
+        forward_findings.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept),
+        {value.node for value in copies},
+    )  # fmt: skip
     known = dict(reversed(parameters))
     gradient_names = [*backward.names, *(known.get(node) or facts_of_node(node).variable or node.name for node in kept)]
     taken = list(zip([*backward.gradients, *kept], gradient_names, strict=True))
@@ -213,7 +221,10 @@ def _names(function: Any, skipped: int) -> list[str]:
 
 
 def _body(
-    nodes: Iterable[torch.fx.Node], parameters: Sequence[tuple[torch.fx.Node, str]], outputs: Any
+    nodes: Iterable[torch.fx.Node],
+    parameters: Sequence[tuple[torch.fx.Node, str]],
+    outputs: Any,
+    copied: Collection[torch.fx.Node] = (),
 ) -> torch.fx.GraphModule:
     """The operations among ``nodes`` as a module that takes a context and the tensors of the nodes given."""
     graph = torch.fx.Graph()
@@ -231,8 +242,20 @@ def _body(
     for node in nodes:
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(torch.fx.map_arg(outputs, copies.__getitem__))
+    if copied:
+        results, kept = outputs
+        made = {node: _copy_of(graph, copies[node]) for node in copied}
+        results = torch.fx.map_arg(results, lambda node: made.get(node) or copies[node])
+        graph.output((results, torch.fx.map_arg(kept, copies.__getitem__)))
+    else:
+        graph.output(torch.fx.map_arg(outputs, copies.__getitem__))
     return graph_module(graph)
+
+
+def _copy_of(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    copy = graph.call_method("clone", (node,))
+    copy.meta.update(node.meta)
+    return copy
 
 
 def inlined(call: FunctionCall, forward_findings: ForwardFindings) -> Args | None:
