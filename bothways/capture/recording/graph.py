@@ -47,6 +47,7 @@ from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.symbols import SizeNodes, Symbol, expression_of
+from bothways.symbols.node import symbol_number
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -366,6 +367,19 @@ class GraphBuilder:
     def numbers(self) -> dict[torch.fx.Node, Any]:
         """What the nodes give that are numbers: those the graph takes, and those it reads from data."""
         return self._sizes.numbers(self.tracer.symbols.environment) | self._numbers
+
+    def number_inputs(self) -> dict[Symbol, torch.fx.Node]:
+        """The symbols that its operations take, with the nodes that stand for them."""
+        return dict(self._sizes.symbols)
+
+    def node_for(self, value: Value) -> Any:
+        """What stands for a Value as an argument of a node."""
+        return self._argument(value, {})[0]
+
+    def number_input(self, symbol: Symbol) -> torch.fx.Node:
+        """The node that stands for a symbol."""
+        node: torch.fx.Node = self._sizes.node(symbol_number(self.tracer.symbols.environment, symbol))
+        return node
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""

@@ -48,7 +48,7 @@ def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value])
         return None
     origin, texts = together
     is_numpys = function in numpy_numbers.PURE or any(map(_is_numpys, values))
-    if _is_size(origin) and not is_numpys:
+    if is_size(origin) and not is_numpys:
         return None
     called = tracer.inject(function, getattr(function, "__name__", "function")).code("")
     now: list[Any] = [_now(value) for value in values]
@@ -125,6 +125,6 @@ def _is_numpys(value: Value) -> bool:
     return value.python_type() in numpy_numbers.NUMBERS
 
 
-def _is_size(source: Source) -> bool:
+def is_size(source: Source) -> bool:
     """Whether a number is a size of a tensor: those are reasoned about."""
     return isinstance(source, Item) and isinstance(source.origin, Attr) and source.origin.attribute == "shape"
