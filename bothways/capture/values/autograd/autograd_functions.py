@@ -40,10 +40,11 @@ from bothways.capture.values.autograd.autograd_bodies import (
     inlined,
 )
 from bothways.capture.values.autograd.autograd_contexts import FunctionContextValue, check_marks
-from bothways.capture.values.autograd.autograd_findings import ForwardFindings, FunctionCall, fork, is_stateful, undone
+from bothways.capture.values.autograd.autograd_findings import ForwardFindings, FunctionCall, is_stateful
 from bothways.capture.values.autograd.autograd_order import check_order
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue
+from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -142,7 +143,7 @@ def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     side.torch_state.follow(call.tracer.torch_state)
     stand_ins = StandIns(call.tracer, side)
     try:
-        with undone(side, call.tracer):
+        with undone(side, call.tracer, grad_enabled=False):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
     except Raised:
         before = call.tracer.effects.left_to_python
