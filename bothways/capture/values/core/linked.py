@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.objects.regular_expressions import look_for as look_for
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.assumptions import usually as usually
+    from bothways.capture.values.tensors.known_data import known_truth as known_truth
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
     from bothways.capture.values.tensors.late_numbers import late_math as late_math
     from bothways.capture.values.tensors.tensors import TensorValue as TensorValue
