@@ -19,6 +19,7 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.copied_views import CopiedViews
+from bothways.capture.recording.late_checks import put_off_checks
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
@@ -394,6 +395,7 @@ class GraphBuilder:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
         self.graph.output(tuple(outputs))
         self._drop_left_behind()
+        put_off_checks(self.graph)
         used = []
         for value in self.inputs:
             if value.placeholder.users:
