@@ -71,7 +71,8 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
+    anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
+    caught_warnings,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
     gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps,
     own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state,

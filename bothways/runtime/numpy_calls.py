@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-try:
+if importlib.util.find_spec("numpy") is not None:
     import numpy
-except ImportError:
-    pass
 
 
 def without_warning(function: Callable[..., Any], *args: Any) -> Any:

@@ -58,8 +58,8 @@ class SizeHistory:
         return {dim for dim in dims if dim < len(sizes) and sizes[dim] > 1}
 
     def steps(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
-        """The dimensions of a tensor whose strides are symbols now, where they do not follow from its sizes: a window on
-        tensors of several widths. Nothing and one are never: what is expanded, and what is dense, is laid out apart.
+        """The dimensions of a tensor whose strides are symbols now, where these do not follow from its sizes: a window
+        on tensors of several widths. Nothing and one are never: what is expanded, or dense, is laid out apart.
         """
         if self.dynamic is False or tensor.layout is not torch.strided:
             return set()

@@ -1,5 +1,5 @@
-"""Custom functions that are given a number which changes from call to call, and those that give a view, as the functions
-do that reverse gradients by a strength that follows a schedule: one program, and the step one graph."""
+"""Custom functions that are given a number which changes from call to call, and those that give a view, as functions do
+that reverse gradients by a strength that follows a schedule: one program, and the step one graph."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,8 @@ def a_step(owner, x, alpha):
 
 
 def several(owner, x, alpha):
-    return Scaled.apply(Scaled.apply(x * owner.weight, alpha, 2), alpha / 3, -1) + Scaled.apply(owner.weight, 1.5, alpha)
+    inner = Scaled.apply(x * owner.weight, alpha, 2)
+    return Scaled.apply(inner, alpha / 3, -1) + Scaled.apply(owner.weight, 1.5, alpha)
 
 
 def without_gradients(owner, x, alpha):
@@ -146,7 +147,8 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_given_changes(program, backend):
     owner = Weights()
-    agree(lambda owner, x, alpha: program(owner, x, alpha), owner.observe, *[(n,) for n in NUMBERS[:5]], backend=backend)
+    calls = [(number,) for number in NUMBERS[:5]]
+    agree(lambda owner, x, alpha: program(owner, x, alpha), owner.observe, *calls, backend=backend)
 
 
 @everywhere
@@ -166,4 +168,7 @@ def test_the_number_of_the_forward_is_that_of_its_backward():
             result.sum().backward()
         return {"gradient": weight.grad}
 
-    agree(lambda weight, alpha: Reversed.apply(weight * 2, alpha) + 1, observe, (1.0, 2.0, 3.5), (4.0, 5.0), backend="eager")
+    def program(weight, alpha):
+        return Reversed.apply(weight * 2, alpha) + 1
+
+    agree(program, observe, (1.0, 2.0, 3.5), (4.0, 5.0), backend="eager")

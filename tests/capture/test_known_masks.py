@@ -41,7 +41,8 @@ def test_a_mask_from_outside(backend):
     model = encoder()
     wide = torch.full((4, 4), float("-inf")).triu(2)
     calls = [(4, mask) for mask in (square(4), square(4), wide, square(4), wide)]
-    agree(lambda x, mask: model(x, mask=mask), observe(model), *calls, backend=backend, programs=2, fullgraph=True, tol=1e-5)
+    program = lambda x, mask: model(x, mask=mask)
+    agree(program, observe(model), *calls, backend=backend, programs=2, fullgraph=True, tol=1e-5)
 
 
 def test_masks_of_several_sizes_are_one_program():

@@ -169,8 +169,8 @@ def schedule(x, step, total):
     progress = float(step) / total
     alpha = 2.0 / (1.0 + np.exp(-10 * progress)) - 1
     beta = alpha * alpha + np.float64(1) - alpha / 3
-    kinds = type(beta), alpha > 2, max(alpha, 0.0), -alpha, abs(alpha), alpha.item(), round(alpha, 3), int(alpha * 5 + 9)
-    return x * alpha + beta, alpha, beta, float(alpha), *kinds
+    others = max(alpha, 0.0), -alpha, abs(alpha), alpha.item(), round(alpha, 3), int(alpha * 5 + 9)
+    return x * alpha + beta, alpha, beta, float(alpha), type(beta), alpha > 2, *others
 
 
 def ramp(x, step, total):

@@ -183,7 +183,8 @@ def be_refused_at_once(training):
 
 @everywhere
 @pytest.mark.parametrize(
-    ("make", "spoil"), [(clipped_policy, explode), (clipped_policy, be_refused_at_once), (variational, be_refused_at_once)]
+    ("make", "spoil"),
+    [(clipped_policy, explode), (clipped_policy, be_refused_at_once), (variational, be_refused_at_once)],
 )
 def test_what_is_refused_leaves_what_plain_python_leaves(make, spoil, backend):
     plain = observe(make, None, observations(), spoil)

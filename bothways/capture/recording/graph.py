@@ -18,9 +18,9 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.copied_views import CopiedViews
 from bothways.capture.recording.late_checks import put_off_checks
-from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
@@ -48,7 +48,6 @@ from bothways.runtime.marks import Mark, mark_of
 from bothways.runtime.nodes import ApplyFunction, Pinned, require_holds
 from bothways.runtime.warning_nodes import Warns
 from bothways.symbols import SizeNodes, Symbol, expression_of
-from bothways.symbols.node import symbol_number
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -81,7 +80,7 @@ class GraphBuilder:
         self.copied_views = CopiedViews()
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
-        self._sizes = SizeNodes(self.graph)
+        self.sizes = SizeNodes(self.graph)
         self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
         self.autograd = GraphAutograd(self)
         self.levels = Levels(self)
@@ -250,13 +249,13 @@ class GraphBuilder:
         self._note_origin(node)
         note_of_node(node, as_captured=True, is_number=True)
         number = self._numbers[node] = self.tracer.symbols.from_graph(node, kind, least)
-        self._sizes.give(next(iter(expression_of(number).symbols())), node)
+        self.sizes.give(next(iter(expression_of(number).symbols())), node)
         return number
 
     def require(self, left: Any, symbol: str, right: Any) -> None:
         """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
         self.rely_on_data()
-        self.call(require_holds, (self._sizes.node(left), symbol, self._sizes.node(right)))
+        self.call(require_holds, (self.sizes.node(left), symbol, self.sizes.node(right)))
 
     def rely_on_data(self) -> None:
         """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
@@ -300,7 +299,7 @@ class GraphBuilder:
             return value.node, None
         value = value.realize()
         if isinstance(value, NumberValue):
-            return self._sizes.node(value.content), value.content
+            return self.sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
             self.levels.use(value.node)
             tensors[id(value.fake)] = value
@@ -367,24 +366,11 @@ class GraphBuilder:
 
     def numbers(self) -> dict[torch.fx.Node, Any]:
         """What the nodes give that are numbers: those the graph takes, and those it reads from data."""
-        return self._sizes.numbers(self.tracer.symbols.environment) | self._numbers
-
-    def number_inputs(self) -> dict[Symbol, torch.fx.Node]:
-        """The symbols that its operations take, with the nodes that stand for them."""
-        return dict(self._sizes.symbols)
-
-    def node_for(self, value: Value) -> Any:
-        """What stands for a Value as an argument of a node."""
-        return self._argument(value, {})[0]
-
-    def number_input(self, symbol: Symbol) -> torch.fx.Node:
-        """The node that stands for a symbol."""
-        node: torch.fx.Node = self._sizes.node(symbol_number(self.tracer.symbols.environment, symbol))
-        return node
+        return self.sizes.numbers(self.tracer.symbols.environment) | self._numbers
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
-        symbols = set(self._sizes.symbols)
+        symbols = set(self.sizes.symbols)
         for value in self.inputs:
             if value.placeholder.users:
                 meta = value.placeholder.meta["example_value"]
@@ -403,7 +389,7 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
+        self.sizes.declare(self.symbols(), self.tracer.symbols.environment)
         return graph_module(self.graph)
 
     def _drop_left_behind(self) -> None:

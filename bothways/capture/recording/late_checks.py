@@ -21,7 +21,6 @@ from bothways.runtime.nodes import require_number, require_true
 
 # What looks at the data of a tensor -> what becomes of the tensor where it stood.
 PUT_OFF: dict[Any, str] = {require_true: "all", require_number: "detach"}
-DETACHING = ("detach", torch.detach, torch.Tensor.detach)
 # Calls that open (+1) or close (-1) a context, in which a check would stand alone.
 CONTEXTS = {
     torch_compat.enter_autocast: 1,
@@ -88,7 +87,8 @@ def _settle(
         (looked_at,) = check.all_input_nodes
         with graph.inserting_before(check):
             told = graph.call_method(PUT_OFF[check.target], (looked_at,))
-        told.meta.update((key, value) for key, value in check.meta.items() if key == "stack_trace")
+        if "stack_trace" in check.meta:
+            told.meta["stack_trace"] = check.meta["stack_trace"]
         example = looked_at.meta.get("example_value")
         if isinstance(example, torch.Tensor):
             dtype = torch.bool if check.target is require_true else example.dtype
@@ -107,8 +107,12 @@ def _detached_later(
     return [
         node
         for node in graph.nodes
-        if node not in known and node.target in DETACHING and node.args[0] in known and not _is_in(written, node)
+        if node not in known and _detaches(node) and node.args[0] in known and not _is_in(written, node)
     ]
+
+
+def _detaches(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "__name__", node.target) == "detach"
 
 
 def _is_in(written: Set[torch.fx.Node], reader: torch.fx.Node) -> bool:

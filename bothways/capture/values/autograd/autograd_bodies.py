@@ -31,6 +31,7 @@ from bothways.runtime.captured_functions import CapturedFunction, FunctionBody
 from bothways.runtime.function_bodies import FunctionFacts
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Reads
+from bothways.symbols import Symbol
 from bothways.symbols.node import symbol_number
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Lifted:
-    """What the graphs take beside a function's tensor arguments: nodes of the side graph, and the real Values. Those are
-    tensors that it was not given, and numbers that change."""
+    """What the graphs take beside a function's tensor arguments: nodes of the side graph, and the real Values; tensors
+    that it was not given, and numbers that change."""
 
     nodes: list[torch.fx.Node]
     values: list[Value]
@@ -63,8 +64,8 @@ def computes_only(side: Tracer) -> bool:
 
 def _takes_only_numbers(side: Tracer) -> bool:
     """Whether the symbols of a body are numbers that it was given, and none is a size."""
-    given, places = side.graph.number_inputs(), side.symbols.sources
-    return all(symbol in given and symbol in places and not is_size(places[symbol]) for symbol in side.graph.symbols())
+    taken, places = side.graph.sizes.symbols, side.symbols.sources
+    return all(symbol in taken and symbol in places and not is_size(places[symbol]) for symbol in side.graph.symbols())
 
 
 def _is_python(node: torch.fx.Node) -> bool:
@@ -118,9 +119,15 @@ def lifted(call: FunctionCall, forward_findings: ForwardFindings) -> Lifted:
             real_of[value.placeholder] = real
     arguments = set(argument_nodes(call, forward_findings))
     nodes = [node for node in side.graph.graph.nodes if node in real_of and node not in arguments]
-    numbers = side.graph.number_inputs()
+    numbers = side.graph.sizes.symbols
     values = [NumberValue(symbol_number(side.symbols.environment, symbol)) for symbol in numbers]
     return Lifted([*nodes, *numbers.values()], [*(real_of[node] for node in nodes), *values])
+
+
+def _number_input(side: Tracer, symbol: Symbol) -> torch.fx.Node:
+    """The node that stands for a number that changes."""
+    node: torch.fx.Node = side.graph.sizes.node(symbol_number(side.symbols.environment, symbol))
+    return node
 
 
 def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> list[torch.fx.Node]:
@@ -139,8 +146,10 @@ def captured_function(
 ) -> tuple[CapturedFunction, list[Value]]:
     """The node's target, and what the node is given; of the results, ``copies`` are copied."""
     # A number that the backward reads is kept by the forward.
-    forward_graph = forward_findings.side.graph
-    numbers = {node: forward_graph.number_input(symbol) for symbol, node in findings.side.graph.number_inputs().items()}
+    numbers = {
+        node: _number_input(forward_findings.side, symbol)
+        for symbol, node in findings.side.graph.sizes.symbols.items()
+    }
     read_as = {kept: node for node, kept in numbers.items()}
     extra = lifted(call, forward_findings)
     arguments = argument_nodes(call, forward_findings)
@@ -265,8 +274,8 @@ def _body(
             copies[node] = graph.node_copy(node, copies.__getitem__)
     if copied:
         results, kept = outputs
-        made = {node: _copy_of(graph, copies[node]) for node in copied}
-        results = torch.fx.map_arg(results, lambda node: made.get(node) or copies[node])
+        apart = {node: _copy_of(graph, copies[node]) for node in copied}
+        results = torch.fx.map_arg(results, lambda node: apart.get(node) or copies[node])
         graph.output((results, torch.fx.map_arg(kept, copies.__getitem__)))
     else:
         graph.output(torch.fx.map_arg(outputs, copies.__getitem__))
@@ -275,7 +284,7 @@ def _body(
 
 def _copy_of(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     copy = graph.call_method("clone", (node,))
-    copy.meta.update(node.meta)
+    copy.meta = dict(node.meta)
     return copy
 
 
@@ -293,7 +302,10 @@ def inlined(call: FunctionCall, forward_findings: ForwardFindings) -> Args | Non
         return None
     real = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
     pairs = zip([*argument_nodes(call, forward_findings), *extra.nodes], [*real, *extra.values], strict=True)
-    copies = {node: builder.node_for(value) for node, value in pairs}
+    copies = {
+        node: value.node if isinstance(value, TensorValue) else builder.sizes.node(value.content)  # type: ignore[attr-defined]
+        for node, value in pairs
+    }
     for node in forward_findings.side.graph.graph.nodes:
         if node.op != "placeholder":
             copies[node] = builder.graph.node_copy(node, copies.__getitem__)

@@ -275,10 +275,10 @@ def _record_bodies(call: FunctionCall, findings: ForwardFindings) -> Value:
     described = [results.describe(value) for value in findings.outputs if isinstance(value, TensorValue)]
     single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, operands, described[0] if single else tuple(described))
-    given = [value] if single else value.items  # type: ignore[attr-defined]
+    parts: list[Any] = [value] if single else value.items  # type: ignore[attr-defined]
     if copies:
-        call.tracer.graph.copied_views.add(given[0].node if single else given[0].node.args[0])
-    tensors = iter(given)
+        call.tracer.graph.copied_views.meet(parts[0].node if single else parts[0].node.args[0])
+    tensors = iter(parts)
     return _assembled(
         call, findings, [next(tensors) if isinstance(each, TensorValue) else each for each in findings.outputs]
     )

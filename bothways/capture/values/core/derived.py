@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bothways.capture.guards.sources import Attr, WorkedOut, Item, Source
+from bothways.capture.guards.sources import Attr, Item, Source, WorkedOut
 from bothways.capture.values.core import linked, numpy_numbers
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -117,7 +117,8 @@ def _from_one_place(operands: Sequence[Operand]) -> tuple[Source, list[str]] | N
 def _further_back(operand: Operand) -> Operand:
     origin, text = operand
     while isinstance(origin, WorkedOut):
-        origin, text = origin.origin, text.replace("{0}", origin.template)
+        text = text.replace("{0}", origin.template)
+        origin = origin.origin
     return Operand(origin, text)
 
 

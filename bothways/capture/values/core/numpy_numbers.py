@@ -1,7 +1,8 @@
 """Numbers of NumPy, which training code meets as ``np.sqrt(d)``: which types they have, and what computes with them.
 
-They are constants like Python's own, with NumPy's types, or change from call to call (``numpy_values.py``). To tensor operations they are the numbers of Python that they
-hold; ``bool_`` is not, which promotes dtypes in its own way. NumPy need not be there.
+They are constants like Python's own, with NumPy's types; others change from call to call (``numpy_values.py``). To
+tensor operations they are the numbers of Python that they hold; ``bool_`` is not, which promotes dtypes in its own way.
+NumPy need not be there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Numbers of NumPy that change from call to call: ``lam = np.random.beta(1, 1)``, ``alpha = 2 / (1 + np.exp(-p)) - 1``.
 
-Each has a path that finds it before the graph runs, and what is computed of it is a path again, which NumPy itself goes:
-its types, its rounding and its overflows are NumPy's. Tensor operations take the number of Python that it holds.
+Each has a path that finds it before the graph runs, and what is computed of it is a path again, which NumPy itself
+goes: types, rounding and overflows are NumPy's. Tensor operations take the number of Python that it holds.
 """
 
 from __future__ import annotations

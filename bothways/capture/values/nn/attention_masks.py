@@ -3,7 +3,7 @@ looks at it in each call; of one that the captured code makes, see ``tensors/kno
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,15 +21,15 @@ from bothways.capture.values.tensors.tensors import TensorValue
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
-DETECT = torch_compat.DETECT_CAUSAL_MASK
+DETECT: Any = torch_compat.DETECT_CAUSAL_MASK
 
 
 @handles(DETECT)
 def _is_causal(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    given = dict(zip(("mask", "is_causal", "size"), args, strict=False)) | kwargs
-    mask = given["mask"].realize()
-    if is_none(given.get("is_causal")) and isinstance(mask, TensorValue) and _is_as_it_came(mask):
-        wanted = _wanted_size(mask, given.get("size"))
+    arguments = dict(zip(("mask", "is_causal", "size"), args, strict=False)) | kwargs
+    mask = arguments["mask"].realize()
+    if is_none(arguments.get("is_causal")) and isinstance(mask, TensorValue) and _is_as_it_came(mask):
+        wanted = _wanted_size(mask, arguments.get("size"))
         assert mask.source is not None
         answer = DETECT(mask.obj, None, wanted)
         tracer.guard("{c0}({s0}, None, {c1}) is {c2}", mask.source, DETECT, wanted, answer)

@@ -1,7 +1,7 @@
 """Calls of NumPy's functions and types with constants, which are done at capture time: ``np.sqrt(d)``, ``np.int64(3)``.
 
-What they give of one number that changes is found by a path (``derived.py``). What gives an array, or is given a tensor,
-stops the capture. So do several numbers that change: there would be a program for each of their values.
+What they give of one number that changes is found by a path (``derived.py``). What gives an array, or is given a
+tensor, stops the capture. So do several numbers that change: there would be a program for each of their values.
 """
 
 from __future__ import annotations

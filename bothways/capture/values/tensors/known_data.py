@@ -1,6 +1,6 @@
 """Decisions by data that is known: that of tensors which the captured code makes of constants alone.
 
-``torch.nn.Transformer`` asks whether a mask is the causal one. What such a tensor holds is computed while it is captured.
+``torch.nn.Transformer`` asks whether a mask is the causal one. What such a tensor holds is computed at capture time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def known_truth(tracer: Tracer, tensor: TensorValue) -> bool | None:
 
 def _made_of(last: torch.fx.Node) -> dict[torch.fx.Node, None] | None:
     """All that a tensor is computed by, in order; None where something comes from outside, or draws or changes."""
-    found: set[torch.fx.Node] = set()
+    makers: set[torch.fx.Node] = set()
     pending = [last]
     while pending:
         node = pending.pop()
-        if node in found:
+        if node in makers:
             continue
-        if len(found) == MOST_NODES or not _computes(node):
+        if len(makers) == MOST_NODES or not _computes(node):
             return None
-        found.add(node)
+        makers.add(node)
         pending += node.all_input_nodes
-    return {node: None for node in last.graph.nodes if node in found}
+    return {node: None for node in last.graph.nodes if node in makers}
 
 
 def _computes(node: torch.fx.Node) -> bool:
