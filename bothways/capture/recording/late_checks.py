@@ -17,6 +17,7 @@ from bothways import torch_compat
 from bothways.capture.shapes.changes import changes_inputs, root_of, written_roots
 from bothways.fake import thin_outline
 from bothways.node_facts import facts_of_call, facts_of_node
+from bothways.runtime.gradients import gradients
 from bothways.runtime.nodes import require_number, require_true
 
 # What looks at the data of a tensor -> what becomes of the tensor where it stood.
@@ -32,7 +33,7 @@ CONTEXTS = {
 
 def put_off_checks(graph: torch.fx.Graph) -> None:
     """Move each check of a tensor's data behind all that it can wait for."""
-    if not any(node.target in PUT_OFF for node in graph.nodes):
+    if not any(node.target in PUT_OFF for node in graph.nodes) or any(map(_is_differentiated_again, graph.nodes)):
         return
     written = frozenset[torch.fx.Node]().union(*written_roots(graph.nodes))
     waiting: list[torch.fx.Node] = []
@@ -52,6 +53,12 @@ def put_off_checks(graph: torch.fx.Graph) -> None:
         depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
         if is_on == was_on and not depth and node not in moved:
             behind = node
+
+
+def _is_differentiated_again(node: torch.fx.Node) -> bool:
+    """Whether a node computes gradients with a history: parts of a graph that run one after the other hand it on, and
+    what was computed in one of them at once may have none."""
+    return node.target is gradients and node.args[4] is not False
 
 
 def _waits_for_checks(node: torch.fx.Node) -> bool:
