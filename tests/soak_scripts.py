@@ -136,6 +136,22 @@ class Reversed(torch.autograd.Function):
     def backward(ctx, grad):
         return -ctx.by * grad, None
 '''
+STRENGTH = '''
+import functools
+
+class Strength(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = alpha
+        return x.view_as(x)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.neg() * ctx.alpha, None
+
+@functools.lru_cache(maxsize=2)
+def remembered(size, dtype):
+    return torch.linspace(0.5, 1.5, size, dtype=dtype), torch.arange(size, dtype=dtype) / 10
+'''
 PARAMETERS = "[p for p in MODEL.parameters() if p.requires_grad]"
 RETURN = "return loss.detach(), kept"
 
@@ -229,11 +245,18 @@ SCRIPTS = [
     Script("OPTIMIZER.zero_grad()\n{forward}\nloss.backward()\nwith torch.no_grad():\n    norm = torch.stack([p.grad.norm() for p in MODEL.parameters() if p.grad is not None]).norm()\n    moves = [(p, p.grad * (0.05 / (norm + 1e-3))) for p in MODEL.parameters() if p.grad is not None]\n    for p, move in moves:\n        p.add_(move)\nOPTIMIZER.zero_grad()\nF.cross_entropy(MODEL(x), y).backward()\nwith torch.no_grad():\n    for p, move in moves:\n        p.sub_(move)\nOPTIMIZER.step()\n" + RETURN),
     Script("OPTIMIZER.zero_grad()\nqueries = F.normalize(MODEL(x), dim=1)\nwith torch.no_grad():\n    for own, other in zip(EMA.parameters(), MODEL.parameters()):\n        own.data.mul_(0.9).add_(other.data, alpha=0.1)\n    keys = F.normalize(EMA(x), dim=1)\nlogits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ QUEUE['keys'].clone().detach()], 1)\nloss = F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))\nloss.backward()\n{update}\nwith torch.no_grad():\n    at = QUEUE['at']\n    QUEUE['keys'][:, at:at + len(x)] = keys.t()\n    QUEUE['at'] = (at + len(x)) % 24\nreturn loss.detach(), QUEUE['at'], QUEUE['keys'].clone()", "QUEUE = {'keys': F.normalize(torch.randn(3, 30, dtype=MODEL.last.weight.dtype), dim=0), 'at': 0}"),
     Script("out = MODEL(x)\nlosses = [F.cross_entropy(out, y), out.square().mean()]\nwanted = " + PARAMETERS + "\nflat = [torch.cat([g.flatten() for g in torch.autograd.grad(one, wanted, retain_graph=True, materialize_grads=True)]) for one in losses]\nagree = torch.dot(flat[0], flat[1])\njoint = torch.where(agree < 0, flat[0] - agree / (flat[1].square().sum() + 1e-3) * flat[1], flat[0]) + flat[1]\nstart = 0\nfor p in wanted:\n    p.grad = joint[start:start + p.numel()].view_as(p).clone()\n    start += p.numel()\n{update}\nreturn agree"),
+    # Strengths by NumPy that follow the step, given to a function that gives a view; masks that are remembered; checks.
+    Script("alpha = 2.0 / (1.0 + np.exp(-10 * number / 5)) - 1\nOPTIMIZER.zero_grad()\nh = MODEL.first(x)\nfor layer in MODEL.layers:\n    h = layer(h)\nout = MODEL.last(h)\nloss = {loss} + F.cross_entropy(MODEL.last(Strength.apply(h, alpha)), (y + 1) % 3)\nloss.backward()\n{clip}\n{update}\nreturn loss.detach(), alpha, kept", STRENGTH),
+    Script("weight = float(np.exp(-5.0 * (1.0 - np.clip(number, 0.0, 4.0) / 4.0) ** 2))\n{begin}\n{forward}\nloss = loss + weight * out.square().mean()\n{backward}\n{update}\nreturn loss.item(), weight"),
+    Script("OPTIMIZER.zero_grad()\nout = MODEL(x) * remembered(3, MODEL.last.weight.dtype)[0] + remembered(3, MODEL.last.weight.dtype)[1]\nloss = {loss}\n{backward}\n{update}\nreturn loss.detach(), remembered.cache_info().misses", STRENGTH),
+    Script("OPTIMIZER.zero_grad()\nout = MODEL(x)\nmade = Normal(out, F.softplus(out) + 0.1, validate_args=True)\ndrawn = made.rsample()\nloss = {loss} + 0.1 * kl_divergence(made, Normal(torch.zeros_like(out), torch.ones_like(out))).mean() - 0.01 * Normal(drawn, 1.0).log_prob(out.detach()).mean()\n{backward}\n{clip}\n{update}\nreturn loss.detach(), kept", "from torch.distributions import Normal, kl_divergence"),
+    Script("wide = torch.cat([x, x], 0)[: len(x) + number] if number else x\nlabels = torch.cat([y, y], 0)[: len(wide)]\nOPTIMIZER.zero_grad()\nout = MODEL(wide)\nif (torch.arange(4) * 2 > 5).any():\n    out = out * 1.5\nloss = F.cross_entropy(out, labels)\nloss.backward()\n{update}\nreturn loss.detach(), len(wide)"),
 ]  # fmt: skip
 
 
 # Seeds below are kept in tests, with the scripts that there were then.
-SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 7
+SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 12
+LATER, THEN = 60_000, len(SCRIPTS) - 5
 
 
 class Writer(soak_steps.Writer):
@@ -242,7 +265,7 @@ class Writer(soak_steps.Writer):
     def __init__(self, seed):
         super().__init__(seed)
         self.kind = "usual"
-        among = SCRIPTS if seed >= SINCE else SCRIPTS[:AT_FIRST]
+        among = SCRIPTS if seed >= LATER else SCRIPTS[:THEN] if seed >= SINCE else SCRIPTS[:AT_FIRST]
         self.script = among[seed % len(among)]
 
     def program(self):

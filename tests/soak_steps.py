@@ -11,6 +11,7 @@ import textwrap
 
 PRELUDE = '''
 import contextlib, copy, math
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

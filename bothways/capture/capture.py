@@ -28,6 +28,7 @@ from bothways.capture.guards.replaced import replaced_below
 from bothways.capture.guards.sources import Attr, Local, Source
 from bothways.capture.overrides.overrides import without_class
 from bothways.capture.program.render import kept_by, render, render_guards, render_late
+from bothways.capture.recording.copied_views import ViewIsSeen
 from bothways.capture.recording.repeating import Unrepeatable
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
@@ -124,12 +125,13 @@ class Request:
     waits: bool = False
     assumes: bool = True
     postpones: bool = True
+    copies_views: bool = True
 
     def tracer(self) -> Tracer:
         continues = origin_of(self.function).shift > 0
         options = CaptureOptions(
-            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones, self.disbelieved,
-            self.turned,
+            self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones,
+            self.copies_views, self.disbelieved, self.turned,
         )  # fmt: skip
         return Tracer(options, self.sizes, self.handled)
 
@@ -170,6 +172,8 @@ def capture(
                 request = replace(request, assumes=False)
             except ReadTooEarly:
                 request = replace(request, postpones=False)
+            except ViewIsSeen:
+                request = replace(request, copies_views=False)
 
 
 def _captured(request: Request) -> Capture:
@@ -240,6 +244,7 @@ def _attempt(request: Request, tracer: Tracer, stop: Interrupted | None = None) 
         program, outputs = render(tracer, list(arguments), ending, graph_key, function.__name__)
     except RecursionError:
         raise Unsupported(Break("escape", "what the function returns is nested too deeply")) from None
+    tracer.graph.copied_views.check(outputs, tracer.graph.left_behind)
     graph = tracer.graph.finish(outputs) if tracer.graph.has_work else None
     inputs: list[Any] = [tracer.symbols.environment.values[symbol] for symbol in tracer.graph.symbols()]
     inputs += [without_class(value.obj) for value in tracer.graph.inputs if value.obj is not None]

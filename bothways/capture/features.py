@@ -33,11 +33,12 @@ from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.core.numpy_values import NumpyNumber, numpy_number
 from bothways.capture.values.generators.generators import GeneratorValue, stop_iteration_error
 from bothways.capture.values.hooks import hooks, own_graphs, saved_tensors
 from bothways.capture.values.hooks.grad_fns import grad_fn_of
 from bothways.capture.values.hooks.hooks import register_on_tensor
-from bothways.capture.values.nn import averages, clipping, optimizer_steps, scaled_steps, schedules
+from bothways.capture.values.nn import attention_masks, averages, clipping, optimizer_steps, scaled_steps, schedules
 from bothways.capture.values.nn.construction import (
     CLASS_METHODS,
     BaseMethod,
@@ -61,6 +62,7 @@ from bothways.capture.values.tensors import (
     tensor_subclasses,
 )
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
+from bothways.capture.values.tensors.known_data import known_truth
 from bothways.capture.values.tensors.late_numbers import LateNumber, late_math
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
@@ -69,7 +71,8 @@ from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
-    anomaly, assumptions, autograd_functions, averages, backwards, builtin_functions, builtin_types, caught_warnings,
+    anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
+    caught_warnings,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
     gradients, hooks, instance_dicts, mapped, modules, numpy_calls, object_methods, opcodes, optimizer_steps,
     own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state,
@@ -82,14 +85,15 @@ linked.link(
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
     LateNumber=LateNumber,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
-    NumberValue=NumberValue, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
+    NumberValue=NumberValue, NumpyNumber=NumpyNumber, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
-    inline_call=inline_call, is_data_descriptor=is_data_descriptor, late_math=late_math, library_value=library_value,
-    look_for=look_for, lookup_attribute=lookup_attribute, protocols=protocols, rebuild_new=rebuild_new,
-    register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth, late_math=late_math,
+    library_value=library_value,
+    look_for=look_for, lookup_attribute=lookup_attribute, numpy_number=numpy_number, protocols=protocols,
+    rebuild_new=rebuild_new, register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
     takes_for_granted=takes_for_granted, text_binary=text_binary, usually=usually,
 )

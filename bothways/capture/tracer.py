@@ -61,7 +61,7 @@ class Tracer:
 
     def fork(self) -> Tracer:
         """A tracer for code that is only looked at: it shares the namespace, so that its guards can be taken over."""
-        other = Tracer(replace(self.options, is_continuation=False))
+        other = Tracer(replace(self.options, is_continuation=False, copies_views=False))
         other.running, other.torch_state = self.running.fork(), self.torch_state.fork()
         other.names, other.definitions = self.names.shared(), self.definitions
         other.symbols = self.symbols.without_new_ones(other)

@@ -43,6 +43,7 @@ from bothways.capture.values.core.constants import (
 )
 from bothways.capture.values.core.handlers import HANDLERS
 from bothways.capture.values.core.numbers import NumberValue
+from bothways.capture.values.core.numpy_values import number_from_outside
 from bothways.capture.values.higher_order import triton_kernels
 from bothways.capture.values.nn.construction import PAYLOADS, builtin_base
 from bothways.capture.values.nn.modules import ModuleValue
@@ -163,6 +164,8 @@ def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
 
 
 def _look_number_of_numpy(tracer: Tracer, obj: Any, source: Source) -> Value:
+    if (number := number_from_outside(tracer, obj, source)) is not None:
+        return number
     if tracer.symbols.number_varies(obj, source) and not tracer.options.fullgraph:
         tracer.stop("object_unknown", f"{source} is {described(type(obj))}, and another one at each call")
     return _look_constant(tracer, obj, source)

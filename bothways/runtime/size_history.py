@@ -29,6 +29,8 @@ class SizeHistory:
         self.dynamic = dynamic
         self._sizes: dict[str, tuple[int, ...]] = {}
         self._moving_dims: dict[str, set[int]] = {}
+        self._strides: dict[str, tuple[int, ...]] = {}
+        self._moving_strides: dict[str, set[int]] = {}
         self._numbers: dict[str, Number] = {}
         self._moving_numbers: set[str] = set()
         self._texts: dict[str, str] = {}
@@ -54,6 +56,20 @@ class SizeHistory:
         if tensor.__dict__:
             dims = (dims - getattr(tensor, STATIC_MARK, set())) | getattr(tensor, DYNAMIC_MARK, set())
         return {dim for dim in dims if dim < len(sizes) and sizes[dim] > 1}
+
+    def steps(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
+        """The dimensions of a tensor whose strides are symbols now, where these do not follow from its sizes: a window
+        on tensors of several widths. Nothing and one are never: what is expanded, or dense, is laid out apart.
+        """
+        if self.dynamic is False or tensor.layout is not torch.strided:
+            return set()
+        strides = tensor.stride()
+        before = self._strides.get(name)
+        self._strides[name] = strides
+        moving = self._moving_strides.setdefault(name, set())
+        if before is not None and len(before) == len(strides) and config.automatic_dynamic:
+            moving |= {dim for dim, (one, other) in enumerate(zip(before, strides, strict=True)) if one != other}
+        return set() if is_static else {dim for dim in moving if dim < len(strides) and strides[dim] > 1}
 
     def moves(self, name: str, number: Number, *, is_argument: bool, is_schedule: bool = False) -> bool:
         """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given.

@@ -128,6 +128,8 @@ GRAD_AND_VALUE_TRANSFORM: Callable[..., Any] = torch._functorch.eager_transforms
 VMAP_TRANSFORM: Callable[..., Any] = torch._functorch.vmap.vmap_impl
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
+# Whether a mask is the causal one, asked by the layers of ``torch.nn.Transformer``.
+DETECT_CAUSAL_MASK: Callable[..., bool] = torch.nn.modules.transformer._detect_is_causal_mask
 group_tensors: Callable[..., Any] = _C._group_tensors_by_device_and_dtype
 optimizer_value: Callable[[Any], Any] = optimizer_internals._get_value
 is_all_true: Callable[[torch.Tensor], torch.Tensor] = torch._is_all_true

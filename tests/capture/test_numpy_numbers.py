@@ -1,5 +1,7 @@
 """Numbers of NumPy: kept in attributes, computed by ``np.sqrt`` and the like, given by callers, returned."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -160,3 +162,100 @@ def test_after_a_break_a_function_that_waits_is_called():
     compiled = bothways.compile(function, backend="eager")
     for x in (X, X, X + 1, X + 2):
         assert same(compiled(x), function(x))
+
+
+def schedule(x, step, total):
+    """The strength of a reversed gradient, as papers write it, and what else is made of it."""
+    progress = float(step) / total
+    alpha = 2.0 / (1.0 + np.exp(-10 * progress)) - 1
+    beta = alpha * alpha + np.float64(1) - alpha / 3
+    others = max(alpha, 0.0), -alpha, abs(alpha), alpha.item(), round(alpha, 3), int(alpha * 5 + 9)
+    return x * alpha + beta, alpha, beta, float(alpha), type(beta), alpha > 2, *others
+
+
+def ramp(x, step, total):
+    step = np.clip(step, 0.0, total)
+    weight = 10.0 * float(np.exp(-5.0 * (1.0 - step / total) ** 2))
+    return x * weight, weight
+
+
+def mixed(x, share, total):
+    rest = 1 - share
+    return x * share + x.flip(0) * rest, share, rest, share * share, total * share, share / total, share > 90
+
+
+def of_sizes(x, step, total):
+    return x / np.sqrt(len(x)) + np.float32(step), np.log(len(x))
+
+
+def agrees(program, compiled, calls):
+    for args in calls:
+        expected, result = program(*args), compiled(*args)
+        assert same(result, expected) and with_types(result) == with_types(expected), args
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [schedule, ramp, mixed])
+def test_numbers_that_change_with_a_step_are_one_program(program, backend):
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    agrees(program, compiled, [(X, step, 50) for step in (1, 2, 3, 4, 7, 11, 16, 22, 29, 37, 46)])
+    assert len(bothways.history(compiled)) == 2
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.int32])
+def test_numbers_that_callers_change_are_one_program(kind):
+    compiled = bothways.compile(mixed, backend="eager", fullgraph=True)
+    agrees(mixed, compiled, [(X, kind(1.7 * number), 3) for number in range(2, 14)])
+    assert len(bothways.history(compiled)) == 2
+
+
+def test_sizes_that_change_go_through_numpy():
+    compiled = bothways.compile(of_sizes, backend="eager", fullgraph=True)
+    agrees(of_sizes, compiled, [(torch.ones(rows, 3), rows / 7, 1) for rows in range(2, 14)])
+    assert len(bothways.history(compiled)) == 2
+
+
+def test_gradients_reversed_as_strongly_as_a_step_says():
+    class Reversed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, alpha):
+            ctx.alpha = alpha
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.neg() * ctx.alpha, None
+
+    def step(x, number):
+        weight.grad = None
+        alpha = 2.0 / (1.0 + np.exp(-number / 4)) - 1
+        loss = (Reversed.apply(x * weight, alpha) * 2).sum()
+        loss.backward()
+        return loss.detach(), weight.grad.clone(), alpha
+
+    weight = torch.ones(3, 4, requires_grad=True)
+    compiled = bothways.compile(step, backend="eager")
+    agrees(step, compiled, [(X, number) for number in range(1, 12)])
+    assert len(bothways.history(compiled)) <= 4
+
+
+def test_where_numpy_warns_it_warns_at_each_call():
+    def function(x, number):
+        return x + np.log(number - 5)
+
+    compiled = bothways.compile(function, backend="eager")
+    for number in (6, 7, 8, 5, 9, 5, 10):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            expected = function(X, number)
+            before = len(caught)
+            assert same(compiled(X, number), expected)
+        assert len(caught) == 2 * before == 2 * (number == 5)
+
+
+def test_a_number_of_numpys_is_compared_by_value_where_it_has_to_be_known():
+    def function(x, rows):
+        return x[:rows].sum(), [1, 2, 3][rows], {1: "one"}.get(rows), f"{rows}", list(range(rows))
+
+    compiled = bothways.compile(function, backend="eager")
+    agrees(function, compiled, [(X, np.int64(rows)) for rows in (1, 2, 1, 0, 2, 1, 0)])

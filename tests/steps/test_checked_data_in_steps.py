@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from agreeing import assert_same
 from stepping import BACKENDS, agree, graphs_of, state_of
 from torch import nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, Normal, kl_divergence
 
 import bothways
 
@@ -77,7 +77,25 @@ def actor_and_critic():
     return step, {"actor": actor, "critic": critic, "of actor": of_actor, "of critic": of_critic}
 
 
-PROGRAMS = (clipped_policy, actor_and_critic)
+def variational():
+    """An autoencoder whose distributions look at what they are given, in the middle of what is differentiated."""
+    encoder, decoder = nn.Linear(6, 6), nn.Linear(3, 6)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-2)
+
+    def step(x):
+        mean, width = encoder(x).chunk(2, dim=-1)
+        found = Normal(mean, width.exp(), validate_args=True)
+        made = Normal(decoder(found.rsample()), 1.0, validate_args=True)
+        loss = kl_divergence(found, Normal(0.0, 1.0)).mean() - made.log_prob(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, {"encoder": encoder, "decoder": decoder, "optimizer": optimizer}
+
+
+PROGRAMS = (clipped_policy, actor_and_critic, variational)
 
 
 @everywhere
@@ -89,6 +107,47 @@ def test_data_is_checked_between_updates(make, backend):
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_it_is_one_graph(make):
     assert len(graphs_of(make, observations(3)).graphs) == 1
+
+
+def test_what_is_differentiated_is_not_cut_by_checks():
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = agree(variational, observations(), "native", programs=1)
+    pieces = list(dict.fromkeys(map(str, bothways.explain(compiled).outcomes[-1].pieces)))
+    # What is computed and differentiated; the checks; the update. Nothing of it is a backward of autograd's.
+    assert len(pieces) == 3 and not any("backward" in piece for piece in pieces), pieces
+
+
+@everywhere
+def test_checks_without_gradients_and_what_is_changed_behind_them(backend):
+    """What is looked at keeps the value that it had then, and nothing is written before it was looked at."""
+    total = torch.zeros(3)
+
+    def step(x):
+        with torch.no_grad():
+            torch._assert((x < 10).all(), "too much")
+        y = x * 2
+        torch._assert((y > 0).all(), "too little")
+        y.sub_(100)
+        total.add_(x)
+        with torch.no_grad():
+            torch._assert((total < 20).all(), "too many")
+            total.mul_(2)
+        return y
+
+    compiled = bothways.compile(step, backend=backend, fullgraph=True)
+    for value in (1.0, 2.0, 3.0, 11.0, -1.0, 2.0, 9.0, 1.0):
+        sides = []
+        for function in (step, compiled):
+            before, x = total.clone(), torch.full((3,), value)
+            try:
+                result = function(x)
+            except AssertionError as error:
+                result = str(error)
+            sides.append({"result": result, "total": total.clone()})
+            after = total.clone()
+            total.copy_(before)
+        assert_same(*sides, f"{value}, backend {backend}")
+        total.copy_(after)
 
 
 def observe(make, backend, batches, spoil):
@@ -123,12 +182,15 @@ def be_refused_at_once(training):
 
 
 @everywhere
-@pytest.mark.parametrize("spoil", [explode, be_refused_at_once], ids=lambda spoil: spoil.__name__)
-def test_what_is_refused_leaves_what_plain_python_leaves(spoil, backend):
-    plain = observe(clipped_policy, None, observations(), spoil)
+@pytest.mark.parametrize(
+    ("make", "spoil"),
+    [(clipped_policy, explode), (clipped_policy, be_refused_at_once), (variational, be_refused_at_once)],
+)
+def test_what_is_refused_leaves_what_plain_python_leaves(make, spoil, backend):
+    plain = observe(make, None, observations(), spoil)
     assert plain[3]["result"][0] is ValueError
     for number, (expected, own) in enumerate(
-        zip(plain, observe(clipped_policy, backend, observations(), spoil), strict=True)
+        zip(plain, observe(make, backend, observations(), spoil), strict=True)
     ):
         assert_same(expected, own, f"step {number}, backend {backend}", tol=1e-5)
 

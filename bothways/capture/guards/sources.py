@@ -197,6 +197,23 @@ VALUES = "(*{}.values(),)"
 
 
 @path_step
+class WorkedOut(SourceStep):
+    """A number that a function without effects gives of the base: ``template`` holds ``{0}`` for it."""
+
+    template: str
+
+    def code(self, base: str) -> str:
+        return self.template.format(base)
+
+    @property
+    def name(self) -> str:
+        start = self.origin
+        while isinstance(start, WorkedOut):
+            start = start.origin
+        return f"<a number that {start.name} leads to>"
+
+
+@path_step
 class Reading(SourceStep):
     """Any other way to read something off the base: ``template`` holds one ``{}`` for it."""
 

@@ -19,7 +19,9 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.autograd import GraphAutograd
+from bothways.capture.recording.copied_views import CopiedViews
 from bothways.capture.recording.handlers_around import fails_past_handler
+from bothways.capture.recording.late_checks import put_off_checks
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.refused_writes import check_writes
@@ -76,9 +78,10 @@ class GraphBuilder:
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
         self.written = WrittenInputs(tracer)
+        self.copied_views = CopiedViews()
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
-        self._sizes = SizeNodes(self.graph)
+        self.sizes = SizeNodes(self.graph)
         self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
         self.autograd = GraphAutograd(self)
         self.levels = Levels(self)
@@ -240,13 +243,13 @@ class GraphBuilder:
         self._note_origin(node)
         note_of_node(node, as_captured=True, is_number=True)
         number = self._numbers[node] = self.tracer.symbols.from_graph(node, kind, least)
-        self._sizes.give(next(iter(expression_of(number).symbols())), node)
+        self.sizes.give(next(iter(expression_of(number).symbols())), node)
         return number
 
     def require(self, left: Any, symbol: str, right: Any) -> None:
         """A node that fails when a comparison of numbers does not hold; the call then runs as plain Python."""
         self.rely_on_data()
-        self.call(require_holds, (self._sizes.node(left), symbol, self._sizes.node(right)))
+        self.call(require_holds, (self.sizes.node(left), symbol, self.sizes.node(right)))
 
     def rely_on_data(self) -> None:
         """Note that the graph fails where data is not as assumed, and that the call then begins anew."""
@@ -290,7 +293,7 @@ class GraphBuilder:
             return value.node, None
         value = value.realize()
         if isinstance(value, NumberValue):
-            return self._sizes.node(value.content), value.content
+            return self.sizes.node(value.content), value.content
         if isinstance(value, TensorValue):
             self.levels.use(value.node)
             tensors[id(value.fake)] = value
@@ -357,11 +360,11 @@ class GraphBuilder:
 
     def numbers(self) -> dict[torch.fx.Node, Any]:
         """What the nodes give that are numbers: those the graph takes, and those it reads from data."""
-        return self._sizes.numbers(self.tracer.symbols.environment) | self._numbers
+        return self.sizes.numbers(self.tracer.symbols.environment) | self._numbers
 
     def symbols(self) -> list[Symbol]:
         """The symbols the graph takes, before its tensors: those it computes with, and those in sizes of its inputs."""
-        symbols = set(self._sizes.symbols)
+        symbols = set(self.sizes.symbols)
         for value in self.inputs:
             if value.placeholder.users:
                 meta = value.placeholder.meta["example_value"]
@@ -372,6 +375,7 @@ class GraphBuilder:
         """Close the graph over the tensors the program needs and drop inputs nothing reads."""
         self.graph.output(tuple(outputs))
         self._drop_left_behind()
+        put_off_checks(self.graph)
         used = []
         for value in self.inputs:
             if value.placeholder.users:
@@ -379,7 +383,7 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(value.placeholder)
         self.inputs = used
-        self._sizes.declare(self.symbols(), self.tracer.symbols.environment)
+        self.sizes.declare(self.symbols(), self.tracer.symbols.environment)
         return graph_module(self.graph)
 
     def _drop_left_behind(self) -> None:

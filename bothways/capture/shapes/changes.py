@@ -61,7 +61,7 @@ def written_roots(nodes: Iterable[torch.fx.Node]) -> Written:
         statistics = statistics_of(node)
         roots.statistics.update(map(root_of, statistics))
         for changed in () if statistics else _targets(node):
-            *steps, root = _path(changed)
+            *steps, root = path_of(changed)
             (roots.as_data if any(map(_is_data, steps)) else roots.counted).add(root)
     return roots
 
@@ -87,7 +87,7 @@ def may_fail_in_place(node: torch.fx.Node) -> bool:
     read: list[torch.fx.Node] = []
     torch.fx.map_arg(node.args[:1], targets.append)
     torch.fx.map_arg((node.args[1:], node.kwargs), read.append)
-    paths = [list(_path(target)) for target in targets]
+    paths = [list(path_of(target)) for target in targets]
     memories = {_memory(path[-1]) for path in paths}
     return (
         any(_memory(root_of(other)) in memories and other not in targets for other in read)
@@ -111,7 +111,7 @@ def _memory(root: torch.fx.Node) -> object:
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """What a node is a view of, if it is one of anything."""
-    *_, root = _path(node)
+    *_, root = path_of(node)
     return root
 
 
@@ -120,7 +120,7 @@ def _is_fresh(node: torch.fx.Node) -> bool:
     return known and ops.of_node(node).gives is Gives.FRESH and "out" not in node.kwargs
 
 
-def _path(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def path_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """A node and what it may be a view of, the first of all last."""
     yield node
     while not _is_fresh(node) and node.args and isinstance(node.args[0], torch.fx.Node):

@@ -21,7 +21,7 @@ import torch
 import torch.fx
 
 from bothways.capture.guards.guards import Guard
-from bothways.capture.guards.sources import Attr, Item, Local, Source
+from bothways.capture.guards.sources import Attr, Item, Local, Reading, Source
 from bothways.config import config
 from bothways.runtime.size_history import LARGEST, STATIC_MARK, SizeHistory
 from bothways.symbols import (
@@ -36,7 +36,7 @@ from bothways.symbols import (
     spelled,
 )
 from bothways.symbols.environment import INVERSE, NEGATIVE, VALUE, readable, refuse
-from bothways.symbols.layouts import symbolic_strides
+from bothways.symbols.layouts import loose_dims, symbolic_strides
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -98,8 +98,11 @@ class Symbols:
         # Parameters change their sizes with the module they belong to, which is another program anyway.
         if type(tensor) is torch.nn.Parameter and config.static_parameters:
             return None
-        dims = self._history.dims(self._known_as(source), tensor, is_static=self._is_static(source))
-        if not dims:
+        known_as, is_static = self._known_as(source), self._is_static(source)
+        dims = self._history.dims(known_as, tensor, is_static=is_static)
+        steps = self._history.steps(known_as, tensor, is_static=is_static)
+        steps = steps and steps & loose_dims(tensor.shape, tensor.stride())
+        if not dims and not steps:
             return None
         shape_source = Attr(source, "shape")
         self._tracer.guard("len({s0}) == {c0}", shape_source, tensor.dim())
@@ -112,7 +115,16 @@ class Symbols:
             else:
                 self._tracer.guard("{s0} == {c0}", place, value)
                 shape.append(value)
-        strides = symbolic_strides(shape, tensor.shape, tensor.stride())
+        taken = Reading(source, "{}.stride()")
+
+        def moving(dim: int) -> Any:
+            value = tensor.stride(dim)
+            if dim not in steps:
+                return value
+            self._tracer.guard("{s0} >= 2", Item(taken, dim))
+            return self._symbol(value, 2, Item(taken, dim))
+
+        strides = symbolic_strides(shape, tensor.shape, tensor.stride(), moving)
         if tensor.is_contiguous() and all(value > 1 for value in tensor.shape):
             self._tracer.guard("{s0}.is_contiguous()", source)  # strides follow from the sizes
         else:

@@ -15,6 +15,7 @@ class CaptureOptions:
     ``tag`` goes into the names of injected objects, so that several programs share one namespace. ``fullgraph``: the
     user wants an error where something is left to plain Python. ``assumes``: the graph may rely on data, and fail where
     it is otherwise. ``postpones``: calls whose results the function does not ask for are made when the graph has run.
+    ``copies_views``: a custom function may give a copy in place of a view of its argument where that cannot be told.
     ``disbelieved``: where operations were believed to raise, and plain Python then came through. ``turned``: the loops
     of which each turn is a program.
     """
@@ -25,6 +26,7 @@ class CaptureOptions:
     assumes: bool = True
     is_continuation: bool = False
     postpones: bool = True
+    copies_views: bool = True
     disbelieved: Collection[Position] = ()
     turned: Collection[Position] = ()
 

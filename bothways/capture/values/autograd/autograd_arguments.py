@@ -18,6 +18,7 @@ from bothways.capture.shapes.fakes import Fake, fake_like
 from bothways.capture.values.collections.containers import ListValue, TupleValue, make_tuple
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import Args, LazyValue, Value
+from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, Outline, outline_of
@@ -44,6 +45,8 @@ def realized(value: Value) -> Value:
 
 def is_plain_constant(value: Value) -> bool:
     """Whether a Value is nothing but its content: not an object that has a class of the user's or can change."""
+    if isinstance(value, NumberValue) and not value.is_unknown:
+        return True  # nothing is assumed about which one it is
     return not isinstance(value, (LazyValue, ListValue, DictValue, ObjectValue)) and value.is_constant
 
 

@@ -22,11 +22,10 @@ from bothways.capture.values.autograd.autograd_findings import (
     BackwardFindings,
     ForwardFindings,
     FunctionCall,
-    fork,
     is_stateful,
-    undone,
 )
 from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Value
@@ -97,7 +96,7 @@ def look_at_backward(
     backward = ClassValue.of(side, call.cls).get_attr(side, "vjp" if own else "backward")
     count, outline = len(side.assumptions.guards), outline_of(forward_findings.context)
     try:
-        with undone(side, call.tracer):
+        with undone(side, call.tracer, grad_enabled=False):
             result = protocols.call(side, backward, [forward_findings.context, *gradients]).realize()
     except Unsupported:
         if must_capture:

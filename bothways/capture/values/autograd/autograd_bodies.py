@@ -8,7 +8,7 @@ own function.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,16 @@ from bothways.capture.values.autograd.autograd_findings import BackwardFindings,
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Value
+from bothways.capture.values.core.derived import is_size
+from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import NO_CALL_FACTS, facts_of_call, facts_of_node, note_body
 from bothways.runtime.captured_functions import CapturedFunction, FunctionBody
 from bothways.runtime.function_bodies import FunctionFacts
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.nodes import ApplyFunction, Reads
+from bothways.symbols import Symbol
+from bothways.symbols.node import symbol_number
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -36,10 +40,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Lifted:
-    """What the graphs take beside a function's tensor arguments: nodes of the side graph, and the real Values."""
+    """What the graphs take beside a function's tensor arguments: nodes of the side graph, and the real Values; tensors
+    that it was not given, and numbers that change."""
 
     nodes: list[torch.fx.Node]
-    values: list[TensorValue]
+    values: list[Value]
 
 
 def computes_only(side: Tracer) -> bool:
@@ -52,9 +57,15 @@ def computes_only(side: Tracer) -> bool:
         or linked.COMPILED in side.assumptions.asked
         or side.graph.objects
         or side.graph.left_behind
-        or side.graph.symbols()
+        or not _takes_only_numbers(side)
         or any(map(_is_python, nodes))
     )
+
+
+def _takes_only_numbers(side: Tracer) -> bool:
+    """Whether the symbols of a body are numbers that it was given, and none is a size."""
+    taken, places = side.graph.sizes.symbols, side.symbols.sources
+    return all(symbol in taken and symbol in places and not is_size(places[symbol]) for symbol in side.graph.symbols())
 
 
 def _is_python(node: torch.fx.Node) -> bool:
@@ -62,7 +73,7 @@ def _is_python(node: torch.fx.Node) -> bool:
     if isinstance(node.target, CapturedFunction):
         return False
     facts, call = facts_of_node(node), facts_of_call(node.target)
-    return facts.is_number or facts.is_size or call != NO_CALL_FACTS or isinstance(node.target, ApplyFunction)
+    return facts.is_number or call != NO_CALL_FACTS or isinstance(node.target, ApplyFunction)
 
 
 def forward_has_graph(forward_findings: ForwardFindings, changes: bool) -> bool:
@@ -97,7 +108,7 @@ def backward_has_graph(findings: BackwardFindings) -> bool:
 
 
 def lifted(call: FunctionCall, forward_findings: ForwardFindings) -> Lifted:
-    """The tensors that the bodies read beside the arguments, in the order in which they were met."""
+    """What the bodies read beside the tensors among the arguments, in the order in which it was met."""
     stand_ins, side = forward_findings.stand_ins, forward_findings.side
     real_of: dict[torch.fx.Node, TensorValue] = {twin.placeholder: real for twin, real in stand_ins.tensors()}
     for value in side.graph.inputs:
@@ -108,7 +119,15 @@ def lifted(call: FunctionCall, forward_findings: ForwardFindings) -> Lifted:
             real_of[value.placeholder] = real
     arguments = set(argument_nodes(call, forward_findings))
     nodes = [node for node in side.graph.graph.nodes if node in real_of and node not in arguments]
-    return Lifted(nodes, [real_of[node] for node in nodes])
+    numbers = side.graph.sizes.symbols
+    values = [NumberValue(symbol_number(side.symbols.environment, symbol)) for symbol in numbers]
+    return Lifted([*nodes, *numbers.values()], [*(real_of[node] for node in nodes), *values])
+
+
+def _number_input(side: Tracer, symbol: Symbol) -> torch.fx.Node:
+    """The node that stands for a number that changes."""
+    node: torch.fx.Node = side.graph.sizes.node(symbol_number(side.symbols.environment, symbol))
+    return node
 
 
 def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> list[torch.fx.Node]:
@@ -118,13 +137,24 @@ def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> lis
 
 
 def captured_function(
-    call: FunctionCall, forward_findings: ForwardFindings, findings: BackwardFindings, opaque: bool, reads: Reads
-) -> tuple[CapturedFunction, list[TensorValue]]:
-    """The node's target, and what the node is given."""
+    call: FunctionCall,
+    forward_findings: ForwardFindings,
+    findings: BackwardFindings,
+    opaque: bool,
+    reads: Reads,
+    copies: Sequence[TensorValue],
+) -> tuple[CapturedFunction, list[Value]]:
+    """The node's target, and what the node is given; of the results, ``copies`` are copied."""
+    # A number that the backward reads is kept by the forward.
+    numbers = {
+        node: _number_input(forward_findings.side, symbol)
+        for symbol, node in findings.side.graph.sizes.symbols.items()
+    }
+    read_as = {kept: node for node, kept in numbers.items()}
     extra = lifted(call, forward_findings)
     arguments = argument_nodes(call, forward_findings)
     context = forward_findings.context
-    backward, needed = _backward(call, forward_findings, findings)
+    backward, needed = _backward(call, forward_findings, findings, numbers)
     # Where it is not unpacked, whatever the backward reads is held by an attribute.
     saved = forward_findings.saved_nodes if context.is_unpacked else []
     kept = list(dict.fromkeys([*needed, *saved]))
@@ -146,15 +176,18 @@ def captured_function(
     used = [node for node in extra.nodes if node.users or node in kept or node in outputs]
     names = _argument_names(call)
     parameters = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
-    body = _body(forward_findings.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept))
+    body = _body(
+        forward_findings.side.graph.graph.nodes, parameters, (outputs[0] if single else tuple(outputs), kept),
+        {value.node for value in copies},
+    )  # fmt: skip
     known = dict(reversed(parameters))
     gradient_names = [*backward.names, *(known.get(node) or facts_of_node(node).variable or node.name for node in kept)]
-    taken = list(zip([*backward.gradients, *kept], gradient_names, strict=True))
+    taken = list(zip([*backward.gradients, *(read_as.get(node, node) for node in kept)], gradient_names, strict=True))
     bodies = [body, _body(findings.side.graph.graph.nodes, taken, tuple(backward.results))]
     for each in bodies:
         note_body(each, FunctionBody(facts))
     values = dict(zip(extra.nodes, extra.values, strict=True))
-    real = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
+    real: list[Value] = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
     real += [values[node] for node in used]
     return CapturedFunction(facts, bodies[0], bodies[1], len(real)), real
 
@@ -167,9 +200,13 @@ class _Backward:
 
 
 def _backward(
-    call: FunctionCall, forward_findings: ForwardFindings, findings: BackwardFindings
+    call: FunctionCall,
+    forward_findings: ForwardFindings,
+    findings: BackwardFindings,
+    numbers: Mapping[torch.fx.Node, torch.fx.Node],
 ) -> tuple[_Backward, list[torch.fx.Node]]:
-    """The interface of the backward, and the nodes of the forward that it needs, in the order of their use."""
+    """The interface of the backward, and the nodes of the forward that it needs, in the order of their use; ``numbers``
+    are those of the forward for numbers that the backward reads."""
     gradients = [value.placeholder for value in findings.gradients if isinstance(value, TensorValue)]
     result = findings.result
     every = [value.realize() for value in result.items] if isinstance(result, TupleValue) else [result]
@@ -180,7 +217,8 @@ def _backward(
         if isinstance(value, TensorValue)
     ]
     own = {*findings.side.graph.graph.nodes}
-    read = [node for user in findings.side.graph.graph.nodes for node in user.all_input_nodes]
+    reads = (node for user in findings.side.graph.graph.nodes for node in user.all_input_nodes)
+    read = [numbers.get(node, node) for node in reads]
     needed = [node for node in [*read, *(node for node in results if node is not None)] if node not in own]
     names = _names(lookup_function(call.cls, "backward"), 1)
     if len(names) != len(forward_findings.outputs):
@@ -213,7 +251,10 @@ def _names(function: Any, skipped: int) -> list[str]:
 
 
 def _body(
-    nodes: Iterable[torch.fx.Node], parameters: Sequence[tuple[torch.fx.Node, str]], outputs: Any
+    nodes: Iterable[torch.fx.Node],
+    parameters: Sequence[tuple[torch.fx.Node, str]],
+    outputs: Any,
+    copied: Collection[torch.fx.Node] = (),
 ) -> torch.fx.GraphModule:
     """The operations among ``nodes`` as a module that takes a context and the tensors of the nodes given."""
     graph = torch.fx.Graph()
@@ -231,8 +272,20 @@ def _body(
     for node in nodes:
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(torch.fx.map_arg(outputs, copies.__getitem__))
+    if copied:
+        results, kept = outputs
+        apart = {node: _copy_of(graph, copies[node]) for node in copied}
+        results = torch.fx.map_arg(results, lambda node: apart.get(node) or copies[node])
+        graph.output((results, torch.fx.map_arg(kept, copies.__getitem__)))
+    else:
+        graph.output(torch.fx.map_arg(outputs, copies.__getitem__))
     return graph_module(graph)
+
+
+def _copy_of(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    copy = graph.call_method("clone", (node,))
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def inlined(call: FunctionCall, forward_findings: ForwardFindings) -> Args | None:
@@ -242,13 +295,17 @@ def inlined(call: FunctionCall, forward_findings: ForwardFindings) -> Args | Non
     """
     extra = lifted(call, forward_findings)
     builder = call.tracer.graph
-    if torch.is_grad_enabled() and any(value.fake.requires_grad for value in extra.values):
+    tensors = [value for value in extra.values if isinstance(value, TensorValue)]
+    if torch.is_grad_enabled() and any(value.fake.requires_grad for value in tensors):
         return None
     if forward_findings.side.graph.statements & MODE_STATEMENTS:
         return None
     real = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
     pairs = zip([*argument_nodes(call, forward_findings), *extra.nodes], [*real, *extra.values], strict=True)
-    copies = {node: value.node for node, value in pairs}
+    copies = {
+        node: value.node if isinstance(value, TensorValue) else builder.sizes.node(value.content)  # type: ignore[attr-defined]
+        for node, value in pairs
+    }
     for node in forward_findings.side.graph.graph.nodes:
         if node.op != "placeholder":
             copies[node] = builder.graph.node_copy(node, copies.__getitem__)

@@ -1,19 +1,16 @@
 """What looking at the bodies of a custom function tells: one call of ``apply``, its forward, its backward.
 
-Bodies are interpreted on the side, by a tracer of their own, whose contexts are left again when it ends early.
+Bodies are interpreted on the side, by a tracer of their own (``code/looking.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from bothways import torch_compat
 from bothways.capture.guards.guards import Guard
 from bothways.capture.values.autograd.autograd_arguments import StandIns
 from bothways.capture.values.autograd.autograd_contexts import FunctionContextValue
@@ -79,26 +76,6 @@ class BackwardFindings:
     reads: list[Guard]  # what it assumes that may be otherwise when it runs
     fits: bool  # whether autograd accepts the gradients
     changes_context: bool
-
-
-def fork(tracer: Tracer) -> Tracer:
-    side = tracer.fork()
-    side.effects.follow(tracer.effects)
-    return side
-
-
-@contextmanager
-def undone(side: Tracer, tracer: Tracer) -> Iterator[None]:
-    """Leave the contexts a body had entered when looking at it ended early."""
-    try:
-        yield
-    finally:
-        for context in reversed(side.torch_state.open_contexts):
-            if context not in tracer.torch_state.open_contexts:
-                context.leave()
-        for setting in reversed(side.torch_state.changed_settings):
-            setting.leave()
-        torch_compat.set_grad_enabled(False)
 
 
 def is_stateful(side: Tracer) -> bool:

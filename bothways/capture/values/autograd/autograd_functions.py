@@ -40,10 +40,11 @@ from bothways.capture.values.autograd.autograd_bodies import (
     inlined,
 )
 from bothways.capture.values.autograd.autograd_contexts import FunctionContextValue, check_marks
-from bothways.capture.values.autograd.autograd_findings import ForwardFindings, FunctionCall, fork, is_stateful, undone
+from bothways.capture.values.autograd.autograd_findings import ForwardFindings, FunctionCall, is_stateful
 from bothways.capture.values.autograd.autograd_order import check_order
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue
+from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -142,7 +143,7 @@ def _look_at_forward(call: FunctionCall) -> ForwardFindings:
     side.torch_state.follow(call.tracer.torch_state)
     stand_ins = StandIns(call.tracer, side)
     try:
-        with undone(side, call.tracer):
+        with undone(side, call.tracer, grad_enabled=False):
             context, output = _run_forward(call, side, [stand_ins.of(value) for value in call.inputs])
     except Raised:
         before = call.tracer.effects.left_to_python
@@ -218,9 +219,23 @@ def _keeps(findings: ForwardFindings, value: Value) -> bool:
 
 def _shares_memory(findings: ForwardFindings) -> bool:
     """Whether results are views of arguments or of each other: to a trace they would lead past the function."""
+    return bool(_sharing(findings))
+
+
+def _sharing(findings: ForwardFindings) -> list[TensorValue]:
+    """The results that are views of arguments or of each other."""
     results = [value for value in findings.outputs if isinstance(value, TensorValue)]
     memory = [torch_compat.storage_identity(value.fake.meta) for value in results]
-    return len(set(memory)) < len(memory) or findings.stand_ins.own_memory(memory)
+    return [
+        value
+        for value, own in zip(results, memory, strict=True)
+        if memory.count(own) > 1 or findings.stand_ins.own_memory([own])
+    ]
+
+
+def _may_be_copies(call: FunctionCall, shared: list[TensorValue]) -> bool:
+    """Whether results that share memory may be copies, which are laid out as they are."""
+    return call.tracer.options.copies_views and all(value.fake.is_contiguous for value in shared)
 
 
 # The node.
@@ -248,16 +263,22 @@ def _record_bodies(call: FunctionCall, findings: ForwardFindings) -> Value:
     """The same where both bodies are graphs."""
     assert call.backward is not None
     nodes = call.backward.side.graph.graph.nodes
-    opaque = _shares_memory(findings) or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
+    shared = _sharing(findings)
+    copies = shared if _may_be_copies(call, shared) else []
+    opaque = bool(shared) and not copies
+    opaque = opaque or any(facts_of_call(node.target).opaque or is_random(node) for node in nodes)
     if not call.backward_definitions:
         rely_on(call, call.backward)
     reads = Reads() if opaque else _reads(call, findings)
-    target, operands = captured_function(call, findings, call.backward, opaque, reads)
+    target, operands = captured_function(call, findings, call.backward, opaque, reads, copies)
     results = Results(call, findings)
     described = [results.describe(value) for value in findings.outputs if isinstance(value, TensorValue)]
     single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, operands, described[0] if single else tuple(described))
-    tensors = iter([value] if single else value.items)  # type: ignore[attr-defined]
+    parts: list[Any] = [value] if single else value.items  # type: ignore[attr-defined]
+    if copies:
+        call.tracer.graph.copied_views.meet(parts[0].node if single else parts[0].node.args[0])
+    tensors = iter(parts)
     return _assembled(
         call, findings, [next(tensors) if isinstance(each, TensorValue) else each for each in findings.outputs]
     )

@@ -1,7 +1,7 @@
 """``functools.partial`` and ``functools.lru_cache``: callables made from a function.
 
 A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
-long as a cached result cannot be told from a new one.
+long as a cached result cannot be told from a new one; tensors that it remembers are asked for anew by each call.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture.guards.sources import Attr, Injected, Item, Source
+import torch
+
+from bothways import ops
+from bothways.capture.guards.sources import Attr, Injected, Item, Reading, Source
 from bothways.capture.values.code.attributes import class_attribute
+from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import linked, protocols
-from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.raised import Raised
 from bothways.capture.writing.emit import changes, stores
 from bothways.errors import Unsupported
 from bothways.source_text import is_plain_name
@@ -138,6 +143,10 @@ class PartialValue(Value):
             emitter.effect(statement)
 
 
+def _needs_gradient(value: Any) -> bool:
+    return bool(value.fake.requires_grad)
+
+
 class CachedFunction(Value):
     """A function behind ``functools.lru_cache`` or ``functools.cache``."""
 
@@ -161,6 +170,8 @@ class CachedFunction(Value):
         positional = [self._argument(tracer, arg) for arg in args]
         keywords = {name: self._argument(tracer, arg) for name, arg in kwargs.items()}
         assert self.source is not None
+        if self._gives_tensors(tracer, args, kwargs):
+            return self._remembered(tracer, positional, keywords)
         wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
         effects, ops = len(tracer.effects.all()), tracer.graph.op_count
         try:
@@ -176,6 +187,30 @@ class CachedFunction(Value):
             tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
         # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
         return linked.library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
+
+    def _gives_tensors(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> bool:
+        """Whether it makes tensors, which Python remembers, of its arguments alone."""
+        side = fork(tracer)
+        try:
+            with undone(side, tracer, grad_enabled=torch.is_grad_enabled()):
+                wrapped = side.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))  # type: ignore[arg-type]
+                result = protocols.call(side, wrapped, args, kwargs).realize()
+        except (Unsupported, Raised, NotConstant):
+            return False
+        results = [item.realize() for item in result.items] if isinstance(result, TupleValue) else [result]
+        tensors = [value for value in results if isinstance(value, linked.TensorValue)]
+        if not tensors or not all(isinstance(value, (linked.TensorValue, ConstantValue)) for value in results):
+            return False
+        makes = not any(ops.of_node(node).draws for node in side.graph.graph.nodes)
+        return makes and not side.effects and not side.effects.draws and not any(map(_needs_gradient, tensors))
+
+    def _remembered(self, tracer: Tracer, positional: list[Any], keywords: dict[str, Any]) -> Value:
+        """What it has given, or gives now that one time; the program asks it again."""
+        texts = [tracer.inject(content, "argument").code("") for content in positional]
+        texts += [f"{name}={tracer.inject(content, name).code('')}" for name, content in keywords.items()]
+        assert self.source is not None
+        path = Reading(self.source, f"{{}}({', '.join(texts)})")
+        return tracer.wrap(tracer.run_const(self.obj, *positional, **keywords), path).realize()
 
     def _argument(self, tracer: Tracer, arg: Value) -> Any:
         """A constant, or an object that is a fact of the program: what another cached function has given."""

@@ -132,7 +132,7 @@ class ConstantValue(Value):
         return bool(tracer.run_const(lambda: wanted in self.content))  # type: ignore[operator]
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
-        if type(self.content) in (int, float) and not reflected:
+        if type(self.content) in (int, float, *numpy_numbers.NUMBERS) and not reflected:
             return self._with_size(tracer, op, other)
         if reflected or not isinstance(self.content, (str, bytes)):
             return None

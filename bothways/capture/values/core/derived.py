@@ -1,4 +1,4 @@
-"""Numbers that Python works out from one that changes: ``math.cos(step)``, ``0.5 ** step``, ``min(1.0, step / 100)``.
+"""Numbers that Python works out from one that changes: ``math.cos(step)``, ``0.5 ** step``, ``np.exp(-5.0 * step)``.
 
 Such a number is found like one that the call is given, before the graph runs: its path computes it. A guard makes sure
 that computing it raises nothing and gives a number of the same kind; where it does not, the call is looked at anew.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bothways.capture.guards.sources import Attr, Item, Reading, Source
-from bothways.capture.values.core import linked
+from bothways.capture.guards.sources import Attr, Item, Source, WorkedOut
+from bothways.capture.values.core import linked, numpy_numbers
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.numbers import NumberValue, number_value
+from bothways.runtime.numpy_calls import without_warning
 from bothways.symbols import expression_of, spelled
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 # Functions that follow from their arguments alone; of those that give no number, nothing is derived.
 FUNCTIONS: frozenset[Any] = frozenset(one for one in vars(math).values() if isinstance(one, types.BuiltinFunctionType))
+LONGEST = 1500  # characters that a path may have where it begins further back than at its operands
+
+
+class Operand(NamedTuple):
+    """Where a number comes from, and how it is spelled with ``{0}`` for that; a constant comes from nowhere."""
+
+    origin: Source | None
+    text: str
 
 
 def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value]) -> Value | None:
@@ -33,22 +42,38 @@ def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value])
     numbers = [value for value in values if isinstance(value, NumberValue)]
     if not numbers or tracer.symbols.only_looks or any(number.is_unknown for number in numbers):
         return None
-    symbols = {symbol for number in numbers for symbol in expression_of(number.content).symbols()}
-    if len(symbols) != 1 or not all(isinstance(value, (NumberValue, ConstantValue)) for value in values):
+    operands = [_operand(tracer, value) for value in values]
+    together = _from_one_place([operand for operand in operands if operand is not None])
+    if None in operands or together is None:
         return None
-    origin = tracer.symbols.sources.get(next(iter(symbols)))
-    texts = list(map(_text, values))
-    if origin is None or _is_size(origin) or None in texts:
+    origin, texts = together
+    is_numpys = function in numpy_numbers.PURE or any(map(_is_numpys, values))
+    if is_size(origin) and not is_numpys:
         return None
+    called = tracer.inject(function, getattr(function, "__name__", "function")).code("")
+    now: list[Any] = [_now(value) for value in values]
+    if is_numpys:
+        texts.insert(0, called)
+        called = tracer.inject(without_warning, "without_warning").code("")
+        now.insert(0, function)
+        function = without_warning
     try:
-        result = function(*(_now(value) for value in values))
+        result = function(*now)
     except (ArithmeticError, ValueError, TypeError):  # as it will be found again, and raised
         return None
-    if type(result) not in (int, float) or result != result:
+    return _found(tracer, result, WorkedOut(origin, f"{called}({', '.join(texts)})"))
+
+
+def _found(tracer: Tracer, result: Any, path: Source) -> Value | None:
+    kind = type(result)
+    if kind in (bool, *numpy_numbers.TRUTHS):
+        tracer.guard("{s0} is {c0}", path, result)
+        return ConstantValue(result)
+    if kind not in (int, float, *numpy_numbers.NUMBERS) or result != result:
         return None
-    name = getattr(function, "__name__", "function")
-    called = tracer.inject(function, name).code("")
-    known = tracer.symbols.found(result, Reading(origin, f"{called}({', '.join(filter(None, texts))})"))
+    if kind in numpy_numbers.NUMBERS:
+        return linked.numpy_number(tracer, result, path)
+    known = tracer.symbols.found(result, path)
     return None if known is None else number_value(known)
 
 
@@ -61,16 +86,46 @@ def _now(value: Value) -> Any:
     return value.content
 
 
-def _text(value: Value) -> str | None:
+def _operand(tracer: Tracer, value: Value) -> Operand | None:
     """How a path spells an operand; None where it cannot."""
     if isinstance(value, NumberValue):
-        return spelled(expression_of(value.content), lambda symbol: "{0}")
+        symbols = list(expression_of(value.content).symbols())
+        if len(symbols) != 1:
+            return None
+        if _is_numpys(value):
+            return Operand(value.source, "{0}")
+        origin = tracer.symbols.sources.get(symbols[0])
+        text = spelled(expression_of(value.content), lambda symbol: "{0}")
+        return None if origin is None else Operand(origin, f"({text})" if " " in text else text)
     content: Any = value.content if isinstance(value, ConstantValue) else None
-    if type(content) not in (int, float) or not math.isfinite(content):
+    if type(content) not in (int, float, *numpy_numbers.NUMBERS) or not math.isfinite(content):
         return None
-    return repr(content)
+    is_numpys = type(content) in numpy_numbers.NUMBERS
+    return Operand(None, tracer.inject(content, "number").code("") if is_numpys else repr(content))
 
 
-def _is_size(source: Source) -> bool:
+def _from_one_place(operands: Sequence[Operand]) -> tuple[Source, list[str]] | None:
+    """The place that all numbers among these come from, and how each is spelled with it; None where there are more."""
+    if len({operand.origin for operand in operands} - {None}) > 1:
+        operands = [_further_back(operand) for operand in operands]
+    origins = {operand.origin for operand in operands} - {None}
+    if len(origins) != 1 or sum(len(operand.text) for operand in operands) > LONGEST:
+        return None
+    return next(filter(None, origins)), [operand.text for operand in operands]
+
+
+def _further_back(operand: Operand) -> Operand:
+    origin, text = operand
+    while isinstance(origin, WorkedOut):
+        text = text.replace("{0}", origin.template)
+        origin = origin.origin
+    return Operand(origin, text)
+
+
+def _is_numpys(value: Value) -> bool:
+    return value.python_type() in numpy_numbers.NUMBERS
+
+
+def is_size(source: Source) -> bool:
     """Whether a number is a size of a tensor: those are reasoned about."""
     return isinstance(source, Item) and isinstance(source.origin, Attr) and source.origin.attribute == "shape"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from bothways.capture.values.core import protocols as protocols
     from bothways.capture.values.core.derived import derived as derived
     from bothways.capture.values.core.numbers import NumberValue as NumberValue
+    from bothways.capture.values.core.numpy_values import NumpyNumber as NumpyNumber
+    from bothways.capture.values.core.numpy_values import numpy_number as numpy_number
     from bothways.capture.values.generators.generators import GeneratorValue as GeneratorValue
     from bothways.capture.values.generators.generators import stop_iteration_error as stop_iteration_error
     from bothways.capture.values.hooks.grad_fns import grad_fn_of as grad_fn_of
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.objects.regular_expressions import look_for as look_for
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.assumptions import usually as usually
+    from bothways.capture.values.tensors.known_data import known_truth as known_truth
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
     from bothways.capture.values.tensors.late_numbers import late_math as late_math
     from bothways.capture.values.tensors.tensors import TensorValue as TensorValue

@@ -79,6 +79,8 @@ class NumberValue(Value):
             return other.binary(tracer, op, self, not reflected)
         if not isinstance(other, (ConstantValue, NumberValue)):
             return None
+        if isinstance(other, linked.NumpyNumber):
+            return other.binary(tracer, op, self, not reflected)
         number: Any = other.content
         if type(number) not in (int, float, torch.SymInt, torch.SymFloat):
             return self._plainly(tracer, op, other, reflected)
@@ -97,7 +99,8 @@ class NumberValue(Value):
         """The operation on the numbers of this call."""
         if not issubclass(other.python_type(), (int, float, complex, *SEQUENCES, *numpy_numbers.SCALARS)):
             return None
-        if op.symbol in DERIVED and issubclass(other.python_type(), (int, float)):
+        is_numpys = other.python_type() in numpy_numbers.NUMBERS
+        if is_numpys or (op.symbol in DERIVED and issubclass(other.python_type(), (int, float))):
             number = linked.derived(tracer, op.function, [other, self] if reflected else [self, other])
             if number is not None:
                 return number

@@ -1,7 +1,8 @@
 """Numbers of NumPy, which training code meets as ``np.sqrt(d)``: which types they have, and what computes with them.
 
-They are constants like Python's own, with NumPy's types. To tensor operations they are the numbers of Python that they
-hold; ``bool_`` is not, which promotes dtypes in its own way. NumPy need not be there.
+They are constants like Python's own, with NumPy's types; others change from call to call (``numpy_values.py``). To
+tensor operations they are the numbers of Python that they hold; ``bool_`` is not, which promotes dtypes in its own way.
+NumPy need not be there.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ try:
 except ImportError:
     NUMBERS: tuple[type, ...] = ()
     SCALARS: tuple[type, ...] = ()
+    TRUTHS: tuple[type, ...] = ()
     CALLABLES: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
 else:
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
-    SCALARS = (*NUMBERS, numpy.bool_)
+    TRUTHS = (numpy.bool_,)
+    SCALARS = (*NUMBERS, *TRUTHS)
     CALLABLES = (numpy.ufunc, type(numpy.prod))
     # Functions that read nothing but their arguments.
     PURE = frozenset(one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)) | {

@@ -97,7 +97,8 @@ class LateNumber(Value):
             return self._compared(tracer, REFLECTED[op.symbol] if reflected else op.symbol, other)
         symbol = op.symbol.removesuffix("=")
         plain = isinstance(other, ConstantValue) and type(other.content) in (int, float)
-        if not (plain or isinstance(other, (LateNumber, NumberValue))):
+        changes = isinstance(other, NumberValue) and other.python_type() in (int, float)
+        if not (plain or changes or isinstance(other, LateNumber)):
             self._stop()
         divides = symbol == "/" and not reflected and not isinstance(other, LateNumber) and other.truth(tracer)
         if symbol not in ARITHMETIC and not divides:

@@ -318,7 +318,8 @@ class TensorValue(Value):
 
     @slot("__bool__", protocols.truth)
     def truth(self, tracer: Tracer) -> bool:
-        usual = linked.usually(tracer, self)
+        known = linked.known_truth(tracer, self)
+        usual = linked.usually(tracer, self) if known is None else known
         if usual is None:
             tracer.stop("tensor_branch", f"a decision depends on the data of {self.describe()}")
         return usual

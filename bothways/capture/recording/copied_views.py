@@ -1,0 +1,39 @@
+"""Custom functions that give a view of their argument, as those that reverse gradients do, and give a copy instead.
+
+A view would lead a trace past the function, whose backward is the user's. A copy does not, and they cannot be told
+apart as long as neither leaves the program nor is written to; where one does, the capture begins again without copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+import torch.fx
+
+from bothways.capture.shapes.changes import path_of, root_of, written_roots
+
+
+class ViewIsSeen(Exception):
+    """A view that was copied leaves the program, or its memory is written to."""
+
+
+class CopiedViews:
+    """The nodes of such functions in one graph."""
+
+    def __init__(self) -> None:
+        self._nodes: list[torch.fx.Node] = []
+
+    def meet(self, node: torch.fx.Node) -> None:
+        self._nodes.append(node)
+
+    def check(self, outputs: Collection[torch.fx.Node], left_behind: Collection[torch.fx.Node]) -> None:
+        """Begin again where the copies could be told from views."""
+        if not self._nodes:
+            return
+        copied = set(self._nodes)
+        leaves = any(step in copied for output in outputs for step in path_of(output))
+        shared = {root_of(member) for node in copied for member in (node, *node.all_input_nodes)}
+        is_written = any(shared & roots for roots in written_roots(self._nodes[0].graph.nodes))
+        if leaves or is_written or copied.intersection(left_behind):
+            raise ViewIsSeen

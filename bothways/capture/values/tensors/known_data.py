@@ -1,0 +1,64 @@
+"""Decisions by data that is known: that of tensors which the captured code makes of constants alone.
+
+``torch.nn.Transformer`` asks whether a mask is the causal one. What such a tensor holds is computed at capture time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from bothways import ops
+from bothways.capture.shapes.changes import changes_something, root_of
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import NO_CALL_FACTS, facts_of_call
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+
+OWN = (None, "torch", "torch.nn.functional", "_operator")  # modules of operations
+MOST_NODES, MOST_ELEMENTS = 64, 1 << 22  # that are computed to find the answer to one question
+
+
+def known_truth(tracer: Tracer, tensor: TensorValue) -> bool | None:
+    """The truth of a tensor that is made of constants alone; None for others."""
+    if not tensor.is_single or tracer.overrides.heeds_modes:
+        return None
+    nodes = _made_of(tensor.node)
+    if nodes is None or any(changes_something(node) and root_of(node) in nodes for node in tensor.node.graph.nodes):
+        return None
+    values: dict[torch.fx.Node, Any] = {}
+    with torch.no_grad():
+        for node in nodes:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            function: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+            values[node] = tracer.run_const(function, *args, **kwargs)
+    return bool(values[tensor.node])
+
+
+def _made_of(last: torch.fx.Node) -> dict[torch.fx.Node, None] | None:
+    """All that a tensor is computed by, in order; None where something comes from outside, or draws or changes."""
+    makers: set[torch.fx.Node] = set()
+    pending = [last]
+    while pending:
+        node = pending.pop()
+        if node in makers:
+            continue
+        if len(makers) == MOST_NODES or not _computes(node):
+            return None
+        makers.add(node)
+        pending += node.all_input_nodes
+    return {node: None for node in last.graph.nodes if node in makers}
+
+
+def _computes(node: torch.fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method") or facts_of_call(node.target) != NO_CALL_FACTS:
+        return False
+    example = node.meta.get("example_value")
+    shape = tuple(example.shape) if isinstance(example, torch.Tensor) else ()
+    is_small = all(type(size) is int for size in shape) and math.prod(shape) <= MOST_ELEMENTS
+    own = isinstance(node.target, str) or getattr(node.target, "__module__", "") in OWN
+    return own and is_small and not ops.of_node(node).draws and not changes_something(node)

@@ -1,0 +1,99 @@
+"""Decisions by data that is known: ``torch.nn.Transformer`` asks whether a mask is the causal one."""
+
+import pytest
+import torch
+from agreeing import agree
+
+import bothways
+from bothways.testing import same
+
+BACKENDS = ["eager", "aot_eager", "native"]
+square = torch.nn.Transformer.generate_square_subsequent_mask
+
+
+def encoder():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 1)
+
+
+def observe(model):
+    def observed(function, call):
+        x = torch.linspace(-1, 1, 2 * call[0] * 8).reshape(2, call[0], 8).requires_grad_()
+        result = function(x, *call[1:])
+        result.square().sum().backward()
+        shown = {"result": result, "gradients": [x.grad, *(p.grad for p in model.parameters())]}
+        model.zero_grad()
+        return shown
+
+    return observed
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mask_that_is_made_inside(backend):
+    model = encoder()
+    program = lambda x: model(x, mask=square(x.shape[1]))
+    agree(program, observe(model), (4,), (4,), backend=backend, programs=1, fullgraph=True, tol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mask_from_outside(backend):
+    model = encoder()
+    wide = torch.full((4, 4), float("-inf")).triu(2)
+    calls = [(4, mask) for mask in (square(4), square(4), wide, square(4), wide)]
+    program = lambda x, mask: model(x, mask=mask)
+    agree(program, observe(model), *calls, backend=backend, programs=2, fullgraph=True, tol=1e-5)
+
+
+def test_masks_of_several_sizes_are_one_program():
+    model = encoder()
+    calls = [(size, square(size)) for size in (4, 5, 6, 7, 9)]
+    agree(lambda x, mask: model(x, mask=mask), observe(model), *calls, programs=2, fullgraph=True, tol=1e-5)
+
+
+def test_what_a_layer_of_the_users_is_told():
+    told = []
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+            self.self_attn = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, src, src_mask=None, is_causal=None, src_key_padding_mask=None):
+            told.append(is_causal)
+            return self.linear(src) * (2 if is_causal else 3)
+
+    model = torch.nn.TransformerEncoder(Layer(), 2, enable_nested_tensor=False)
+    compiled = bothways.compile(model, backend="eager")
+    x = torch.randn(2, 4, 8)
+    for mask in (square(4), torch.zeros(4, 4), None, square(4)):
+        assert same(compiled(x, mask), model(x, mask))
+    assert told == [True] * 4 + [False] * 8 + [True] * 4
+
+
+def test_tensors_made_of_constants_decide():
+    def function(x):
+        table = torch.arange(4) * 2
+        if (table > 5).any() and not (table == 3).any():
+            x = x + 1
+        changed = torch.zeros(2)
+        changed[0] = x.sum()
+        return x * 2 if changed.any() else x
+
+    compiled = bothways.compile(function, backend="eager")
+    for x in (torch.ones(2), torch.ones(2), -torch.ones(2)):
+        assert same(compiled(x), function(x))
+    (first,) = bothways.history(compiled)[0].breaks
+    assert "changed.any()" in str(first)
+
+
+def test_what_is_drawn_decides_each_time():
+    def function(x):
+        return x + 1 if torch.rand(()) > 0.5 else x - 1
+
+    compiled = bothways.compile(function, backend="eager")
+    torch.manual_seed(0)
+    expected = [function(torch.ones(2)) for _ in range(6)]
+    torch.manual_seed(0)
+    assert same([compiled(torch.ones(2)) for _ in range(6)], expected)
