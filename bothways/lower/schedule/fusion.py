@@ -25,6 +25,8 @@ from bothways.lower.ir.prims import (
     Take,
     View,
 )
+from bothways.lower.ir.sizes import size_hint
+from bothways.lower.schedule.waiting import calls_before
 from bothways.ops import PRIMITIVES
 
 # What keeps kernels at a size people can read and compilers like.
@@ -84,6 +86,8 @@ class Fusion:
         }
         self.stored |= {node for node in needed if isinstance(node, Map) and node.into is not None}
         self.inlined = _inlined(needed, self.stored, spreads)
+        self._calls_before = calls_before(needed)
+        self._soonest = self._soonest_readers(needed)
         for node in sorted(needed, key=lambda node: node.number):
             if isinstance(node, Extern):
                 self._add_call(node)
@@ -111,6 +115,8 @@ class Fusion:
         for group in self._candidates(leaves):
             if group in complete or any(unit is not group and unit.reach & group.bit for unit in needed):
                 continue
+            if self._is_wanted_later(group, node, leaves):
+                continue
             if self._join(group, node, leaves):
                 self.depend(group, needed)
                 return
@@ -133,6 +139,32 @@ class Fusion:
                 beside.update(dict.fromkeys(self._readers_of_value.get(leaf, ())))
         ordered = sorted(producers, key=lambda group: -group.bit)
         return ordered + sorted((group for group in beside if group not in producers), key=lambda group: -group.bit)[:4]
+
+    def _soonest_readers(self, needed: Iterable[Node]) -> dict[Node, int]:
+        """How many calls of ATen lie before the first who reads a value; who is read later itself reads it later."""
+        soonest: dict[Node, int] = {}
+        for node in sorted(needed if self._spreads else (), key=lambda node: -node.number):
+            if isinstance(node, (Map, Reduce)) and node not in self.inlined:
+                when = self._calls_before[node]
+                if isinstance(node, Map) and node not in self.stored:
+                    when = soonest.get(node, when)
+                for leaf in self.leaves(node):
+                    soonest[leaf] = min(when, soonest.get(leaf, when))
+        return soonest
+
+    def _is_wanted_later(self, group: Group, node: Map | Reduce, leaves: list[Node]) -> bool:
+        """Whether a kernel would compute a value only because it reads the same memory, and write it for readers that
+        come behind a call of ATen: the tanh of a gelu's gradient beside the gelu. They compute it as well themselves,
+        of what takes no more to read than the value takes to be written and read."""
+        if not isinstance(node, Map) or node in self.stored or node not in self._soonest:
+            return False
+        if self._soonest[node] <= max(self._calls_before[member] for member in group.members):
+            return False
+        size = size_hint(node.numel)
+        large = {leaf for leaf in leaves if size_hint(leaf.numel) * MANY > size}
+        if any(not isinstance(leaf, Buffer) for leaf in large):
+            return False  # what it reads would be in memory instead
+        return sum(size_hint(leaf.numel) * leaf.dtype.itemsize for leaf in large) <= 2 * size * node.dtype.itemsize
 
     def _join(self, group: Group, node: Map | Reduce, leaves: list[Node]) -> bool:
         memories = {leaf.memory for leaf in leaves if isinstance(leaf, Buffer)}
