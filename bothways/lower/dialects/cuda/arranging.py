@@ -47,6 +47,8 @@ LONG_CODE = (
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
 MANY_TILES = 8  # of columns
 MANY_BLOCKS, SECTOR = 64, 8  # of what puts columns together, and numbers of single precision that are read at once
+MOST_PARTS = 256  # of columns
+FEWER_PARTS = 128  # where each puts together for itself what all of them came to, and that is most of it
 LARGE = 1 << 23  # elements, whose sweep takes longer than putting together what 256 parts of it come to
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 LONG_ROW = 8192  # vectors of a row that take longer than a second pass does
@@ -338,10 +340,9 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
     while width > 1 and width * narrow > 8 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
         width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
-    threads, most = THREADS, 256
+    threads, most = THREADS, MOST_PARTS
     if sum(isinstance(part, Sweep) for part in columns.body) > 1:
-        # Each part puts together for itself what the columns come to: larger ones, and fewer where that is most of it.
-        threads, most = 2 * THREADS, 128 if length * size_hint(columns.lanes.size) < LARGE else 256
+        threads, most = 2 * THREADS, FEWER_PARTS if length * size_hint(columns.lanes.size) < LARGE else MOST_PARTS
     across = min(32, _power_of_two(across_all))
     down = max(1, min(threads // across, _power_of_two(length)))
     across = max(across, min(threads // down, _power_of_two(across_all), 256))
