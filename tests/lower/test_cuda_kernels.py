@@ -411,6 +411,30 @@ def test_a_step_pads_its_weights_once(as_on_gpu, monkeypatch):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=0.5)  # bfloat16, and sums in another order
 
 
+@pytest.mark.parametrize("shape", [(64, 32), (4, 16, 32)])
+def test_columns_that_are_added_up_at_the_same_time_share_a_kernel(shape, as_on_gpu):
+    """The gradients of a norm's weight and bias, and that of the bias of the layer before it."""
+    found = []
+
+    def compile(graph, inputs):
+        lowered = lower(graph, inputs)
+        kernels = [step for step in lowered.steps if isinstance(step, Kernel)]
+        found.append(sum(isinstance(kernel.body[0], Columns) for kernel in kernels))
+        return KernelProgram(lowered, dialect=CudaOnHost()).run
+
+    def step(x, w, b, scale, shift):
+        y = F.layer_norm(F.linear(x, w, b), (48,), scale, shift)
+        return torch.autograd.grad((y * y.detach().cos()).sum(), [w, b, scale, shift])
+
+    torch.manual_seed(0)
+    given = [value.requires_grad_() for value in (randn(*shape), randn(48, 32), *(randn(48) for _ in range(3)))]
+    for one, other in zip(
+        bothways.compile(step, backend=bothways.backends.aot(fw_compiler=compile))(*given), step(*given), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert found == [1]
+
+
 @pytest.mark.parametrize("approximate", ["tanh", "none"])
 def test_what_only_a_backward_reads_is_not_written_beside_the_forward(approximate, as_on_gpu):
     """In a step both are one graph, and the gradient of a gelu reads its tanh twice, of what the gelu reads."""
