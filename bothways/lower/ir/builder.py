@@ -7,7 +7,7 @@ memory become other strides, and a computed node that has to be in memory gets a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,7 @@ class Builder:
         self.buffers: dict[Node, Buffer] = {}  # where computed nodes are in memory
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
-        self.known_padded: dict[Node, Buffer] = {}  # matrices with zeros behind their ends
+        self.known_padded: dict[Hashable, Buffer] = {}  # matrices with zeros behind their ends
         self.numbers: set[Memory] = set()  # inputs that hold what eager takes as numbers, which it does not round
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
         self._rounded: set[Node] = set()  # values of half precision that memory can hold

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bothways.lower.ir.domain import Domain, Mapping, NoMapping, downward, unified, upward
 from bothways.lower.ir.prims import (
     Buffer,
-    Expand,
     Extern,
-    IndexAlong,
     Join,
     Map,
     Memory,
@@ -25,14 +24,13 @@ from bothways.lower.ir.prims import (
     Take,
     View,
 )
-from bothways.ops import PRIMITIVES
+from bothways.lower.ir.sizes import size_hint
+from bothways.lower.schedule.inlining import MANY, inlined
+from bothways.lower.schedule.waiting import calls_before
 
 # What keeps kernels at a size people can read and compilers like.
 MAX_MEMBERS, MAX_MEMORIES = 48, 48
-# What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
-MAX_OPERATIONS, MAX_READS = 64, 24
-# So many elements that read one of another value, and what that takes to compute is little beside them.
-MANY = 32
+LARGE = 1 << 23  # elements that no cache holds
 
 
 @dataclass(eq=False)
@@ -75,6 +73,7 @@ class Fusion:
         self._last_impure: Call | None = None
         self._readers_of_memory: dict[Memory, list[Group]] = {}
         self._readers_of_value: dict[Node, list[Group]] = {}
+        self._reducing: dict[tuple[Any, Any, int], list[Group]] = {}  # those that add up columns, by what and when
         self._spreads = spreads
         needed = live(roots_needed, externs)
         self.stored: set[Node] = {
@@ -83,7 +82,9 @@ class Fusion:
             if memory.producer is not None and not isinstance(memory.producer, (Extern, Join))
         }
         self.stored |= {node for node in needed if isinstance(node, Map) and node.into is not None}
-        self.inlined = _inlined(needed, self.stored, spreads)
+        self.inlined = inlined(needed, self.stored, spreads)
+        self._calls_before = calls_before(needed)
+        self._soonest = self._soonest_readers(needed)
         for node in sorted(needed, key=lambda node: node.number):
             if isinstance(node, Extern):
                 self._add_call(node)
@@ -111,7 +112,15 @@ class Fusion:
         for group in self._candidates(leaves):
             if group in complete or any(unit is not group and unit.reach & group.bit for unit in needed):
                 continue
+            if self._is_wanted_later(group, node, leaves):
+                continue
             if self._join(group, node, leaves):
+                self.depend(group, needed)
+                return
+        for group in self._alike(node):
+            if group in complete or any(unit is not group and unit.reach & group.bit for unit in needed):
+                continue
+            if self._join(group, node, leaves, (None,) * len(node.shape)):
                 self.depend(group, needed)
                 return
         group = Group(1 << len(self.units))
@@ -134,18 +143,63 @@ class Fusion:
         ordered = sorted(producers, key=lambda group: -group.bit)
         return ordered + sorted((group for group in beside if group not in producers), key=lambda group: -group.bit)[:4]
 
-    def _join(self, group: Group, node: Map | Reduce, leaves: list[Node]) -> bool:
+    def _alike(self, node: Map | Reduce) -> list[Group]:
+        """Kernels that add up as many columns of other memory at the same time: one launch instead of two, or of four.
+        Of what is large, what a norm's backward adds up is better off with its rows."""
+        if not self._spreads or not isinstance(node, Reduce) or len(node.shape) - 1 in node.axes:
+            return []
+        if type(node.arg.numel) is not int or node.arg.numel >= LARGE:
+            return []
+        lanes, when = node.arg.shape[-1], self._calls_before[node]
+        return [
+            group
+            for group in reversed(self._reducing.get((node.arg.numel, lanes, when), ()))
+            if all(self._calls_before[member] == when for member in group.members)
+        ]
+
+    def _soonest_readers(self, needed: Iterable[Node]) -> dict[Node, int]:
+        """How many calls of ATen lie before the first who reads a value; who is read later itself reads it later."""
+        soonest: dict[Node, int] = {}
+        for node in sorted(needed if self._spreads else (), key=lambda node: -node.number):
+            if isinstance(node, (Map, Reduce)) and node not in self.inlined:
+                when = self._calls_before[node]
+                if isinstance(node, Map) and node not in self.stored:
+                    when = soonest.get(node, when)
+                for leaf in self.leaves(node):
+                    soonest[leaf] = min(when, soonest.get(leaf, when))
+        return soonest
+
+    def _is_wanted_later(self, group: Group, node: Map | Reduce, leaves: list[Node]) -> bool:
+        """Whether a kernel would compute a value only because it reads the same memory, and write it for readers that
+        come behind a call of ATen: the tanh of a gelu's gradient beside the gelu. They compute it as well themselves,
+        of what takes no more to read than the value takes to be written and read."""
+        if not isinstance(node, Map) or node in self.stored or node not in self._soonest:
+            return False
+        if self._soonest[node] <= max(self._calls_before[member] for member in group.members):
+            return False
+        size = size_hint(node.numel)
+        large = {leaf for leaf in leaves if size_hint(leaf.numel) * MANY > size}
+        if any(not isinstance(leaf, Buffer) for leaf in large):
+            return False  # what it reads would be in memory instead
+        return sum(size_hint(leaf.numel) * leaf.dtype.itemsize for leaf in large) <= 2 * size * node.dtype.itemsize
+
+    def _join(self, group: Group, node: Map | Reduce, leaves: list[Node], unknown: Mapping | None = None) -> bool:
         memories = {leaf.memory for leaf in leaves if isinstance(leaf, Buffer)}
         if len(group.members) >= MAX_MEMBERS or len(group.memories | memories) > MAX_MEMORIES:
             return False
         try:
             mapping = self._mapping_in(group, node)
+            if mapping is None and unknown is not None:
+                mapping = self._without_unknown(group, node.arg if isinstance(node, Reduce) else node, unknown)
             if mapping is None or not self._fits(group, node, mapping):
                 return False
         except NoMapping:
             return False
         if isinstance(node, Reduce):
             group.mapping_of_arg[node] = mapping
+            if self._spreads and len(node.shape) - 1 not in node.axes:
+                key = node.arg.numel, node.arg.shape[-1], self._calls_before[node]
+                self._reducing.setdefault(key, []).append(group)
             group.reduced = frozenset(_loops_of(group, [mapping[axis] for axis in node.axes]))
             mapping = tuple(() if axis in node.axes else loops for axis, loops in enumerate(mapping))
         group.members.append(node)
@@ -321,135 +375,3 @@ def live(roots: Iterable[Node], externs: Sequence[Extern]) -> set[Node]:
             reached.add(node)
             pending.extend(node.sources())
     return reached
-
-
-def _inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
-    """Maps that are computed where they are read: those with one reader, and those that cost nothing."""
-    readers: dict[Node, int] = {}
-    expanded: set[Node] = set()
-
-    def note(node: Node, wider: bool) -> None:
-        while isinstance(node, View):
-            wider = wider or isinstance(node, Expand)
-            node = node.arg
-        readers[node] = readers.get(node, 0) + 1
-        if wider:
-            expanded.add(node)
-
-    for node in live:
-        if not isinstance(node, (View, Buffer)):
-            for source in node.sources():
-                note(source, False)
-    inlined: set[Node] = {
-        node
-        for node in live
-        if isinstance(node, Map)
-        and node not in stored
-        and ((readers.get(node, 0) == 1 and node not in expanded) or _costs_nothing(node))
-    }
-    cheap = {
-        node
-        for node in live
-        if isinstance(node, Map)
-        and node not in stored
-        and node not in expanded
-        and not spreads
-        and _is_cheap(node, inlined)
-    }
-    if spreads:
-        for node in sorted(live, key=lambda node: node.number):  # those it reads come before it
-            if not isinstance(node, Map) or node in stored or node in inlined:
-                continue
-            is_cheap = _is_cheap_to_spread(node, inlined | cheap)
-            if not is_cheap and node.op == "cast" and node.args[0].dtype.itemsize < node.dtype.itemsize:
-                inlined.discard(_without_views(node.args[0]))  # rather the narrower one is in memory
-                is_cheap = _is_cheap_to_spread(node, inlined | cheap)
-            if is_cheap:
-                cheap.add(node)
-    return _bounded(live, inlined | cheap)
-
-
-def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
-    """Without what would make a value too large to be computed in one place: it is a value of its own, then."""
-    kept = set(inlined)
-    weights: dict[Node, tuple[int, int]] = {}  # operations and reads, in place
-
-    def weight(node: Node) -> tuple[int, int]:
-        if isinstance(node, Buffer):
-            return 0, 1
-        if isinstance(node, Map) and node not in kept:
-            return 0, 1
-        return weights.get(node, (0, 0))
-
-    for node in sorted(live, key=lambda node: node.number):
-        parts = [weight(source) for source in node.sources()]
-        operations, reads = sum(part[0] for part in parts), sum(part[1] for part in parts)
-        if isinstance(node, (Map, Reduce)):
-            heaviest = sorted(zip(parts, node.sources(), strict=True), key=lambda part: part[0])
-            while (operations >= MAX_OPERATIONS or reads > MAX_READS) and heaviest:
-                (less, fewer), source = heaviest.pop()
-                computed = _without_views(source)
-                if computed in kept:
-                    kept.discard(computed)
-                    operations, reads = operations - less, reads - fewer + 1
-            operations += 1
-        weights[node] = operations, reads
-    return kept
-
-
-def _without_views(node: Node) -> Node:
-    while isinstance(node, View):
-        node = node.arg
-    return node
-
-
-def _is_cheap(node: Map, inlined: set[Node]) -> bool:
-    """Whether computing the value again costs less than writing it and reading it: a few operations on one tensor."""
-    operations, large, pending = 0, 0, [node]
-    while pending:
-        step = pending.pop()
-        operations += 1
-        if PRIMITIVES[step.op].is_expensive or operations > 4:
-            return False
-        for arg in step.args:
-            if isinstance(arg, Buffer):
-                large += arg.numel == node.numel and 0 not in arg.strides
-            elif isinstance(arg, Map) and arg in inlined:
-                pending.append(arg)
-            elif not isinstance(arg, (Scalar, IndexAlong)) and not _is_one_for_many(arg, node):
-                return False
-    return large <= 1
-
-
-def _is_one_for_many(arg: Node, node: Map) -> bool:
-    """Whether a node reads each element of what is computed many times over: the mean of a row, in a whole tensor."""
-    computed = _without_views(arg)
-    return isinstance(computed, (Map, Reduce)) and computed.numel < node.numel
-
-
-def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
-    """The same where arithmetic costs next to nothing: reading one tensor again, and what is small beside it."""
-    operations, large, pending = 0, set[Node](), [node]
-    while pending:
-        step = pending.pop()
-        operations += step.op != "cast"
-        if PRIMITIVES[step.op].is_expensive or operations > 8:
-            return False
-        for arg in map(_without_views, step.args):
-            if isinstance(arg, Map) and arg.numel * MANY <= node.numel:
-                continue  # one for many, whatever it takes
-            if isinstance(arg, Map) and arg in inlined:
-                pending.append(arg)
-            elif isinstance(arg, (Map, Buffer)):
-                if arg.numel != 1 and arg.numel == node.numel and 0 not in (getattr(arg, "strides", None) or ()):
-                    large.add(arg)
-            elif not isinstance(arg, (Scalar, IndexAlong, Reduce)):
-                return False
-    return len(large) <= 1
-
-
-def _costs_nothing(node: Map) -> bool:
-    return all(
-        isinstance(arg, (Scalar, IndexAlong)) or (isinstance(arg, View) and isinstance(arg.arg, (Scalar, IndexAlong)))
-        for arg in node.args
-    )

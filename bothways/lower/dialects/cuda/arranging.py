@@ -45,9 +45,17 @@ LONG_CODE = (
     1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
 )
 FEW_BLOCKS = 2 * PROCESSORS  # below which a reduction is split
+SHARED_BYTES = 48 << 10  # of memory, that the threads of a block share
 MANY_TILES = 8  # of columns
 MANY_BLOCKS, SECTOR = 64, 8  # of what puts columns together, and numbers of single precision that are read at once
-LARGE = 1 << 23  # elements, whose sweep takes longer than putting together what 256 parts of it come to
+MOST_PARTS = 256  # of columns
+LARGE = 1 << 23  # elements that no cache holds
+# Columns that are swept more than once: what is read side by side is as little as memory is read in, so that there are
+# blocks without many parts, of which each block puts together all. A sweep is as long as a thread takes to read a few.
+ALONE = 2048  # rows up to which a block takes all of its columns, and one kernel does for every sweep
+BYTES_ALONE, BYTES_OF_PART = 32, 64  # of a row, that a block takes
+TURNS = 4  # rows that a thread reads at once
+LEAST_THREADS, MOST_THREADS = 128, 1024  # of a block that is alone
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 LONG_ROW = 8192  # vectors of a row that take longer than a second pass does
 INT_LIMIT = 2**31 - 2**27  # up to which indices are 32 bits wide
@@ -338,28 +346,57 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
     while width > 1 and width * narrow > 8 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
         width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
-    threads, most = THREADS, 256
-    if sum(isinstance(part, Sweep) for part in columns.body) > 1:
-        # Each part puts together for itself what the columns come to: larger ones, and fewer where that is most of it.
-        threads, most = 2 * THREADS, 128 if length * size_hint(columns.lanes.size) < LARGE else 256
-    across = min(32, _power_of_two(across_all))
+    threads = _sharing(columns, width, THREADS)
+    across = min(32, threads, _power_of_two(across_all))
     down = max(1, min(threads // across, _power_of_two(length)))
     across = max(across, min(threads // down, _power_of_two(across_all), 256))
     blocks = size_hint(product(columns.loops)) * -(-across_all // across)
+    if sum(isinstance(part, Sweep) for part in columns.body) > 1:
+        if blocks < FEW_BLOCKS:
+            return _narrow_geometry(columns, width, width * narrow, length)
+        return ColumnGeometry(width, across, down, 1)
     splits = 1
     if blocks < FEW_BLOCKS and length >= 8 * down:
-        splits = max(1, min(-(-2 * FEW_BLOCKS // blocks), -(-length // (4 * down)), most))
+        splits = max(1, min(-(-2 * FEW_BLOCKS // blocks), -(-length // (4 * down)), MOST_PARTS))
+    return ColumnGeometry(width, across, down, splits)
+
+
+def _narrow_geometry(columns: Columns, width: int, vector: int, length: int) -> ColumnGeometry:
+    """How columns that are swept more than once are reduced, where wide tiles of them would be few. ``vector`` is in
+    bytes."""
+    across_all = -(-size_hint(columns.lanes.size) // width)
+    bytes_of_row, threads = BYTES_OF_PART, 2 * THREADS
+    if length <= ALONE:
+        bytes_of_row, threads = BYTES_ALONE, MOST_THREADS
+    across = min(max(1, bytes_of_row // vector), _power_of_two(across_all))
+    if length <= ALONE:
+        threads = min(threads, max(LEAST_THREADS, across * _power_of_two(-(-length // TURNS))))
+    threads = _sharing(columns, width, threads)
+    down = max(1, min(threads // across, _power_of_two(length)))
+    blocks = size_hint(product(columns.loops)) * -(-across_all // across)
+    splits = 1
+    if length > ALONE and blocks < FEW_BLOCKS:
+        splits = 1 << max(1, min(FEW_BLOCKS // blocks, length // (TURNS * down), MOST_PARTS)).bit_length() - 1
     return ColumnGeometry(width, across, down, splits)
 
 
 def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
     """How what the parts of columns were reduced to is put together: by more blocks where columns are few and parts
     many, as long as a sector of memory is read whole."""
-    size = size_hint(columns.lanes.size)
-    across = min(32, _power_of_two(size))
-    while across > SECTOR and size < MANY_BLOCKS * across and splits > 1024 // across:
+    size, threads = size_hint(columns.lanes.size), _sharing(columns, 1, MOST_THREADS)
+    across = min(32, threads, _power_of_two(size))
+    while across > SECTOR and size < MANY_BLOCKS * across and splits > threads // across:
         across //= 2
-    return ColumnGeometry(1, across, min(1024 // max(across, SECTOR), _power_of_two(splits)), splits)
+    return ColumnGeometry(1, across, max(1, min(threads // max(across, SECTOR), _power_of_two(splits))), splits)
+
+
+def _sharing(columns: Columns, width: int, threads: int) -> int:
+    """So many threads, or as many as there is shared memory for what each of them has of all reductions."""
+    sums = [one for part in columns.body if isinstance(part, Sweep) for one in part.accumulators]
+    each = width * sum(memory_dtype(one).itemsize for one in sums)
+    while threads > 1 and threads * each > SHARED_BYTES:
+        threads //= 2
+    return threads
 
 
 def _power_of_two(number: int) -> int:

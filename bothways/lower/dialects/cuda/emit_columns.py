@@ -6,6 +6,7 @@ What the threads of a column have is put together through shared memory, in orde
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
@@ -42,6 +43,7 @@ from bothways.lower.schedule.tree import (
 )
 
 MOST_BLOCKS = 2**31 - 1
+AT_A_TIME = 16  # of what threads have, that one of them puts together
 Names = dict[Accumulator, str]
 
 
@@ -141,14 +143,7 @@ class _Columns:
         wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in sweep.accumulators}
         for reduction, name in wholes.items():
             self._array(accumulated(reduction), name, initial(reduction))
-        begin, end = "0", str(length)
-        if isinstance(self.kernel, Phase):
-            share = -(-length // self.kernel.splits)
-            block.add(f"const {kind} begin = part * {share};")
-            block.add(f"const {kind} end = begin + {share} < {length} ? begin + {share} : {length};")
-            begin, end = "begin", "end"
-        block.add('_Pragma("unroll 4")')
-        block.open(f"for ({kind} at = {begin} + below; at < {end}; at += {geometry.down})")
+        self._open_rows(length)
         indices(block, sweep.loops, "at", kind)
 
         def take(inside: Lines, one: Accumulate, text: str, condition: str) -> None:
@@ -170,22 +165,57 @@ class _Columns:
                 place = f"part * ({product((*self.columns.loops, self.columns.lanes))}) + column + v"
                 self._each(f"if ({condition}{inside}) {pointer}[{place}] = {name}[v];")
 
+    def _open_rows(self, length: Any) -> None:
+        """Begin the loop over the rows that a thread takes; where all take as many, so many are known to be read."""
+        block, kind, down = self.block, self.w.index_type, self.geometry.down
+        parts = self.kernel.splits if isinstance(self.kernel, Phase) else 1
+        share = -(-length // parts)
+        begin = "below"
+        if parts > 1:
+            block.add(f"const {kind} begin = part * {share};")
+            begin = "begin + below"
+        block.add('_Pragma("unroll 4")')
+        if type(length) is int and length % (parts * down) == 0:
+            block.open(f"for (int turn = 0; turn < {share // down}; ++turn)")
+            block.add(f"const {kind} at = {begin} + turn * {down};")
+            return
+        end = f"(begin + {share} < {length} ? begin + {share} : {length})" if parts > 1 else length
+        block.open(f"for ({kind} at = {begin}; at < {end}; at += {down})")
+
     def _reduce(self, wholes: Names) -> None:
-        """What the threads below each other have, put together in order. Every one of them has the whole then."""
+        """What the threads below each other have, put together in order, each column's by one thread that takes a few
+        at a time. Every thread has the whole then: if each put it together for itself, all would wait for memory."""
         w, block, geometry = self.w, self.block, self.geometry
         parts = {reduction: w.fresh(f"{reduction.hint}_parts") for reduction in wholes}
+        columns, height = geometry.across * geometry.width, geometry.down
         for reduction, name in parts.items():
-            across = geometry.across * geometry.width
-            block.add(f"SHARED {accumulated(reduction)} {name}[{geometry.down}][{across}];")
+            block.add(f"SHARED {accumulated(reduction)} {name}[{height}][{columns}];")
             self._each(f"{name}[below][v * {geometry.across} + beside] = {wholes[reduction]}[v];")
         block.add("__syncthreads();")
-        for reduction, name in parts.items():
-            whole = f"{wholes[reduction]}[v]"
-            each = combined(reduction, whole, f"{name}[one][v * {geometry.across} + beside]")
-            self._each(f"{whole} = {initial(reduction)};")
-            block.open(f"for (int one = 0; one < {geometry.down}; ++one)")
-            self._each(f"{whole} = {each};")
+        while height > 1:
+            left = max(1, height // AT_A_TIME)
+            tasks = left * columns
+            if tasks <= geometry.threads:
+                block.open(f"if (threadIdx.x < {tasks})")
+                block.add("const int one = threadIdx.x;")
+            else:
+                block.open(f"for (int one = threadIdx.x; one < {tasks}; one += {geometry.threads})")
+            takers = {reduction: w.fresh("taken") for reduction in parts}
+            for reduction, taken in takers.items():
+                block.add(f"{accumulated(reduction)} {taken} = {initial(reduction)};")
+            block.add("UNROLL")
+            block.open(f"for (int turn = 0; turn < {height // left}; ++turn)")
+            for reduction, taken in takers.items():
+                each = f"{parts[reduction]}[one / {columns} + turn * {left}][one % {columns}]"
+                block.add(f"{taken} = {combined(reduction, taken, each)};")
             block.close()
+            for reduction, taken in takers.items():
+                block.add(f"{parts[reduction]}[one / {columns}][one % {columns}] = {taken};")
+            block.close()
+            block.add("__syncthreads();")
+            height = left
+        for reduction, name in parts.items():
+            self._each(f"{wholes[reduction]}[v] = {name}[0][v * {geometry.across} + beside];")
 
     def put_together(self, reductions: Sequence[Accumulator]) -> None:
         """What all parts of columns were reduced to: all sums at once, and several parts, since each is waited for."""

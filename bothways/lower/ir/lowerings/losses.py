@@ -225,8 +225,10 @@ def _nll_backward(
     small = torch.int32 if x.shape[dim] < 2**31 else torch.int64
     place = b.cast(b.where(counted, classes, -1, torch.int64), small)
     here = b.map("eq", b.cast(b.position(x.shape, dim), small), place, dtype=torch.bool, of=small)
-    gradient = unit.where(here, 0).as_(out.dtype)
+    # Rounded before it is chosen: that is once for a row, where there is one number for all of its elements.
+    share = b.rounded(unit.as_(out.dtype))
+    gradient = b.where(here, share, 0, out.dtype)
     if weight is None:  # a number and zeros
-        b.known_sums[gradient, (dim,)] = b.expand(unit.where(counted, 0).as_(out.dtype), rows)
+        b.known_sums[gradient, (dim,)] = b.expand(b.where(counted, share, 0, out.dtype), rows)
     return gradient
 
