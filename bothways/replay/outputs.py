@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.calls.call_library import word_library
 from bothways.runtime.picking import picker
 
 # What is copied by one launch: a number times one is that number, whatever it is.
@@ -79,6 +80,8 @@ class Outputs:
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
+        library = word_library()
+        self._are_held_as_now = (lambda: False) if library is None else library.holding(self._storages)
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
         self._lent_versions = [tensor._version for tensor in self.lent]
@@ -124,7 +127,7 @@ class Outputs:
 
     def are_free(self) -> bool:
         """Whether neither the caller nor autograd holds what was lent."""
-        return torch_compat.uses_of(self._handles) == self._uses
+        return self._are_held_as_now() or torch_compat.uses_of(self._handles) == self._uses
 
     def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values."""
