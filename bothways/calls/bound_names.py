@@ -47,6 +47,7 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyDict_Next": ("int", "PyObject *, int64_t *, PyObject **, PyObject **"),
     "PyDict_Size": ("int64_t", "PyObject *"),
     "PyObject_GetAttr": ("PyObject *", "PyObject *, PyObject *"),
+    "PyObject_SetAttr": ("int", "PyObject *, PyObject *, PyObject *"),
     "PyObject_GetItem": ("PyObject *", "PyObject *, PyObject *"),
     "PyObject_GenericGetDict": ("PyObject *", "PyObject *, void *"),
     "PyObject_Size": ("int64_t", "PyObject *"),
@@ -78,6 +79,7 @@ TORCH: dict[str, tuple[str, str]] = {
 }
 
 DATA_PTR: str = sys.intern("data_ptr")
+GRAD: str = sys.intern("grad")
 TP_DESCR_GET = 54  # of typeslots.h, part of Python's stable interface
 
 # Objects and numbers they know, by their names in C.
@@ -98,6 +100,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
     "needs_gradient": ("Question", torch_compat.gradient_question),
+    "gradient_of": ("Gradient", torch_compat.gradient_getter),
     "get_item_known_hash": ("KnownHash", lambda: _optional("_PyDict_GetItem_KnownHash")),
     "fraction": ("PyObject *", lambda: id(float)),
     "ordered_class": ("PyObject *", lambda: id(collections.OrderedDict)),
@@ -106,6 +109,9 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "cell_class": ("PyObject *", lambda: id(types.CellType)),
     "reference_class": ("PyObject *", lambda: id(weakref.ReferenceType)),
     "get_referent": ("Referent", lambda: _optional("PyWeakref_GetObject")),
+    "grad_name": ("PyObject *", lambda: id(GRAD)),
+    "grad_getter": ("PyObject *", lambda: id(torch_compat.GRAD_GETTER)),
+    "references_word": ("int64_t", lambda: torch.Tensor.__weakrefoffset__),
     "hooks_name": ("PyObject *", lambda: id(torch_compat.HOOKS)),
     "late_hooks_name": ("PyObject *", lambda: id(torch_compat.LATE_HOOKS)),
     "hooks_getter": ("PyObject *", lambda: id(torch_compat.HOOKS_GETTER)),
@@ -124,6 +130,7 @@ typedef struct Object { int64_t references; struct Object *type; } PyObject;
 typedef struct { const char *name; void *function; int flags; const char *text; } Method;
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
+typedef void *const *(*Gradient)(const void *);
 typedef PyObject *(*Referent)(PyObject *);
 typedef PyObject *(*KnownHash)(PyObject *, PyObject *, int64_t);
 typedef int (*Watch)(int, PyObject *);

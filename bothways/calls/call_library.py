@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import struct
 import sys
@@ -28,6 +29,7 @@ from bothways.calls.tensor_source import TENSORS
 from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
+MAKERS = tuple(f"make_{what}" for what in "check entry versions counting holding giving taking granting".split())
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
@@ -41,9 +43,11 @@ class CallLibrary:
     """The loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        names = ("make_check", "make_entry", "make_versions", "make_counting", "make_holding")
-        made = makers(library, usual_functions(), *names)
-        self._make_check, self._make_entry, self._make_versions, self._make_counting, self._make_holding = made
+        made = iter(makers(library, usual_functions(), *MAKERS))
+        self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(made, 4)
+        self._make_holding, self._make_giving, make_taking, make_granting = made
+        self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
+        self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
@@ -95,6 +99,18 @@ class CallLibrary:
         now = [number for storage in storages for number in (storage._cdata, torch_compat.holders_of(storage))]
         held: Callable[[], bool] = self._make_holding(struct.pack(f"{1 + len(now)}Q", len(storages), *now), None)
         return held
+
+    def giving(self, tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Callable[[tuple[Any, ...]], bool]:
+        """A builtin function of a tuple that tells whether its items at these places are tensors like these, which are
+        fresh, and whether nobody holds them but the tuple and those whose gradients they are."""
+        holders, word = torch_compat.held_as_gradient()
+        words = [torch_compat.words(tensor) for tensor in tensors]
+        for one in words:
+            one[torch_compat.HOLDERS // 8] = word
+        numbers = [len(tensors), 1 + max(places, default=-1), holders, torch_compat.tensor_length() // 8]
+        numbers += [number for one, place in zip(words, places, strict=True) for number in (place, *one)]
+        as_given: Callable[[tuple[Any, ...]], bool] = self._make_giving(struct.pack(f"{len(numbers)}Q", *numbers), None)
+        return as_given
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""

@@ -61,10 +61,79 @@ static PyObject *are_held_as(PyObject *self, PyObject *nothing) {
     return answer_of((int)same);
 }
 
+// The gradients of tensors, which keep them.
+static PyObject *gradients_of(PyObject *self, PyObject *items) {
+    if (!has_items(items, 0)) { PyErr_BadArgument(); return 0; }
+    const int64_t count = PyObject_Size(items);
+    PyObject *found = PyTuple_New(count);
+    for (int64_t i = 0; found && i < count; ++i) {
+        PyObject *tensor = member(items, i);
+        const int usual = is_plain_tensor(tensor) && _PyType_Lookup(tensor->type, grad_name) == grad_getter;
+        PyObject *gradient = usual ? descr_get(grad_getter, tensor, tensor->type) : PyObject_GetAttr(tensor, grad_name);
+        if (gradient) PyTuple_SetItem(found, i, gradient);
+        else { Py_DecRef(found); return 0; }
+    }
+    return found;
+}
+
+static int is_gradient_of(PyObject *gradient, PyObject *tensor) {
+    if (!is_plain_tensor(tensor) || gradient->type != tensor_class || !gradient_of) return 0;
+    void *const *held = gradient_of(*(void **)((char *)tensor + tensor_offset));
+    return *held == *(void **)((char *)gradient + tensor_offset);
+}
+
+// Gives tensors their gradients, but for those that have them already.
+static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64_t count) {
+    if (count != 2 || !has_items(arguments[0], 0) || !has_items(arguments[1], PyObject_Size(arguments[0]))) {
+        PyErr_BadArgument();
+        return 0;
+    }
+    count = PyObject_Size(arguments[0]);
+    for (int64_t i = 0; i < count; ++i) {
+        PyObject *tensor = member(arguments[0], i), *gradient = member(arguments[1], i);
+        if (!is_gradient_of(gradient, tensor) && PyObject_SetAttr(tensor, grad_name, gradient)) return 0;
+    }
+    return answer_of(1);
+}
+
+typedef struct { int64_t count, most, holders, words; int64_t of[]; } Lent;
+
+// Whether some items of a tuple are tensors as they were given away, and that tuple and those whose gradients they are
+// alone hold them: nobody can tell them from fresh ones. For each there is its place, and the words of its
+// ``TensorImpl``; one that leads to itself is zero, and what counts its changes is no matter.
+static PyObject *are_as_given(PyObject *self, PyObject *items) {
+    const Lent *known = (const Lent *)PyBytes_AsString(self);
+    if (items->type != tuple_class || PyObject_Size(items) < known->most) return answer_of(0);
+    const int64_t *one = known->of;
+    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
+        PyObject *value = PyTuple_GetItem(items, one[0]), *names;
+        if (value->type != tensor_class || value->references != known->holders) return answer_of(0);
+        const char *begin = (const char *)value;
+        if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return answer_of(0);
+        if (*(int64_t *)(begin + references_word)) return answer_of(0);
+        const int64_t *impl = *(int64_t **)((char *)value + tensor_offset);
+        for (int64_t word = 0; word < known->words; ++word) {
+            if (impl[word] == one[1 + word] || 8 * word == counter_word) continue;
+            if (one[1 + word] || impl[word] != (int64_t)value) return answer_of(0);
+        }
+        if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return answer_of(0); }
+        const int64_t size = PyDict_Size(names);
+        Py_DecRef(names);
+        if (size) return answer_of(0);
+    }
+    return answer_of(1);
+}
+
+static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};
+static Method granting = {"set_gradients", set_gradients, FASTCALL, 0};
+static Method giving = {"are_as_given", are_as_given, ONE_ARGUMENT, 0};
 static Method setting = {"set_versions", set_versions, ONE_ARGUMENT, 0};
 static Method counting = {"count_changes", count_changes, FASTCALL, 0};
 static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};
 
+PyObject *make_taking(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&taking, known, kept); }
+PyObject *make_granting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&granting, known, kept); }
+PyObject *make_giving(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&giving, known, kept); }
 PyObject *make_versions(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&setting, known, kept); }
 PyObject *make_counting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&counting, known, kept); }
 PyObject *make_holding(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&holding, known, kept); }
