@@ -29,7 +29,7 @@ from bothways.calls.tensor_source import TENSORS
 from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
-MAKERS = tuple(f"make_{what}" for what in "check entry versions counting holding giving taking granting".split())
+MAKERS = tuple(f"make_{what}" for what in "check entry versions counting holding giving noting taking granting".split())
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
@@ -45,7 +45,7 @@ class CallLibrary:
     def __init__(self, library: ctypes.CDLL) -> None:
         made = iter(makers(library, usual_functions(), *MAKERS))
         self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(made, 4)
-        self._make_holding, self._make_giving, make_taking, make_granting = made
+        self._make_holding, self._make_giving, self._make_noting, make_taking, make_granting = made
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
         self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
@@ -100,17 +100,17 @@ class CallLibrary:
         held: Callable[[], bool] = self._make_holding(struct.pack(f"{1 + len(now)}Q", len(storages), *now), None)
         return held
 
-    def giving(self, tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Callable[[tuple[Any, ...]], bool]:
-        """A builtin function of a tuple that tells whether its items at these places are tensors like these, which are
-        fresh, and whether nobody holds them but the tuple and those whose gradients they are."""
-        holders, word = torch_compat.held_as_gradient()
-        words = [torch_compat.words(tensor) for tensor in tensors]
-        for one in words:
-            one[torch_compat.HOLDERS // 8] = word
-        numbers = [len(tensors), 1 + max(places, default=-1), holders, torch_compat.tensor_length() // 8]
-        numbers += [number for one, place in zip(words, places, strict=True) for number in (place, *one)]
-        as_given: Callable[[tuple[Any, ...]], bool] = self._make_giving(struct.pack(f"{len(numbers)}Q", *numbers), None)
-        return as_given
+    def giving(
+        self, places: Sequence[int]
+    ) -> tuple[Callable[[tuple[Any, ...]], bool], Callable[[Sequence[Any]], bool]]:
+        """A builtin function of a tuple that tells whether its items at these places are the tensors that were given
+        away, as they were, and held by the tuple and those alone whose gradients they are; and one that is told which
+        are given away."""
+        length = torch_compat.tensor_length() // 8
+        numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
+        numbers += [number for place in places for number in (place, *[0] * length)]
+        known = struct.pack(f"{len(numbers)}Q", *numbers)
+        return self._make_giving(known, None), self._make_noting(known, None)
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""

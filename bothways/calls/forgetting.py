@@ -13,7 +13,7 @@ from bothways.runtime.compiled_graph import GRAPH, UNKNOWN
 
 
 def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
-    """Leave the gradients of tensors to a graph that may give them again, and to nobody otherwise."""
+    """Leave the gradients of tensors to a graph that may give them again, and let go of them otherwise."""
     spares = getattr(graph, GRAPH, UNKNOWN).spares
     library = word_library() if spares is not None and spares.are_wanted else None
     if spares is not None and library is not None:

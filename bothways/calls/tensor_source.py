@@ -96,11 +96,23 @@ static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64
     return answer_of(1);
 }
 
-typedef struct { int64_t count, most, holders, words; int64_t of[]; } Lent;
+typedef struct { int64_t count, most, holders, held, words; int64_t of[]; } Lent;
 
-// Whether some items of a tuple are tensors as they were given away, and that tuple and those whose gradients they are
-// alone hold them: nobody can tell them from fresh ones. For each there is its place, and the words of its
-// ``TensorImpl``; one that leads to itself is zero, and what counts its changes is no matter.
+// Notes tensors that are given away. For each there is its place among what comes back, and the words of its
+// ``TensorImpl``, whose second one says then that they are gradients.
+static PyObject *note_given(PyObject *self, PyObject *items) {
+    Lent *known = (Lent *)PyBytes_AsString(self);
+    if (!has_items(items, known->count)) { PyErr_BadArgument(); return 0; }
+    int64_t *one = known->of;
+    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
+        const int64_t *impl = *(int64_t **)((char *)member(items, i) + tensor_offset);
+        for (int64_t word = 0; word < known->words; ++word) one[1 + word] = word == 1 ? known->held : impl[word];
+    }
+    return answer_of(1);
+}
+
+// Whether some items of a tuple are the tensors that were given away, as they were then, and that tuple and those whose
+// gradients they are alone hold them: they cannot be told from fresh ones.
 static PyObject *are_as_given(PyObject *self, PyObject *items) {
     const Lent *known = (const Lent *)PyBytes_AsString(self);
     if (items->type != tuple_class || PyObject_Size(items) < known->most) return answer_of(0);
@@ -112,10 +124,7 @@ static PyObject *are_as_given(PyObject *self, PyObject *items) {
         if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return answer_of(0);
         if (*(int64_t *)(begin + references_word)) return answer_of(0);
         const int64_t *impl = *(int64_t **)((char *)value + tensor_offset);
-        for (int64_t word = 0; word < known->words; ++word) {
-            if (impl[word] == one[1 + word] || 8 * word == counter_word) continue;
-            if (one[1 + word] || impl[word] != (int64_t)value) return answer_of(0);
-        }
+        for (int64_t word = 0; word < known->words; ++word) if (impl[word] != one[1 + word]) return answer_of(0);
         if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return answer_of(0); }
         const int64_t size = PyDict_Size(names);
         Py_DecRef(names);
@@ -126,6 +135,7 @@ static PyObject *are_as_given(PyObject *self, PyObject *items) {
 
 static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};
 static Method granting = {"set_gradients", set_gradients, FASTCALL, 0};
+static Method noting = {"note_given", note_given, ONE_ARGUMENT, 0};
 static Method giving = {"are_as_given", are_as_given, ONE_ARGUMENT, 0};
 static Method setting = {"set_versions", set_versions, ONE_ARGUMENT, 0};
 static Method counting = {"count_changes", count_changes, FASTCALL, 0};
@@ -133,6 +143,7 @@ static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};
 
 PyObject *make_taking(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&taking, known, kept); }
 PyObject *make_granting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&granting, known, kept); }
+PyObject *make_noting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&noting, known, kept); }
 PyObject *make_giving(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&giving, known, kept); }
 PyObject *make_versions(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&setting, known, kept); }
 PyObject *make_counting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&counting, known, kept); }

@@ -1,7 +1,8 @@
 """Lent results that are given again: the very tensors of the call before, where their last holder has left them to us.
 
-Nobody can tell them from fresh ones: nobody holds them, weakly or not, they have no attributes and no history, and C
-compares every word of them with those of a fresh one. Making hundreds of fresh ones takes longer than anything else.
+They cannot be told from fresh ones: no reference to them is left, weak ones included, they have no attributes and no
+history, and C compares every word of them with what it was. Making hundreds of fresh ones takes longer than all else
+that the host does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class GivenAgain:
         self._others: list[int] = []
         self._are_as_given: Callable[[tuple[Any, ...]], bool] | None = None
         self._are_held_as_given: Callable[[], bool] = lambda: False
+        self._note: Callable[[Sequence[Any]], bool] = lambda tensors: False
         self._picked: Picker = picker(())
         self._arranged: Picker | None = None
         self._set_versions: Callable[[Sequence[Any]], bool] = lambda tensors: False
@@ -49,16 +51,20 @@ class GivenAgain:
     def fresh(self) -> list[torch.Tensor]:
         """All of them anew. Each begins to count its changes: whoever held it before may have changed it."""
         if self._places and self._are_as_given is None and self._library is not None:
-            self._note(self._library, self._places)
+            self._learn(self._library, self._places)
         tensors = [tensor.data for tensor in self._lent]
-        self._count_anew(tensors)
+        if any(self._versions):
+            torch_compat.set_versions(tensors, self._versions)
+        if self._are_as_given is not None and self._places:
+            self._note([tensors[number] for number in self._places])
         return tensors
 
-    def _note(self, library: CallLibrary, places: dict[int, int]) -> None:
-        """Look at fresh ones, and at who holds their memory while there are such."""
-        fresh = [self._lent[number].data for number in places]
-        self._are_as_given = library.giving(fresh, list(places.values()))
+    def _learn(self, library: CallLibrary, places: dict[int, int]) -> None:
+        """Note who holds the memory while there are some that are given again, and how these are found."""
+        some = [self._lent[number].data for number in places]
         self._are_held_as_given = library.holding(self._storages)
+        del some
+        self._are_as_given, self._note = library.giving(list(places.values()))
         self._picked = picker(list(places.values()))
         self._set_versions = library.versions(dict(enumerate(self._versions)))
         if self._others:
@@ -73,7 +79,3 @@ class GivenAgain:
         if not self._set_versions(tensors):
             torch_compat.set_versions(tensors, self._versions)
         return tensors
-
-    def _count_anew(self, tensors: Sequence[torch.Tensor]) -> None:
-        if any(self._versions):
-            torch_compat.set_versions(tensors, self._versions)

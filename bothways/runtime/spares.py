@@ -1,6 +1,6 @@
 """Gradients that a step lets go of first of all, left in place for the moment until its graph has run: one that is
-replayed gives them again, where nobody else holds them, since hundreds of fresh tensors take longer than all else that
-the host does.
+replayed gives them again, where no other reference is left, since hundreds of fresh tensors take longer than all
+else that the host does.
 """
 
 from __future__ import annotations

@@ -91,15 +91,9 @@ def holders_of(storage: torch.UntypedStorage) -> int:
     return _word(storage._cdata + HOLDERS)
 
 
-def words(tensor: torch.Tensor) -> list[int]:
-    """All words of a tensor's ``TensorImpl``; one that leads back to the tensor is 0."""
-    found = [_word(tensor._cdata + at) for at in range(0, tensor_length(), _WORD)]
-    return [0 if word == id(tensor) else word for word in found]
-
-
 @functools.cache
 def held_as_gradient() -> tuple[int, int]:
-    """The words that count who holds a Python tensor and its ``TensorImpl``, where it is somebody's gradient, and one
+    """The words that count who holds a Python tensor and its ``TensorImpl``, where it is a tensor's gradient, and one
     list holds it besides."""
     owner = torch.zeros(2, device="cpu", requires_grad=True)
     owner.grad = torch.ones(2, device="cpu").data
