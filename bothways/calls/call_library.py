@@ -43,9 +43,9 @@ class CallLibrary:
     """The loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        made = iter(makers(library, usual_functions(), *MAKERS))
-        self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(made, 4)
-        self._make_holding, self._make_giving, self._make_noting, make_taking, make_granting = made
+        making = iter(makers(library, usual_functions(), *MAKERS))
+        self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
+        self._make_holding, self._make_giving, self._make_noting, make_taking, make_granting = making
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
         self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered

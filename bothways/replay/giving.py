@@ -40,8 +40,9 @@ class GivenAgain:
         if self._are_as_given is not None:
             return self._are_as_given(spare) and self._are_held_as_given()
         if self._places is None and self._library is not None:
-            found = {tensor.data_ptr(): place for place, tensor in enumerate(spare) if type(tensor) is torch.Tensor}
-            pairs = [(number, found.get(address)) for number, address in enumerate(self._addresses)]
+            plain = [(place, tensor) for place, tensor in enumerate(spare) if type(tensor) is torch.Tensor]
+            by_address = {tensor.data_ptr(): place for place, tensor in plain}
+            pairs = [(number, by_address.get(address)) for number, address in enumerate(self._addresses)]
             self._places = {number: place for number, place in pairs if place is not None}
             if len({*self._places.values()}) < len(self._places):  # two lie at one address
                 self._places = {}

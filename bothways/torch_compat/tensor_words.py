@@ -121,13 +121,13 @@ def _halves(begin: int, length: int, value: int) -> list[int]:
     return [at for at in range(2 * _WORD, length, 4) if ctypes.c_uint32.from_address(begin + at).value == value]
 
 
-def _only(found: list[list[int]]) -> int | None:
-    return found[0][0] if len(found[0]) == 1 and all(places == found[0] for places in found) else None
+def _only(lists: list[list[int]]) -> int | None:
+    return lists[0][0] if len(lists[0]) == 1 and all(places == lists[0] for places in lists) else None
 
 
-def _first(found: list[list[int]]) -> int | None:
+def _first(lists: list[list[int]]) -> int | None:
     """An address stands there as what is to be freed, too, behind itself."""
-    return found[0][0] if found[0] and all(places[:1] == found[0][:1] for places in found) else None
+    return lists[0][0] if lists[0] and all(places[:1] == lists[0][:1] for places in lists) else None
 
 
 def _hooks_words() -> tuple[int | None, int | None]:
@@ -138,9 +138,9 @@ def _hooks_words() -> tuple[int | None, int | None]:
     for name in (HOOKS, LATE_HOOKS):
         for sample in samples:
             sample.register_hook(abs) if name == HOOKS else sample.register_post_accumulate_grad_hook(abs)
-        found = _only([_places(id(one), torch.Tensor.__basicsize__, id(getattr(one, name))) for one in samples])
-        is_empty = found is not None and not any(_word(id(one) + found) for one in plain)
-        places.append(found if is_empty else None)
+        place = _only([_places(id(one), torch.Tensor.__basicsize__, id(getattr(one, name))) for one in samples])
+        is_empty = place is not None and not any(_word(id(one) + place) for one in plain)
+        places.append(place if is_empty else None)
     return places[0], places[1]
 
 
