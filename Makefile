@@ -134,6 +134,7 @@ ecosystem:
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/host.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/models.py

@@ -6,9 +6,12 @@ the loaded library with all of them filled.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import sys
+import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,12 +40,14 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyTuple_New": ("PyObject *", "int64_t"),
     "PyTuple_SetItem": ("int", "PyObject *, int64_t, PyObject *"),
     "PyTuple_GetItem": ("PyObject *", "PyObject *, int64_t"),
+    "PyList_GetItem": ("PyObject *", "PyObject *, int64_t"),
     "PySequence_Tuple": ("PyObject *", "PyObject *"),
     "PySequence_Contains": ("int", "PyObject *, PyObject *"),
     "PyDict_GetItemWithError": ("PyObject *", "PyObject *, PyObject *"),
     "PyDict_Next": ("int", "PyObject *, int64_t *, PyObject **, PyObject **"),
     "PyDict_Size": ("int64_t", "PyObject *"),
     "PyObject_GetAttr": ("PyObject *", "PyObject *, PyObject *"),
+    "PyObject_SetAttr": ("int", "PyObject *, PyObject *, PyObject *"),
     "PyObject_GetItem": ("PyObject *", "PyObject *, PyObject *"),
     "PyObject_GenericGetDict": ("PyObject *", "PyObject *, void *"),
     "PyObject_Size": ("int64_t", "PyObject *"),
@@ -74,12 +79,15 @@ TORCH: dict[str, tuple[str, str]] = {
 }
 
 DATA_PTR: str = sys.intern("data_ptr")
+GRAD: str = sys.intern("grad")
 TP_DESCR_GET = 54  # of typeslots.h, part of Python's stable interface
 
 # Objects and numbers they know, by their names in C.
 KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "exception": ("PyObject *", lambda: id(Exception)),
     "dictionary": ("PyObject *", lambda: id(dict)),
+    "list_class": ("PyObject *", lambda: id(list)),
+    "tuple_class": ("PyObject *", lambda: id(tuple)),
     "whole_number": ("PyObject *", lambda: id(int)),
     "text": ("PyObject *", lambda: id(str)),
     "raw": ("PyObject *", lambda: id(bytes)),
@@ -92,8 +100,26 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
     "needs_gradient": ("Question", torch_compat.gradient_question),
+    "gradient_of": ("Gradient", torch_compat.gradient_getter),
     "get_item_known_hash": ("KnownHash", lambda: _optional("_PyDict_GetItem_KnownHash")),
+    "fraction": ("PyObject *", lambda: id(float)),
+    "ordered_class": ("PyObject *", lambda: id(collections.OrderedDict)),
+    "default_class": ("PyObject *", lambda: id(collections.defaultdict)),
+    "function_class": ("PyObject *", lambda: id(types.FunctionType)),
+    "cell_class": ("PyObject *", lambda: id(types.CellType)),
+    "reference_class": ("PyObject *", lambda: id(weakref.ReferenceType)),
+    "get_referent": ("Referent", lambda: _optional("PyWeakref_GetObject")),
+    "grad_name": ("PyObject *", lambda: id(GRAD)),
+    "grad_getter": ("PyObject *", lambda: id(torch_compat.GRAD_GETTER)),
+    "references_word": ("int64_t", lambda: torch.Tensor.__weakrefoffset__),
+    "hooks_name": ("PyObject *", lambda: id(torch_compat.HOOKS)),
+    "late_hooks_name": ("PyObject *", lambda: id(torch_compat.LATE_HOOKS)),
+    "hooks_getter": ("PyObject *", lambda: id(torch_compat.HOOKS_GETTER)),
+    "late_hooks_getter": ("PyObject *", lambda: id(torch_compat.LATE_HOOKS_GETTER)),
+    "tensor_length": ("int64_t", torch_compat.tensor_length),
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
+    **{f"{name}_word": ("int64_t", functools.partial(torch_compat.word_of, name)) for name in torch_compat.WORDS},
+    "holders_word": ("int64_t", lambda: torch_compat.HOLDERS),
     "strided": ("int64_t", torch_compat.strided_code),
     "version_offset": ("int64_t", version_offset),
     "add_watcher": ("AddWatcher", lambda: _optional("PyDict_AddWatcher")),
@@ -104,10 +130,12 @@ typedef struct Object { int64_t references; struct Object *type; } PyObject;
 typedef struct { const char *name; void *function; int flags; const char *text; } Method;
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
+typedef void *const *(*Gradient)(const void *);
+typedef PyObject *(*Referent)(PyObject *);
 typedef PyObject *(*KnownHash)(PyObject *, PyObject *, int64_t);
 typedef int (*Watch)(int, PyObject *);
 typedef int (*AddWatcher)(int (*)(int, PyObject *, PyObject *, PyObject *));
-enum { FASTCALL = 0x80 };
+enum { FASTCALL = 0x80, NO_ARGUMENTS = 0x4, ONE_ARGUMENT = 0x8 };
 """
 
 _bound: list[ctypes.CDLL] = []  # never unloaded: the builtin functions that a library made refer to its memory

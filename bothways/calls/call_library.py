@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,22 +24,31 @@ from bothways.calls.bound_names import KNOWN, PYTHON, TORCH, makers, text_with_n
 from bothways.calls.entry_source import ENTER, POINTER, SPELLING
 from bothways.calls.guard_rows import Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
+from bothways.calls.memo_tries import remembers_rightly
+from bothways.calls.tensor_source import TENSORS
 from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
+MAKERS = tuple(f"make_{what}" for what in "check entry versions counting holding giving noting taking granting".split())
+REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
 
 def source_text() -> str:
     """The whole file."""
-    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER)
+    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS)
 
 
 class CallLibrary:
     """The loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._make_check, self._make_entry = makers(library, usual_functions(), "make_check", "make_entry")
+        making = iter(makers(library, usual_functions(), *MAKERS))
+        self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
+        self._make_holding, self._make_giving, self._make_noting, make_taking, make_granting = making
+        self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
+        self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
+        self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
         self, rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int] = ()
@@ -48,7 +58,7 @@ class CallLibrary:
         It returns False, or what is in the slots ``results`` (True when there are none); it never raises for what a
         row does not find.
         """
-        check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results))
+        check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results, self.remembers_from))
         return check
 
     def like(self, tensor: torch.Tensor) -> Callable[..., Any]:
@@ -66,6 +76,41 @@ class CallLibrary:
     def same(self, count: int) -> Callable[..., Any]:
         """A builtin function that tells whether so many objects are the very objects that follow them."""
         return self.check([Row("SAME", place, data=count + place) for place in range(count)], 2 * count, 2 * count)
+
+    def versions(self, versions: Mapping[int, int]) -> Callable[[Sequence[Any]], bool]:
+        """A builtin function of a sequence that sets the versions of the tensors at these places; False if it has
+        not."""
+        pairs = [number for pair in versions.items() for number in pair]
+        known = struct.pack(f"{2 + len(pairs)}q", len(versions), 1 + max(versions, default=-1), *pairs)
+        set_versions: Callable[[Sequence[Any]], bool] = self._make_versions(known, None)
+        return set_versions
+
+    def counting(self, updates: Sequence[tuple[int, int, int]]) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
+        """A builtin function of inputs and results that adds to the versions of inputs which are results as well: for
+        each the two places, and how much is added. False, and nothing is added, where one is not."""
+        most = [1 + max((update[side] for update in updates), default=-1) for side in (0, 1)]
+        numbers = [number for update in updates for number in update]
+        known = struct.pack(f"{3 + len(numbers)}q", len(updates), *most, *numbers)
+        count: Callable[[Sequence[Any], Sequence[Any]], bool] = self._make_counting(known, None)
+        return count
+
+    def holding(self, storages: Sequence[torch.UntypedStorage]) -> Callable[[], bool]:
+        """A builtin function that tells whether storages have as many holders as they have now."""
+        now = [number for storage in storages for number in (storage._cdata, torch_compat.holders_of(storage))]
+        held: Callable[[], bool] = self._make_holding(struct.pack(f"{1 + len(now)}Q", len(storages), *now), None)
+        return held
+
+    def giving(
+        self, places: Sequence[int]
+    ) -> tuple[Callable[[tuple[Any, ...]], bool], Callable[[Sequence[Any]], bool]]:
+        """A builtin function of a tuple that tells whether its items at these places are the tensors that were given
+        away, as they were, and held by the tuple and those alone whose gradients they are; and one that is told which
+        are given away."""
+        length = torch_compat.tensor_length() // 8
+        numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
+        numbers += [number for place in places for number in (place, *[0] * length)]
+        known = struct.pack(f"{len(numbers)}Q", *numbers)
+        return self._make_giving(known, None), self._make_noting(known, None)
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
@@ -104,6 +149,11 @@ def same(count: int) -> Callable[..., Any]:
     if library is not None:
         return library.same(count)
     return lambda *objects: all(map(operator.is_, objects[:count], objects[count:]))
+
+
+def word_library() -> CallLibrary | None:
+    """The library, where it knows the words of tensors."""
+    return call_library() if torch_compat.tensor_words() is not None else None
 
 
 _found: list[CallLibrary | None] = []  # what was found, as soon as that is certain
@@ -180,6 +230,7 @@ def _answers_rightly(library: CallLibrary) -> bool:
     if not _notices_changes(library):
         return False
     one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
+    library.remembers_from = REMEMBERED_FROM if remembers_rightly(library.check) else None
     are_apart = library.apart(3, range(3))
     with torch.inference_mode():
         refusing = torch.zeros(2, device="cpu")

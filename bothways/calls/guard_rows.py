@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +13,9 @@ import torch
 
 from bothways import torch_compat
 from bothways.calls.guard_source import FACTS, OPERATIONS
+from bothways.calls.memo_source import MEMO_ENTRY, MEMO_HEAD
 
-_HEAD, _ROW = "4q", "4i3q"
+_HEAD, _ROW = "5q", "4i3q"
 _NUMBER = {name: index for index, name in enumerate(OPERATIONS)}
 _FACT = {name: 1 << bit for bit, name in enumerate(FACTS)}
 
@@ -70,14 +73,22 @@ def facts_of(tensor: torch.Tensor) -> TensorFacts:
     )  # fmt: skip
 
 
-def packed(rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int]) -> tuple[bytes, tuple[Any, ...]]:
-    """A table as C reads it, and the objects it knows by their addresses."""
+def packed(
+    rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int], remembered_from: int | None
+) -> tuple[bytes, tuple[Any, ...]]:
+    """A table as C reads it, and the objects it knows by their addresses. Of one of so many rows what was read is
+    remembered."""
     tail: list[int] = list(results)
     begin = struct.calcsize(_HEAD) + len(rows) * struct.calcsize(_ROW)
-    parts = [struct.pack(_HEAD, len(rows), max(slots, 1), arguments, len(results))]
-    kept: list[Any] = []
+    is_remembered = remembered_from is not None and len(rows) >= remembered_from
+    memo = _memo(rows, max(slots, 1)) if is_remembered else None
+    address = 0 if memo is None else ctypes.addressof(memo)
+    parts = [struct.pack(_HEAD, len(rows), max(slots, 1), arguments, len(results), address)]
+    kept: list[Any] = [memo]
     for row in rows:
-        kept += [row.object, row.other]
+        # Names that are one object are found at once, and known by it.
+        named = sys.intern(row.object) if type(row.object) is str else row.object
+        kept += [named, row.other]
         data = row.data
         if isinstance(data, Address):
             kept.append(data.object)
@@ -86,7 +97,18 @@ def packed(rows: Sequence[Row], slots: int, arguments: int, results: Sequence[in
             numbers = data.numbers() if isinstance(data, TensorFacts) else data
             data = begin + len(tail) * 8
             tail += numbers
-        operands = id(row.object), id(row.other), data
+        operands = id(named), id(row.other), data
         parts.append(struct.pack(_ROW, _NUMBER[row.operation], row.to, row.start, row.flag, *operands))
     parts.append(struct.pack(f"{len(tail)}q", *tail))
     return b"".join(parts), tuple(kept)
+
+
+def _memo(rows: Sequence[Row], slots: int) -> ctypes.Array[Any]:
+    """Memory for what C remembers of a table (``calls/memo_source.py``)."""
+    tensors = sum(row.operation == "TENSOR" for row in rows)
+    room = tensors * (torch_compat.tensor_length() // 8 + 5) + 4 * slots
+    words = MEMO_HEAD + 2 * slots + MEMO_ENTRY * len(rows) + room
+    words += (3 * (slots + len(rows)) + 1) // 2 + (5 * slots + 7) // 8
+    memory = (ctypes.c_int64 * words)()
+    memory[0], memory[1], memory[2] = slots, len(rows), room
+    return memory

@@ -6,6 +6,8 @@ arguments of a call and returns False, True, or a tuple of what the program want
 
 from __future__ import annotations
 
+from bothways.calls.memo_source import MEMO, MEMO_TYPES
+
 # Row -> what it does, as C over ``row``, ``value`` (what is in the slot it starts from) and ``made`` (what it reads).
 READS: dict[str, str] = {
     "OBJECT": "made = row->object; Py_IncRef(made);",
@@ -53,7 +55,7 @@ FACTS = ("DTYPE", "SIZES", "CONTIGUOUS", "STRIDES", "DEVICE_TYPE", "DEVICE_INDEX
 
 TYPES = """\
 typedef struct { int32_t operation, to, from, flag; PyObject *object, *other; int64_t data; } Row;
-typedef struct { int64_t rows, slots, arguments, results; Row row[]; } Table;
+typedef struct { int64_t rows, slots, arguments, results; Memo *memo; Row row[]; } Table;
 typedef struct { int64_t facts, dtype, device_type, device_index, dimensions, numbers[]; } Tensor;
 typedef struct { PyObject *names; uint64_t version; int64_t count, is_whole, ignored; PyObject *entries[]; } Names;
 """
@@ -288,6 +290,12 @@ static int memory_of(PyObject *value, Memory *memory) {
     int64_t offset, size;
     int32_t code;
     if ((value->type != tensor_class && value->type != parameter_class) || is_inference(tensor)) return 0;
+    char *storage = storage_word ? *(char **)(*(char **)tensor + storage_word) : 0;
+    if (storage && *(void **)(storage + data_word)) {
+        memory->begin = *(uint64_t *)(storage + data_word);
+        memory->end = memory->begin + *(int64_t *)(storage + size_word);
+        return 1;
+    }
     if (aoti_torch_get_data_ptr(tensor, &data) || aoti_torch_get_storage_size(tensor, &size)) return 0;
     if (aoti_torch_get_storage_offset(tensor, &offset)) return 0;
     if (offset && aoti_torch_get_dtype(tensor, &code)) return 0;
@@ -336,47 +344,71 @@ static int are_apart(PyObject **slots, int64_t *listed) {
 
 # Slots hold what was read, the arguments first; those are borrowed.
 WALK = """\
-static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count) {
-    const Table *table = (const Table *)PyBytes_AsString(self);
-    PyObject *few[64], **slots = few, *answer = no;
-    int plain = 1, holds = 0;
-    if (count != table->arguments) { Py_IncRef(no); return no; }
+static inline int walk(const Table *table, const Row *row, PyObject **slots, int *is_plain) {
+    PyObject *value = slots[row->from], *made;
+    int plain = *is_plain, holds = 0;
+    switch (row->operation) {
+@CASES@
+    default: holds = 0;
+    }
+    *is_plain = plain;
+    return holds;
+read:
+    slots[row->to] = made;
+    return made ? 1 : -1;
+}
+"""
+
+CHECK = """\
+static PyObject *check_all(const Table *table, Memo *memo, PyObject *const *arguments, int64_t count) {
+    PyObject *few[64], **slots = few, *answer;
+    Parts parts;
+    int plain = 1, holds = 1;
     if (table->slots > 64 && !(slots = PyMem_Malloc(table->slots * sizeof(PyObject *)))) { Py_IncRef(no); return no; }
     for (int64_t i = 0; i < count; ++i) slots[i] = arguments[i];
     for (int64_t i = count; i < table->slots; ++i) slots[i] = 0;
-    const Row *row = table->row, *end = row + table->rows;
-    for (; row < end; ++row) {
-        PyObject *value = slots[row->from], *made;
-        switch (row->operation) {
-@CASES@
-        default: holds = 0;
-        }
-        if (holds != 1) break;
-        continue;
-    read:
-        slots[row->to] = made;
-        if (made) continue;
-        holds = -1;
-        break;
+    if (memo) {
+        parts = parts_of(memo);
+        begin_noting(table, memo, &parts, arguments);
     }
-    if (row == end) {
-        const int64_t *result = (const int64_t *)end;
-        answer = table->results ? PyTuple_New(table->results) : yes;
-        for (int64_t i = 0; answer && i < table->results; ++i) {
-            PyTuple_SetItem(answer, i, slots[result[i]]);
-            slots[result[i]] = 0;
-        }
-        if (answer == yes) Py_IncRef(yes);
-    } else {
-        // What a guard reads is not there: the guard fails. Whatever else is raised is none of our business.
-        if (holds < 0 && PyErr_Occurred()) {
-            if (PyErr_ExceptionMatches(exception)) PyErr_Clear();
-            else answer = 0;
-        }
-        if (answer) Py_IncRef(no);
+    for (const Row *row = table->row, *end = row + table->rows; row < end && holds == 1; ++row) {
+        if (memo) note_before(memo, &parts, row, slots);
+        holds = walk(table, row, slots, &plain);
+        if (memo && holds == 1) note_after(table, memo, &parts, row, slots, plain);
     }
+    if (memo && holds == 1 && plain) end_noting(table, memo, &parts);
+    answer = holds == 1 ? handed_over(table, slots) : refused(holds);
     for (int64_t i = count; i < table->slots; ++i) if (slots[i]) Py_DecRef(slots[i]);
     if (slots != few) PyMem_Free(slots);
+    return answer;
+}
+
+static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count) {
+    const Table *table = (const Table *)PyBytes_AsString(self);
+    Memo *memo = table->memo;
+    if (count != table->arguments) { Py_IncRef(no); return no; }
+    if (!memo || memo->is_busy || !version_offset) return check_all(table, 0, arguments, count);
+    PyObject *answer = 0;
+    int noting = 1;
+    memo->is_busy = 1;  // what a row calls may call this
+    if (memo->is_noted) {
+        if (check_again(table, memo, arguments, &answer)) {
+            memo->misses = memo->vain = 0;
+            memo->is_busy = 0;
+            return answer;
+        }
+        noting = memo->misses++ > 0;  // a call for another program: the next one may be as the last
+    }
+    if (noting && memo->pause) {
+        --memo->pause;
+        noting = 0;
+    }
+    if (noting && ++memo->vain > PATIENCE) {
+        memo->vain = 0;
+        memo->pause = PAUSE;
+    }
+    answer = check_all(table, noting ? memo : 0, arguments, count);
+    memo->is_busy = 0;
     return answer;
 }
 
@@ -391,8 +423,9 @@ PyObject *make_check(PyObject *table, PyObject *constants) {
 
 def guard_text() -> str:
     """The C of the guards; declarations of what it calls stand above it."""
-    cases = [f"        case {name}: {{ {code} goto read; }}" for name, code in READS.items()]
-    cases += [f"        case {name}: {{ {code} break; }}" for name, code in ASKS.items()]
+    cases = [f"    case {name}: {{ {code} goto read; }}" for name, code in READS.items()]
+    cases += [f"    case {name}: {{ {code} break; }}" for name, code in ASKS.items()]
     facts = ", ".join(f"{name} = {1 << bit}" for bit, name in enumerate(FACTS))
-    enums = f"enum {{ {', '.join(OPERATIONS)} }};\nenum {{ {facts} }};\n"
-    return "\n".join([enums, TYPES, HELPERS, WALK.replace("@CASES@", "\n".join(cases))])
+    asked = f"enum {{ ASKED = {len(READS)} }};"
+    enums = f"enum {{ {', '.join(OPERATIONS)} }};\n{asked}\nenum {{ {facts} }};\n"
+    return "\n".join([enums, MEMO_TYPES, TYPES, HELPERS, WALK.replace("@CASES@", "\n".join(cases)), MEMO, CHECK])

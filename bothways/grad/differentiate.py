@@ -40,7 +40,7 @@ from bothways.grad.tracing.traced import (
 )
 from bothways.node_facts import note_writes
 from bothways.record import generated
-from bothways.runtime.compiled_graph import described
+from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.nodes import Reads
 
 
@@ -211,10 +211,13 @@ def _inference(
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
+    spares = known_of(compiled).spares
 
     def call(*values: Any) -> Any:
         nonlocal refused
         if torch_compat.in_forward_mode() or (changed and share(values[skipped:])):
+            if spares is not None:
+                spares.clear()
             return function(*values)
         if unwatched:  # the results need no gradient, whatever the inputs do
             with torch_compat.below_autograd():
@@ -233,4 +236,6 @@ def _inference(
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
-    return described(call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart)
+    return described(
+        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, spares=spares
+    )

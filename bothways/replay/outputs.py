@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
+from bothways.calls.call_library import word_library
+from bothways.replay.giving import GivenAgain
 from bothways.runtime.picking import picker
 
 # What is copied by one launch: a number times one is that number, whatever it is.
@@ -79,10 +81,11 @@ class Outputs:
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
+        library = word_library()
+        self._are_held_as_now = (lambda: False) if library is None else library.holding(self._storages)
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
-        self._lent_versions = [tensor._version for tensor in self.lent]
-        self._are_changed = any(self._lent_versions)
+        self.given_again = GivenAgain(self.lent, [tensor._version for tensor in self.lent], self._storages)
         self._arranged = picker(self._order(len(outputs), len(values), fixed))
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
@@ -124,10 +127,11 @@ class Outputs:
 
     def are_free(self) -> bool:
         """Whether neither the caller nor autograd holds what was lent."""
-        return torch_compat.uses_of(self._handles) == self._uses
+        return self._are_held_as_now() or torch_compat.uses_of(self._handles) == self._uses
 
-    def hand_out(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The outputs of the replay that was launched last, for a call with these values."""
+    def hand_out(self, values: Sequence[Any], spare: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """The outputs of the replay that was launched last, for a call with these values; ``spare`` are tensors that
+        can be given again."""
         items = [*values, *[window.of(values[window.place]) for window in self._windows]]
         with torch_compat.below_autograd():
             for sources, _ in self._copied.values():
@@ -137,10 +141,7 @@ class Outputs:
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
                 items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
-        # Each begins to count its changes anew: whoever held it before may have changed it.
-        lent = [tensor.data for tensor in self.lent]
-        if self._are_changed:
-            torch_compat.set_versions(lent, self._lent_versions)
+        lent = self.given_again.of(spare) if spare else self.given_again.fresh()
         return self._arranged([*items, *lent, *self._rest])
 
 

@@ -72,16 +72,16 @@ class Recording:
     def _static(self, place: int) -> torch.Tensor:
         return self._statics[self._copied.index(place)]
 
-    def fits(self, values: Sequence[Any]) -> bool:
+    def fits(self, values: Sequence[Any], is_free: bool = False) -> bool:
         """Whether a call's inputs are where the graph reads them, or can be brought there, and what it has lent
-        is held no more."""
+        is held no more, which may be known."""
         if not self._lie_there(*values):
             return False
         for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
             value = values[place]
             if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
                 return False
-        return self.outputs.are_free()
+        return is_free or self.outputs.are_free()
 
     def is_left(self) -> bool:
         """Whether something that it updates is gone, or lies elsewhere: another optimizer's state was loaded, a model
@@ -137,12 +137,12 @@ class Recording:
             inputs[place] = number
         return self._recorder.record(self._run, inputs, self._takes_list, self._lane, True)
 
-    def replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The results for a call that fits."""
+    def replay(self, values: Sequence[Any], spare: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """The results for a call that fits; what is lent may be given again."""
         if self._copied:
             copy_all(self._statics, [values[place] for place in self._copied])
         self.recorded.replay()
-        results = self.outputs.hand_out(values)
+        results = self.outputs.hand_out(values, spare)
         if self._back:
             # Versions are for others to count, and a tensor that it did not write to has none.
             copy_all([values[place].data for place in self._back], [self._static(place) for place in self._back])

@@ -27,6 +27,7 @@ from bothways.replay.recording import Recording
 from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph, written_inputs
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.logs import say
+from bothways.runtime.spares import Spares
 
 CALLS_BEFORE = 2  # the first is a real one, the second shows that it repeats
 MOST_RECORDINGS = 8  # of one compiled graph; then the one goes that was not used for the longest time
@@ -92,6 +93,7 @@ class Replayed:
         self._gave: list[weakref.ref[torch.Tensor] | None] = []  # results of the last call that was not replayed
         self._is_watched = False
         self._lends_results = True
+        self.spares = Spares()
         self._never = ""
         self.replays = Replays(name)
         if place is not None:
@@ -112,6 +114,17 @@ class Replayed:
 
     def call(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results of a replay; None for a call that has to run as it always did."""
+        try:
+            results = self._called(values)
+        except BaseException:
+            self.spares.clear()
+            raise
+        if results is None:
+            self.spares.clear()
+        return results
+
+    def _called(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        spare = self.spares.take()
         if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
             return None
         if self._numbers is None:
@@ -126,13 +139,23 @@ class Replayed:
             if kind is None:
                 kind = self._new_kind(key)
             has_other_numbers = False
+            again = self._giving_again(kind, spare) if spare else None
+            if again is None:
+                spare = ()  # these are held no more
+                self.spares.clear()
             for recording in kind.recordings:
-                if recording.fits(values):
+                if recording.fits(values, recording is again):
                     if not self._floats or self._set(recording, values, lane):
-                        return self._replay(recording, values, lane)
+                        return self._replay(recording, values, lane, spare if recording is again else ())
                     has_other_numbers = True
+            spare = ()
+            self.spares.clear()
             fitting = self._recorded(kind, values, lane, has_other_numbers)
             return None if fitting is None else self._replay(fitting, values, lane)
+
+    def _giving_again(self, kind: Kind, spare: tuple[Any, ...]) -> Recording | None:
+        """The recording that has lent what the caller has left now, if it can be given again."""
+        return next((one for one in kind.recordings if one.lends_results and one.outputs.given_again.are(spare)), None)
 
     def _note(self, values: Sequence[Any]) -> None:
         """Note which inputs are numbers: calls of a kind share those that are whole."""
@@ -192,14 +215,20 @@ class Replayed:
             lendable.update(number for number, gave in enumerate(self._gave) if gave is not None and gave() is None)
         return lendable
 
-    def _replay(self, recording: Recording, values: Sequence[Any], lane: Lane) -> tuple[Any, ...]:
+    def _replay(
+        self, recording: Recording, values: Sequence[Any], lane: Lane, spare: tuple[Any, ...] = ()
+    ) -> tuple[Any, ...]:
+        if not spare:
+            self.spares.clear()
         recording.used = next(_clock)
         lane.busy = True
         begin = time.perf_counter()
         try:
-            results = recording.replay(values)
+            results = recording.replay(values, spare)
         finally:
             lane.busy = False
+        self.spares.settle()
+        self.spares.are_wanted = recording.lends_results
         self.replays.calls += 1
         self.replays.replaying = time.perf_counter() - begin
         return results
@@ -391,7 +420,7 @@ def replayed(
         return state.timed(values) if results is None else results
 
     call = of_list if known_of(run).takes_list else of_values
-    return described(call, **{**vars(known_of(run)), "lends": state.lend_from})
+    return described(call, **{**vars(known_of(run)), "lends": state.lend_from, "spares": state.spares})
 
 
 def all_replayed() -> list[Replayed]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from bothways.runtime.spares import Spares
+
 Run = TypeVar("Run", bound=Callable[..., Any])
 
 
@@ -27,6 +29,7 @@ class CompiledGraph:
     ``are_apart``: what tells of inputs that those which it changes share no memory and are not of inference mode; it is
     quick, and says no where it is not sure.
     ``lends``: what is told from which result on only the backward of the graph sees them.
+    ``spares``: where gradients that go are left for it, which it may give again.
     ``key``: what it can be recalled by from the cache on disk.
     """
 
@@ -38,6 +41,7 @@ class CompiledGraph:
     share: Callable[..., bool] | None = None
     are_apart: Callable[..., bool] | None = None
     lends: Callable[[int], None] | None = None
+    spares: Spares | None = None
     key: str | None = None
 
 

@@ -68,6 +68,12 @@ def gradient_question() -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+def gradient_getter() -> int:
+    """The address of the C++ function that gives the gradient of a ``TensorImpl``; 0 where there is none."""
+    function = c_function("_ZNK3c1010TensorImpl4gradEv")
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 # The state of the interpreter that C++ tells by a function without arguments -> that function.
 STATE_QUESTIONS: dict[Any, str] = {
     torch.is_grad_enabled: "_ZN3c108GradMode10is_enabledEv",
@@ -119,6 +125,7 @@ def strided_code() -> int | None:
 
 # Classes whose objects hold nothing but a plain tensor: no code of a subclass answers for them.
 PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+GRAD_GETTER: Any = inspect.getattr_static(torch.Tensor, "grad")
 REQUIRES_GRAD: Any = inspect.getattr_static(torch.Tensor, "requires_grad")
 
 

@@ -6,6 +6,7 @@ Paths that several guards and the body share are read once, by an assignment ins
 from __future__ import annotations
 
 import builtins
+import itertools
 import re
 import types
 import weakref
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
 from bothways.calls.call_library import call_library
+from bothways.calls.forgetting import forget_gradients, set_gradients
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
@@ -45,6 +47,9 @@ FIRST_OF_ALL = tuple(
 )
 RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after", "kept"}
 
+
+MANY = 4  # tensors whose gradients are forgotten, or set, in one call
+SETS_GRADIENT = re.compile(r"[^\W\d]\w*\.grad = (?!None)[^\W\d]\w*")
 
 # What injected objects are called in generated code; a parameter of that form would hide one.
 INJECTED_NAME = re.compile(r"_.*\d$|_bothways_|_(graph|table)$")
@@ -146,7 +151,7 @@ def render(
     last = ending.emit(emitter)
     inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
     inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
-    forgotten = [f"{emitter.read(_source_of(tensor))}.grad = None" for tensor in tracer.effects.forgotten]
+    forgotten = _forgetting(emitter, graph_key)
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
@@ -159,7 +164,8 @@ def render(
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         lines = _unseen(emitter, lines)
         body += _retried(emitter, lines, before, graph_key) if is_retried else lines
-    body += [*_unseen(emitter, [*emitter.builds, *emitter.effects, *emitter.positions]), *modes]
+    effects = _gradients_together(emitter)
+    body += [*_unseen(emitter, [*emitter.builds, *effects, *emitter.positions]), *modes]
     grad_after = tracer.torch_state.grad_after
     if grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
@@ -177,6 +183,27 @@ def render(
         root=root, is_bound=tracer.names.is_bound,
     )  # fmt: skip
     return program, outputs
+
+
+def _forgetting(emitter: Emitter, graph_key: str) -> list[str]:
+    """The lines that let go of gradients whose memory is to be free for the graph."""
+    tensors = [emitter.read(_source_of(tensor)) for tensor in emitter.tracer.effects.forgotten]
+    if len(tensors) < MANY:
+        return [f"{tensor}.grad = None" for tensor in tensors]
+    return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, [{', '.join(tensors)}])"]
+
+
+def _gradients_together(emitter: Emitter) -> list[str]:
+    """The lines of the effects, those that set many gradients one after the other as one."""
+    lines: list[str] = []
+    for is_gradient, group in itertools.groupby(emitter.effects, lambda line: bool(SETS_GRADIENT.fullmatch(line))):
+        several = list(group)
+        if is_gradient and len(several) >= MANY:
+            owners, gradients = zip(*(line.split(".grad = ") for line in several), strict=True)
+            setter = emitter.inject(set_gradients, "set_gradients")
+            several = [f"{setter}([{', '.join(owners)}], [{', '.join(gradients)}])"]
+        lines += several
+    return lines
 
 
 def _unseen_by_modes(tracer: Tracer) -> tuple[Check, str] | None:

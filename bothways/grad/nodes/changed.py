@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.calls.call_library import apart, same
+from bothways.calls.call_library import apart, same, word_library
 from bothways.runtime.picking import Picker, picker
 
 Share = Callable[[Sequence[torch.Tensor]], bool]
@@ -62,12 +62,17 @@ class Changes:
 
     def __init__(self, places: Sequence[int], counts: Sequence[int]) -> None:
         self._counts = counts
+        library = word_library()
+        updates = [(place, number, count) for number, (place, count) in enumerate(zip(places, counts, strict=True))]
+        self._count = None if library is None else library.counting(updates)
         self._targets = picker(places)
         self._counted = picker([place for place, count in zip(places, counts, strict=True) for _ in range(count)])
         self._are_same = same(len(places))
 
     def write_back(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Give the inputs their new values, where kernels have not, and the versions that eager gives them."""
+        if self._count is not None and self._count(inputs, values):
+            return
         targets = self._targets(inputs)
         if self._are_same(*targets, *values):
             torch.autograd.graph.increment_version(self._counted(inputs))
@@ -102,6 +107,7 @@ class Versions:
         self.others: list[int] | None = None  # those that differ; None before the first call
         self._versions: tuple[int, ...] = ()
         self._picked: Picker = picker(())
+        self._set: Callable[[Sequence[Any]], bool] | None = None
 
     def set(self, results: Sequence[torch.Tensor]) -> None:
         others = self.others
@@ -111,5 +117,8 @@ class Versions:
             others = [place for place, (own, eager) in pairs if own is not None and own != eager]
             self.others, self._versions = others, tuple([self._expected[place] for place in others])
             self._picked = picker(others)
-        if others:
+            library = word_library()
+            if library is not None:
+                self._set = library.versions(dict(zip(others, self._versions, strict=True)))
+        if others and (self._set is None or not self._set(results)):
             torch_compat.set_versions(self._picked(results), self._versions)

@@ -1,0 +1,33 @@
+"""What a program calls to let go of gradients before its graph runs, so that their memory is free for it, and to set
+those that the graph gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bothways.calls.call_library import word_library
+from bothways.runtime.compiled_graph import GRAPH, UNKNOWN
+
+
+def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+    """Leave the gradients of tensors to a graph that may give them again, and let go of them otherwise."""
+    spares = getattr(graph, GRAPH, UNKNOWN).spares
+    library = word_library() if spares is not None and spares.are_wanted else None
+    if spares is not None and library is not None:
+        spares.leave(tensors, library.gradients_of(tensors))
+        return
+    for tensor in tensors:
+        tensor.grad = None
+
+
+def set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    """Give tensors their gradients; most have them already, where these are given again."""
+    library = word_library()
+    if library is not None:
+        library.set_gradients(tensors, gradients)
+        return
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        tensor.grad = gradient

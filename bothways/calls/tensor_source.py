@@ -1,0 +1,151 @@
+"""The C that looks at many tensors at once: how often each was changed, and who holds their memory.
+
+Each is a builtin of Python's that says False, and has changed nothing, where a tensor is not what it knows.
+"""
+
+from __future__ import annotations
+
+TENSORS = """\
+static uint32_t *version_of(PyObject *value) {
+    if (value->type != tensor_class && value->type != parameter_class) return 0;
+    char *counter = *(char **)(*(char **)((char *)value + tensor_offset) + counter_word);
+    return counter ? (uint32_t *)(counter + version_word) : 0;
+}
+
+static int has_items(PyObject *items, int64_t most) {
+    return is_row_of_items(items) && PyObject_Size(items) >= most;
+}
+
+static PyObject *answer_of(int holds) {
+    PyObject *answer = holds ? yes : no;
+    Py_IncRef(answer);
+    return answer;
+}
+
+typedef struct { int64_t count, most; struct { int64_t place, version; } of[]; } Counted;
+
+// Says of some items of a sequence how often they were changed.
+static PyObject *set_versions(PyObject *self, PyObject *items) {
+    const Counted *known = (const Counted *)PyBytes_AsString(self);
+    if (!has_items(items, known->most)) return answer_of(0);
+    for (int64_t i = 0; i < known->count; ++i) if (!version_of(member(items, known->of[i].place))) return answer_of(0);
+    for (int64_t i = 0; i < known->count; ++i)
+        __atomic_store_n(version_of(member(items, known->of[i].place)), (uint32_t)known->of[i].version, 5);
+    return answer_of(1);
+}
+
+typedef struct { int64_t count, inputs, results; struct { int64_t input, result, changes; } of[]; } Updated;
+
+// Where results are the very inputs that they belong to, counts the changes of these.
+static PyObject *count_changes(PyObject *self, PyObject *const *arguments, int64_t count) {
+    const Updated *known = (const Updated *)PyBytes_AsString(self);
+    if (count != 2 || !has_items(arguments[0], known->inputs) || !has_items(arguments[1], known->results))
+        return answer_of(0);
+    for (int64_t i = 0; i < known->count; ++i) {
+        PyObject *input = member(arguments[0], known->of[i].input);
+        if (input != member(arguments[1], known->of[i].result) || !version_of(input)) return answer_of(0);
+    }
+    for (int64_t i = 0; i < known->count; ++i) {
+        uint32_t *version = version_of(member(arguments[0], known->of[i].input));
+        __atomic_fetch_add(version, (uint32_t)known->of[i].changes, 5);
+    }
+    return answer_of(1);
+}
+
+// Whether storages, by their addresses, have as many holders as they had.
+static PyObject *are_held_as(PyObject *self, PyObject *nothing) {
+    const int64_t *known = (const int64_t *)PyBytes_AsString(self);
+    int64_t same = 1;
+    for (int64_t i = 0; same && i < known[0]; ++i)
+        same = *(int64_t *)(known[2 * i + 1] + holders_word) == known[2 * i + 2];
+    return answer_of((int)same);
+}
+
+// The gradients of tensors, which keep them.
+static PyObject *gradients_of(PyObject *self, PyObject *items) {
+    if (!has_items(items, 0)) { PyErr_BadArgument(); return 0; }
+    const int64_t count = PyObject_Size(items);
+    PyObject *found = PyTuple_New(count);
+    for (int64_t i = 0; found && i < count; ++i) {
+        PyObject *tensor = member(items, i);
+        const int usual = is_plain_tensor(tensor) && _PyType_Lookup(tensor->type, grad_name) == grad_getter;
+        PyObject *gradient = usual ? descr_get(grad_getter, tensor, tensor->type) : PyObject_GetAttr(tensor, grad_name);
+        if (gradient) PyTuple_SetItem(found, i, gradient);
+        else { Py_DecRef(found); return 0; }
+    }
+    return found;
+}
+
+static int is_gradient_of(PyObject *gradient, PyObject *tensor) {
+    if (!is_plain_tensor(tensor) || gradient->type != tensor_class || !gradient_of) return 0;
+    void *const *held = gradient_of(*(void **)((char *)tensor + tensor_offset));
+    return *held == *(void **)((char *)gradient + tensor_offset);
+}
+
+// Gives tensors their gradients, but for those that have them already.
+static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64_t count) {
+    if (count != 2 || !has_items(arguments[0], 0) || !has_items(arguments[1], PyObject_Size(arguments[0]))) {
+        PyErr_BadArgument();
+        return 0;
+    }
+    count = PyObject_Size(arguments[0]);
+    for (int64_t i = 0; i < count; ++i) {
+        PyObject *tensor = member(arguments[0], i), *gradient = member(arguments[1], i);
+        if (!is_gradient_of(gradient, tensor) && PyObject_SetAttr(tensor, grad_name, gradient)) return 0;
+    }
+    return answer_of(1);
+}
+
+typedef struct { int64_t count, most, holders, held, words; int64_t of[]; } Lent;
+
+// Notes tensors that are given away. For each there is its place among what comes back, and the words of its
+// ``TensorImpl``, whose second one says then that they are gradients.
+static PyObject *note_given(PyObject *self, PyObject *items) {
+    Lent *known = (Lent *)PyBytes_AsString(self);
+    if (!has_items(items, known->count)) { PyErr_BadArgument(); return 0; }
+    int64_t *one = known->of;
+    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
+        const int64_t *impl = *(int64_t **)((char *)member(items, i) + tensor_offset);
+        for (int64_t word = 0; word < known->words; ++word) one[1 + word] = word == 1 ? known->held : impl[word];
+    }
+    return answer_of(1);
+}
+
+// Whether some items of a tuple are the tensors that were given away, as they were then, and that tuple and those whose
+// gradients they are alone hold them: they cannot be told from fresh ones.
+static PyObject *are_as_given(PyObject *self, PyObject *items) {
+    const Lent *known = (const Lent *)PyBytes_AsString(self);
+    if (items->type != tuple_class || PyObject_Size(items) < known->most) return answer_of(0);
+    const int64_t *one = known->of;
+    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
+        PyObject *value = PyTuple_GetItem(items, one[0]), *names;
+        if (value->type != tensor_class || value->references != known->holders) return answer_of(0);
+        const char *begin = (const char *)value;
+        if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return answer_of(0);
+        if (*(int64_t *)(begin + references_word)) return answer_of(0);
+        const int64_t *impl = *(int64_t **)((char *)value + tensor_offset);
+        for (int64_t word = 0; word < known->words; ++word) if (impl[word] != one[1 + word]) return answer_of(0);
+        if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return answer_of(0); }
+        const int64_t size = PyDict_Size(names);
+        Py_DecRef(names);
+        if (size) return answer_of(0);
+    }
+    return answer_of(1);
+}
+
+static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};
+static Method granting = {"set_gradients", set_gradients, FASTCALL, 0};
+static Method noting = {"note_given", note_given, ONE_ARGUMENT, 0};
+static Method giving = {"are_as_given", are_as_given, ONE_ARGUMENT, 0};
+static Method setting = {"set_versions", set_versions, ONE_ARGUMENT, 0};
+static Method counting = {"count_changes", count_changes, FASTCALL, 0};
+static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};
+
+PyObject *make_taking(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&taking, known, kept); }
+PyObject *make_granting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&granting, known, kept); }
+PyObject *make_noting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&noting, known, kept); }
+PyObject *make_giving(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&giving, known, kept); }
+PyObject *make_versions(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&setting, known, kept); }
+PyObject *make_counting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&counting, known, kept); }
+PyObject *make_holding(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&holding, known, kept); }
+"""
