@@ -52,7 +52,7 @@ MOST_PARTS = 256  # of columns
 LARGE = 1 << 23  # elements that no cache holds
 # Columns that are swept more than once: what is read side by side is as little as memory is read in, so that there are
 # blocks without many parts, of which each block puts together all. A sweep is as long as a thread takes to read a few.
-ALONE = 2048  # rows up to which a block takes all of its columns, and one kernel does for every sweep
+ALONE = 512  # rows up to which a block takes all of its columns, and one kernel does for every sweep
 BYTES_ALONE, BYTES_OF_PART = 32, 64  # of a row, that a block takes
 TURNS = 4  # rows that a thread reads at once
 LEAST_THREADS, MOST_THREADS = 128, 1024  # of a block that is alone
