@@ -27,7 +27,7 @@ BATCHES = {
     "few channels": ((2, 3, 6, 6), True),
     "channels that end amid a tile": ((2, 42, 5, 5), True),
     "as many rows as a block takes": ((2, 8, 16, 16), True),
-    "one row more": ((1, 8, 27, 19), False),
+    "more rows, and no multiple": ((1, 8, 3, 683), False),
     "parts that are alike": ((4, 16, 32, 32), False),
     "a part that is shorter": ((5, 12, 29, 31), False),
 }

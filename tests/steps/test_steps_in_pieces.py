@@ -72,13 +72,13 @@ def with_the_best_so_far():
 
 
 def with_line_searches(**options):
-    model = network()
+    model = network().double()  # in single precision a search may turn rounding into another step
     optimizer = optim.LBFGS(model.parameters(), lr=0.3, max_iter=3, **options)
 
     def step(x, y):
         def closure():
             optimizer.zero_grad()
-            loss = loss_of(model, x, y)
+            loss = loss_of(model, x.double(), y)
             loss.backward()
             return loss
 
