@@ -17,6 +17,8 @@ from bothways import torch_compat
 from bothways.ops import bindings, layers, lists, making, operators, pointwise, products, random, reductions, views
 from bothways.ops.operation import Gives, Operation
 
+# Which have no tag that says that they are pointwise.
+POINTWISE = ("copy", "divide", "masked_fill", "multiply", "subtract")
 TABLES = (pointwise, reductions, views, making, products, layers, random, operators, lists, bindings)
 
 
@@ -88,6 +90,15 @@ def _facts(name: str) -> dict[str, Any]:
     elif name not in FACTS:
         facts["draws"] = DRAWING.search(name) is not None
     return facts | FACTS.get(name, {})
+
+
+@functools.cache
+def goes_by_places(name: str) -> bool:
+    """Whether an operation computes each element of what it writes to from elements at the same place alone."""
+    family = named(name).functional or name
+    overloads = getattr(torch.ops.aten, family, None)
+    tags = [getattr(overloads, one).tags for one in overloads.overloads()] if overloads is not None else []
+    return family in POINTWISE or any(torch.Tag.pointwise in some for some in tags)
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Writes that go by the order of elements: random numbers into memory with gaps, a tensor twice in a list."""
+"""Writes that go by the order of elements: random numbers into memory with gaps, a tensor twice in a list, elements
+that are moved within one memory."""
 
 import operator
 
@@ -73,3 +74,51 @@ def test_a_list_in_which_a_tensor_is_twice(program, backend):
         return {"result": function(a, b), "a": a, "b": b}
 
     agree(program, observe, 1, 1, 2, backend=backend, fullgraph=program is apart)
+
+
+INDEX, MASK = torch.tensor([0, 2, 1, 3]), torch.tensor([False, True, True, True])
+MOVING = {
+    "masked_scatter_": lambda a, b: a.masked_scatter_(MASK, b),
+    "scatter_": lambda a, b: a.scatter_(0, INDEX, b),
+    "scatter_add_": lambda a, b: a.scatter_add_(0, INDEX, b),
+    "scatter_reduce_": lambda a, b: a.scatter_reduce_(0, INDEX, b, "amax"),
+    "index_copy_": lambda a, b: a.index_copy_(0, INDEX, b),
+    "index_add_": lambda a, b: a.index_add_(0, INDEX, source=b),
+    "index_reduce_": lambda a, b: a.index_reduce_(0, INDEX, b, "prod"),
+    "index_put_": lambda a, b: a.index_put_((INDEX,), b, accumulate=True),
+    "put_": lambda a, b: a.put_(INDEX, b),
+    "by an index": lambda a, b: operator.setitem(a, INDEX, b),
+    "by a mask": lambda a, b: operator.setitem(a, MASK, b[:3]),
+    "taken": lambda a, b: torch.take(b, INDEX, out=a),
+    "gathered": lambda a, b: torch.gather(b, 0, INDEX, out=a),
+    "a product": lambda a, b: torch.mv(torch.ones(4, 4), b, out=a),
+}
+IN_PLACE = {
+    "added": lambda a, b: a.add_(b),
+    "copied": lambda a, b: a.copy_(b),
+    "multiplied": lambda a, b: a.multiply_(b),
+    "chosen": lambda a, b: torch.where(MASK, b, a, out=a),
+    "a part of it": lambda a, b: operator.setitem(a, slice(1, 3), operator.iadd(a[1:3], 1)),
+    "turned": lambda a, b: a.copy_(b.flip(0)),
+}
+VIEWS = {"itself": lambda a: a, "a part that is all": lambda a: a[:], "detached": lambda a: a.detach()}
+
+
+@backends
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("move", [*MOVING.values(), *IN_PLACE.values()], ids=[*MOVING, *IN_PLACE])
+def test_what_is_moved_within_one_memory(move, view, backend):
+    """Eager refuses it, or reads what it has written before; what stays at its place is part of the graph."""
+
+    def program(a):
+        try:
+            move(view(a), a)
+        except RuntimeError:
+            return a - 1
+        return a * 2
+
+    def observe(function, call):
+        a = torch.arange(4.0) + call
+        return {"result": function(a), "a": a}
+
+    agree(program, observe, 1, 1, 2, backend=backend, fullgraph=move in IN_PLACE.values())

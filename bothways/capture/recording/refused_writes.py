@@ -1,4 +1,5 @@
-"""Writes that go by the elements one by one: to some that share their memory, to a part of what is read, twice to one.
+"""Writes that go by the elements one by one: to some that share their memory, to what is read at other places, or in
+part, twice to one.
 
 Eager refuses most of them, where people catch it; the others depend on an order that a graph does not keep. They end
 the graph, and run at the user's line.
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bothways import ops
 from bothways.capture.recording.refused_views import written_by
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.grad.tracing.overlaps import are_met_again, is_shared, meet_in_part
@@ -18,11 +20,35 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 
+def _read_elsewhere(name: str, args: list[Value], kwargs: dict[str, Value]) -> list[TensorValue]:
+    """The tensors that an operation reads, beside what it writes to, at other places than it writes."""
+    arguments = [arg.realize() for arg in args]
+    if ops.named(name).writes_left:  # ``x[index] = y``, or ``x += y``
+        has_index = any(isinstance(part, TensorValue) for part in _parts(arguments[1:2]))
+        read = arguments[2:] if has_index else []
+    elif ops.goes_by_places(name):
+        read = []
+    else:
+        read = arguments if "out" in kwargs else arguments[1:]
+        read += [arg.realize() for keyword, arg in kwargs.items() if keyword != "out"]
+    return [part for part in _parts(read) if isinstance(part, TensorValue)]
+
+
+def _parts(values: list[Value]) -> list[Value]:
+    """Values, and those in tuples and lists among them."""
+    parts = [(value.items if isinstance(value, (ListValue, TupleValue)) else [value]) for value in values]
+    return [part.realize() for several in parts for part in several]
+
+
 def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
     """Stop before an operation that writes so; ``kind`` is the fx node's."""
     listed = written_by(name, args, kwargs)
     if len(listed) > 1 and are_met_again([value.fake.meta for value in listed]):
         tracer.stop("mutation_unknown", f"{name} writes to one memory twice")
+    if len(listed) == 1:
+        read = [value.fake.meta for value in _read_elsewhere(name, args, kwargs)]
+        if any(are_met_again([listed[0].fake.meta, other]) for other in read):
+            tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
     operation = ops.named(name)
     writes = operation.writes if kind == "call_method" else operation.writes_left
     if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
@@ -32,6 +58,6 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
         return
     if is_shared(written.fake.shape, written.fake.stride):
         tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
-    read = [value for value in others if isinstance(value, TensorValue)]
-    if any(meet_in_part(written.fake.meta, value.fake.meta) for value in read):
+    tensors = [value for value in others if isinstance(value, TensorValue)]
+    if any(meet_in_part(written.fake.meta, value.fake.meta) for value in tensors):
         tracer.stop("mutation_unknown", f"{name} writes to a part of what it reads")
