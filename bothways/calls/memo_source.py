@@ -69,10 +69,12 @@ static int is_dictionary(const PyObject *value) {
 
 static int is_row_of_items(const PyObject *value) { return value->type == list_class || value->type == tuple_class; }
 
+static int is_one_of_a_kind(const PyObject *value) { return value == none || value == yes || value == no; }
+
 // Objects whose class and value are theirs for ever.
 static int is_constant(const PyObject *value) {
-    return value == none || value == yes || value == no || value->type == whole_number || value->type == text ||
-           value->type == raw || value->type == fraction;
+    return is_one_of_a_kind(value) || value->type == whole_number || value->type == text || value->type == raw ||
+           value->type == fraction;
 }
 
 static uint64_t version_of_names(const PyObject *names) {
@@ -320,7 +322,8 @@ static int is_read_the_same(const Table *table, Memo *memo, const Parts *parts, 
         case ITEM: case FIELD:
             if (row->object->type != text) return 0;
             found = PyDict_GetItemWithError(names, row->object);
-            if (found == parts->seen[row->to] && found) break;
+            // At the address of a number or a text that is gone there may be another one by now.
+            if (found && found == parts->seen[row->to] && (!is_constant(found) || is_one_of_a_kind(found))) break;
             if (!found || parts->based[row->to] || !is_constant(found)) return 0;
             parts->seen[row->to] = found;
             if (parts->first_ask[row->to] && !slots[row->to]) { slots[row->to] = found; Py_IncRef(found); }

@@ -19,13 +19,19 @@ class Sample:
 
     def __init__(self) -> None:
         tensor = torch.zeros(2, 3, device="cpu")
-        self.numbers: Any = {"rate": 0.5, "count": 3}
+        self.numbers: Any = {"rate": 0.5, "count": int("1000")}
         self.items: Any = [tensor, {}]
         self.read: Any = _closure_of(tensor)
 
 
 def _closure_of(tensor: torch.Tensor) -> Callable[[], Any]:
     return lambda: tensor
+
+
+def _count_on(sample: Sample) -> None:
+    """The second number lies where the one was that was read."""
+    for _ in range(2):
+        sample.numbers["count"] += 1
 
 
 def sample_rows() -> list[Row]:
@@ -47,7 +53,7 @@ def sample_rows() -> list[Row]:
         Row("ITEM", 2, 5, object="rate"),
         Row("TYPE", 5, object=float),
         Row("ITEM", 2, 6, object="count"),
-        Row("EQUAL", 6, object=3),
+        Row("EQUAL", 6, object=1000),
         Row("ITEM", 3, 7, object=1),
         Row("TRUE", 7, flag=False),
         *hooks,
@@ -71,9 +77,11 @@ def changes() -> Iterator[tuple[Callable[[Sample], object], bool]]:
     yield lambda sample: sample.numbers.update(rate=0.25), True
     yield lambda sample: sample.numbers.update(rate=1), False
     yield lambda sample: sample.numbers.update(count=4), False
+    yield lambda sample: sample.numbers.update(count=int("1000")), True
+    yield _count_on, False
     yield lambda sample: sample.numbers.update(more=1), False
     yield lambda sample: sample.numbers.pop("rate"), False
-    yield lambda sample: setattr(sample, "numbers", {"rate": 0.5, "count": 3}), True
+    yield lambda sample: setattr(sample, "numbers", {"rate": 0.5, "count": int("1000")}), True
     yield lambda sample: setattr(sample, "numbers", [0.5, 3]), False
     yield lambda sample: setattr(sample, "more", 1), True
     yield lambda sample: sample.__dict__.pop("items"), False

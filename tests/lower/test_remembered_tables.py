@@ -64,7 +64,7 @@ def test_another_object_at_the_same_address_is_looked_at_anew():
     holds = LIBRARY.check(sample_rows(), SLOTS, 1)
     for number in range(50):
         sample = Sample()
-        sample.numbers["count"] = 3 + number % 2
+        sample.numbers["count"] = 1000 + number % 2
         assert [holds(sample) for _ in range(3)] == [number % 2 == 0] * 3
         del sample
 
@@ -175,3 +175,44 @@ def test_steps_notice_what_happens_between_them(name):
         found.append((losses, list(model.parameters()), gradients, [getattr(model, "held", None)], versions))
     assert found[1][-1] == found[0][-1]
     torch.testing.assert_close(found[1][:-1], found[0][:-1], rtol=1e-4, atol=1e-5)
+
+
+class Settings(nn.Module):
+    """Settings of three kinds, which a program takes for what they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.mode, self.steps, self.slope = "".join(["plus", "-one"]), int("1000"), float("0.1")
+
+    def forward(self, x):
+        x = nn.functional.leaky_relu(x, self.slope)
+        return x * 3 + (2 if self.mode == "plus-two" else 1) if self.steps > 1001 or self.mode == "plus-two" else x
+
+
+def count_on(model):
+    model.steps += 1
+    model.steps += 1
+
+
+def other_text(model):
+    model.mode = None
+    model.mode = "".join(["plus", "-two"])
+
+
+def other_fraction(model):
+    model.slope *= 2
+    model.slope *= 3
+
+
+@pytest.mark.parametrize("change", [count_on, other_text, other_fraction])
+def test_another_constant_may_lie_where_one_was(change):
+    """Its address is the same as that of the one that was read, which is gone."""
+    model, x = Settings(), torch.randn(4)
+    compiled = bothways.compile(model, backend="eager", dynamic=False)
+    compiled(x)
+    model.__init__()  # equal, and other objects than those that guards hold
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x), model(x))
+    change(model)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), model(x))
