@@ -19,7 +19,8 @@ from bothways import ops, torch_compat
 from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
-from bothways.grad.cutting.split import makes_leaf, split, turns_grad_on
+from bothways.grad.cutting.grad_modes import split_where_grad_begins, turns_grad
+from bothways.grad.cutting.split import makes_leaf, split
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
 from bothways.grad.halves.facts import FactMemo
@@ -141,8 +142,9 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
     graph = folded(graph)
     if lowering.leaves_alone(graph, inputs):
         return as_captured(graph, TOO_SMALL)
-    if not torch.is_grad_enabled() and any(map(turns_grad_on, graph.graph.nodes)):
-        return as_captured(graph, "it turns gradients on inside")  # what it differentiates is known only there
+    if not torch.is_grad_enabled() and any(turns_grad(node, True) for node in graph.graph.nodes):
+        chain = split_where_grad_begins(graph, partial(_differentiated_part, lowering))
+        return as_captured(graph, "it turns gradients on in a context") if chain is None else chain.forward
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
     part = partial(_part, lowering)
@@ -192,6 +194,11 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
 def _part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """One part of a graph that is cut."""
     return as_captured(graph, TOO_SMALL) if lowering.leaves_alone(graph, inputs) else _whole(lowering, graph, inputs)
+
+
+def _differentiated_part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """One part of a graph that is cut where gradients are turned on: in its mode it is a graph like any other."""
+    return differentiated(graph, inputs, lowering)
 
 
 def _around_unsized(

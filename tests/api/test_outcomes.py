@@ -159,12 +159,17 @@ def test_what_the_differentiator_does_not_express_runs_as_captured_with_its_reas
 def test_gradients_that_are_turned_on_inside():
     def function(x, w):
         with torch.enable_grad():
-            y = (x * w).sum()
+            y = (x * w).sin().sum()
         return y * 2
 
     w = X.clone().requires_grad_()
     with torch.no_grad():
-        assert told(function, X, w)[0] == "1 graph: 1 as captured (it turns gradients on inside)."
+        line, pieces = told(function, X, w)
+    switched = "as captured: gradients are turned on or off"
+    assert line == f"1 graph: 1 compiled (4 of 6 operations in 2 kernels; {switched})."
+    assert [piece for piece in pieces if "kernel" in piece] == [
+        "forward: 3 of 3 operations in 1 kernel", "forward: 1 of 1 operation in 1 kernel",
+    ]  # fmt: skip
 
 
 def test_a_part_that_stays_as_captured_says_why():

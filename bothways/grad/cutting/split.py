@@ -7,10 +7,8 @@ is looked at, or that runs the user's Python in its backward, runs as it was cap
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,30 +16,15 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.cutting.moving import followed
-from bothways.grad.cutting.parts import CompilePart, Part
+from bothways.grad.cutting.parts import CompilePart
+from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
-from bothways.grad.tracing.sizes import is_size, symbols_of
-from bothways.grad.tracing.whys import why_captured
-from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node, note_of_node
-from bothways.record import generated
+from bothways.grad.tracing.sizes import is_size
+from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node
 from bothways.runtime.gradients import gradients
-from bothways.runtime.graph_module import graph_module
 
-# Calls that open (+1) or close (-1) a context the operations in between run under.
-CONTEXTS: dict[Any, int] = {
-    torch_compat.enter_autocast: 1,
-    torch_compat.exit_autocast: -1,
-}
 # Calls that decide what kind of tensors the operations after them make: those are compiled in that very mode.
 MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
-
-
-@dataclass
-class Section:
-    """Nodes that follow each other and are treated alike."""
-
-    nodes: list[torch.fx.Node] = field(default_factory=list)
-    as_captured: bool = False
 
 
 def split(
@@ -65,7 +48,7 @@ def split(
         return None
     if apart and all(section.as_captured for section in sections):
         return None
-    return _chained(graph, sections, compile_part)
+    return chained(graph, sections, compile_part)
 
 
 def sections_of(
@@ -123,9 +106,11 @@ def _sections(
     captured = [
         _goes_around_autograd(place, apart, inside) or place.node in hooked or place.node in alone for place in places
     ]
-    first = _beginnings(places, captured, seen, grad, apart)
+    if places and places[-1].after.entered:  # a context that a part cannot leave open
+        return [Section(nodes, as_captured=True)]
+    first = _beginnings(places, grad, apart)
     sections: list[Section] = []
-    boundaries: list[bool] = []  # whether the context at the end of each section is that of the graph's beginning
+    base = state = OpenContexts.now()
     cut = True
     for index, (place, around) in enumerate(zip(places, captured, strict=True)):
         as_captured = around or _is_taken_from(place.node, sections)
@@ -133,54 +118,59 @@ def _sections(
             cut = True
         put_off = cut and bool(sections) and _is_result(place.node, sections[-1].nodes)
         if (cut and not put_off) or index in first or sections[-1].as_captured != as_captured:
-            sections.append(Section(as_captured=as_captured))
-            boundaries.append(True)
+            sections.append(Section(as_captured=as_captured, before=state))
+        state = place.after
         sections[-1].nodes.append(place.node)
-        boundaries[-1] = place.ends_plain
+        sections[-1].after = state
         cut = put_off or (place.grad and place.node in seen and not as_captured)
-    return _whole_contexts(sections, boundaries)
+    return _joined(sections) + ([] if state == base else [_last_switch(nodes)])
 
 
 class NodePlace(NamedTuple):
     """A node, and the state it runs in: after it, where it changes that itself."""
 
     node: torch.fx.Node
-    grad: bool
+    after: OpenContexts
     is_plain: bool  # whether neither the node nor what is around it is a context
-    ends_plain: bool  # whether no context is open behind it
     in_region: bool
     reads_data: bool  # where autograd does not look in between
     of_data: bool  # whether it reads ``.data``, or detaches, while autograd may look, or works on what comes of that
+    ends_plain: bool  # whether no context is open behind it
+
+    @property
+    def grad(self) -> bool:
+        return self.after.grad
 
 
 def _places(nodes: Sequence[torch.fx.Node], grad: bool, apart: bool) -> list[NodePlace]:
-    context = _Context()
+    base = state = OpenContexts.now()
+    regions = 0
     around = _is_detached if apart else _is_data
     places: list[NodePlace] = []
     data: set[torch.fx.Node] = set()
     for node in nodes:
-        plain, region = context.is_plain, context.regions > 0
-        context.meet(node)
-        if grad and context.grad and not context.is_inside and (around(node) or _first(node) in data):
+        before, region = state, regions > 0
+        state = state.behind(node)
+        facts = facts_of_call(node.target)
+        regions += (facts.region is Region.BEGIN) - (facts.region is Region.END)
+        if grad and state.grad and not state.entered and (around(node) or _first(node) in data):
             data.add(node)
         places.append(
             NodePlace(
                 node,
-                grad=context.grad,
-                is_plain=plain and context.is_plain,
-                ends_plain=context.is_plain,
-                in_region=region or context.regions > 0,
-                reads_data=_is_data(node) and not (grad and (context.grad or context.is_inside)),
+                after=state,
+                is_plain=before == state == base,
+                in_region=region or regions > 0,
+                reads_data=_is_data(node) and not (grad and (state.grad or state.entered)),
                 of_data=node in data,
+                ends_plain=state == base,
             )
         )
     return places
 
 
-def _beginnings(
-    places: list[NodePlace], captured: list[bool], seen: Container[torch.fx.Node], grad: bool, apart: bool
-) -> set[int]:
-    """Where sections begin that are to stand alone: contexts that cannot join others, and what is done to data."""
+def _beginnings(places: list[NodePlace], grad: bool, apart: bool) -> set[int]:
+    """Where sections begin that are to stand alone: what happens without gradients, and what is done to data."""
     beginnings: set[int] = set()
     start: int | None = None
     for index, place in enumerate(places):
@@ -189,54 +179,31 @@ def _beginnings(
         if not place.is_plain and start is None:
             start = index
         if start is not None and place.ends_plain:
-            inside = range(start, index + 1)
-            without_grad = grad and any(not places[at].grad and (apart or places[at].reads_data) for at in inside)
-            watched = any(places[at].grad and places[at].node in seen for at in inside[:-1])
-            if without_grad or watched or any(captured[at] for at in inside):
+            inside = places[start : index + 1]
+            if grad and any(not each.grad and (apart or each.reads_data) for each in inside):
                 beginnings |= {start, index + 1}
             start = None
     return beginnings
 
 
-class _Context:
-    """The state that statements in a graph change: grad mode, contexts, regions."""
-
-    def __init__(self) -> None:
-        self.grad = self._grad_before = torch.is_grad_enabled()
-        self._depth = 0
-        self.regions = 0
-
-    def meet(self, node: torch.fx.Node) -> None:
-        if node.target is torch_compat.set_grad_enabled:
-            self.grad = bool(node.args[0])
-        self._depth += CONTEXTS.get(node.target, 0) if callable(node.target) else 0
-        region = facts_of_call(node.target).region
-        self.regions += (region is Region.BEGIN) - (region is Region.END)
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a context is open other than one without gradients."""
-        return self._depth > 0
-
-    @property
-    def is_plain(self) -> bool:
-        return self.grad == self._grad_before and not self._depth
-
-
-def _whole_contexts(sections: list[Section], plain_after: list[bool]) -> list[Section]:
-    """Join sections that a context spans: each part has to be a program of its own."""
+def _joined(sections: list[Section]) -> list[Section]:
+    """Sections that run as captured one after the other are one; those that only begin or end contexts are none."""
     joined: list[Section] = []
-    open_ = False
-    for section, plain in zip(sections, plain_after, strict=True):
-        if open_:
+    for section in sections:
+        if all(map(begins_or_ends, section.nodes)):
+            continue
+        if joined and joined[-1].as_captured and section.as_captured and joined[-1].after == section.before:
             joined[-1].nodes += section.nodes
-            joined[-1].as_captured = True
-        elif joined and joined[-1].as_captured and section.as_captured:
-            joined[-1].nodes += section.nodes
+            joined[-1].after = section.after
         else:
-            joined.append(Section(list(section.nodes), section.as_captured))
-        open_ = not plain
+            joined.append(section)
     return joined
+
+
+def _last_switch(nodes: Sequence[torch.fx.Node]) -> Section:
+    """What turns gradients on or off for good, beyond the graph: each part leaves them as they were."""
+    switch = next(node for node in reversed(nodes) if node.target is torch_compat.set_grad_enabled)
+    return Section([switch], as_captured=True)
 
 
 def _goes_around_autograd(place: NodePlace, apart: bool, inside: bool) -> bool:
@@ -301,10 +268,6 @@ def makes_leaf(node: torch.fx.Node) -> bool:
     return bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.nn.Parameter)
 
 
-def turns_grad_on(node: torch.fx.Node) -> bool:
-    return node.target is torch_compat.set_grad_enabled and bool(node.args[0])
-
-
 def _is_detached(node: torch.fx.Node) -> bool:
     return node.target in ("detach", torch.detach)
 
@@ -342,70 +305,3 @@ def _is_come_around(node: torch.fx.Node, before: Section) -> bool:
         return False
     own = {*before.nodes, node}
     return any(user not in own for other in before.nodes for user in other.users)
-
-
-def _chained(
-    graph: torch.fx.GraphModule, sections: list[Section], compile_part: CompilePart
-) -> torch.fx.GraphModule:
-    chain = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    symbols = [node for node in graph.graph.nodes if node.op == "placeholder" and is_size(node)]
-    numbers = {node for node in graph.graph.nodes if facts_of_node(node).is_number}
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            copies[node] = chain.node_copy(node)
-    for index, section in enumerate(sections):
-        inputs, outputs = interface(section, numbers)
-        name = f"{'captured' if section.as_captured else 'compiled'}_{index}"
-        inputs = [*symbols, *inputs]
-        module = module_of(section, inputs, outputs)
-        part = Part(module, name, None if section.as_captured else compile_part, symbols_of(symbols))
-        if section.as_captured:
-            generated.as_captured(part.module, why_captured(section.nodes), f"part {index + 1} of {len(sections)}")
-        call = chain.call_function(part, tuple(copies[node] for node in inputs))
-        for position, node in enumerate(outputs):
-            copies[node] = chain.call_function(operator.getitem, (call, position))
-        symbols += [node for node in section.nodes if node in numbers]  # which the parts behind it know
-    result = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    chain.output(torch.fx.map_arg(result.args[0], copies.__getitem__))
-    return torch.fx.GraphModule(torch.nn.Module(), chain)
-
-
-def interface(section: Section, numbers: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """What a section reads from before it, and what is read of it afterwards; all numbers are, as sizes are made of
-    them."""
-    own = set(section.nodes)
-    read = itertools.chain.from_iterable(node.all_input_nodes for node in section.nodes)
-    inputs = list(dict.fromkeys(node for node in read if node not in own and not is_size(node) and node not in numbers))
-    return inputs, [node for node in section.nodes if node in numbers or any(user not in own for user in node.users)]
-
-
-def module_of(
-    section: Section, inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
-) -> torch.fx.GraphModule:
-    graph = torch.fx.Graph()
-    copies = {node: graph.placeholder(node.name) for node in inputs}
-    for node, placeholder in copies.items():
-        placeholder.meta = dict(node.meta)
-        if facts_of_node(node).is_number:
-            note_of_node(placeholder, is_size=True)
-    for node in _with_sizes(section.nodes, copies):
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[node] for node in outputs))
-    return graph_module(graph)
-
-
-def _with_sizes(nodes: Sequence[torch.fx.Node], known: Container[torch.fx.Node]) -> Iterator[torch.fx.Node]:
-    """The nodes of a section, each after those that compute the sizes it takes."""
-    done: set[torch.fx.Node] = set()
-    for node in nodes:
-        pending = [node]
-        while pending:
-            missing = [
-                size for size in pending[-1].all_input_nodes if is_size(size) and size not in known and size not in done
-            ]
-            if missing:
-                pending.extend(missing)
-            else:
-                done.add(pending[-1])
-                yield pending.pop()

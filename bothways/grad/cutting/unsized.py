@@ -14,7 +14,7 @@ import torch.fx
 
 from bothways.errors import Unsupported
 from bothways.fake import NotThin
-from bothways.grad.cutting.split import CONTEXTS, Section, interface, module_of
+from bothways.grad.cutting.sections import CONTEXTS, Section, interface, module_of
 from bothways.grad.tracing.joint import trace_thin
 from bothways.grad.tracing.sizes import Sizes, is_size, sizes_of
 from bothways.grad.tracing.traced import USUAL, NotDifferentiable

@@ -36,6 +36,7 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     )),
     (lambda node: facts_of_node(node).watched is Watched.GRADIENT, "one of several results is hooked"),
     (lambda node: node.target is torch_compat.SDPAParams, "it asks which attention kernel there is"),
+    (lambda node: node.target is torch_compat.set_grad_enabled, "gradients are turned on or off"),
 )  # fmt: skip
 
 
