@@ -51,11 +51,17 @@ class GraphAutograd:
         try:
             return self._followed(self._history)
         except NotThin as error:
-            if self._mode is not MODE:
+            if not self.turn_to_fakes():
                 raise Untold(str(error)) from error
-            # What thin tensors cannot tell PyTorch's fake ones may, who take longer.
-            self._mode, self._history, self._in_parts = torch_compat.fake_tensor_mode(), None, None
             return self.history()
+
+    def turn_to_fakes(self) -> bool:
+        """Ask PyTorch's fake tensors from now on, who may tell what thin ones cannot, and take longer; False if it is
+        them that were asked."""
+        if self._mode is not MODE:
+            return False
+        self._mode, self._history, self._in_parts = torch_compat.fake_tensor_mode(), None, None
+        return True
 
     def history_in_parts(self) -> AutogradHistory:
         """The same with the histories of parts apart."""

@@ -30,6 +30,7 @@ from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.hooks.hooks import Registration, Removal
 from bothways.capture.values.nn.module_hooks import LastNodeHooked, ModuleHooked
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.fake import NotThin
 from bothways.node_facts import note_of_node
 from bothways.runtime.gradients import gradients
 
@@ -60,8 +61,13 @@ class BackwardRun:
     def __init__(self, tracer: Tracer, call: BackwardCall) -> None:
         self.tracer, self.call = tracer, call
         self.autograd = tracer.graph.autograd
+        self._ask()
+
+    def _ask(self) -> None:
+        """Find out where the backward goes, and what it meets."""
+        tracer = self.tracer
         self.history = history_of(tracer)
-        roots = [root.node for root in call.roots]
+        roots = [root.node for root in self.call.roots]
         self._behind = self.history.behind(roots)
         tracer.guard("{c0}()" if is_capturing() else "not {c0}()", is_capturing)
         if is_capturing():
@@ -164,16 +170,15 @@ class BackwardRun:
     # How it runs.
 
     def _run(self, inputs: list[TensorValue], accumulates: bool) -> None:
-        call, history = self.call, self.history
         inputs = list({id(tensor): tensor for tensor in inputs}.values())
-        candidates = (*self._hooked.values(), *inputs)
-        watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
-        whole = call.along([root.node for root in call.roots], call.tangents)
         try:
-            together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
-            results, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
-        except Exception as error:
-            self.tracer.stop("op_failed", f"a backward fails: {error}")
+            watched, results, order = self._followed(inputs)
+        except NotThin as error:
+            if not self.autograd.turn_to_fakes():
+                self.tracer.stop("op_failed", f"a backward fails: {error}")
+            self._ask()
+            watched, results, order = self._followed(inputs)
+        call, history = self.call, self.history
         self._memories = history.memories()
         steps = [self._crossings.get(node) or watched[node] for node in order]
         crossings = [step for step in steps if isinstance(step, Crossing)]
@@ -194,7 +199,7 @@ class BackwardRun:
         if self.autograd.parts:
             self._go_on(call.roots, call.tangents, targets)
         else:
-            self._record(whole.roots, call.tangents, inputs, results)
+            self._record([root.node for root in call.roots], call.tangents, inputs, results)
         kept = set(map(id, inputs)) if accumulates else set()
         stays = {id(tensor) for step in crossings for tensor in step.moving}  # until all of a module's have come
         for step in steps:
@@ -205,6 +210,20 @@ class BackwardRun:
             self._come_to(step, targets, id(step) in inside, id(step) in kept, id(step) in stays)
             if id(step) in unseen and not accumulates:
                 self._given[id(step)] = before
+
+    def _followed(self, inputs: list[TensorValue]) -> tuple[dict[torch.fx.Node, TensorValue], Any, Any]:
+        """What autograd comes to: the tensors that are watched, the gradients of the inputs, and the order of all."""
+        call, history = self.call, self.history
+        candidates = (*self._hooked.values(), *inputs)
+        watched = {tensor.node: tensor for tensor in candidates if history.of(tensor.node).requires_grad}
+        whole = call.along([root.node for root in call.roots], call.tangents)
+        together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
+        try:
+            return watched, *history.run(whole, [tensor.node for tensor in inputs], watched, together)
+        except NotThin:
+            raise
+        except Exception as error:
+            self.tracer.stop("op_failed", f"a backward fails: {error}")
 
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""
