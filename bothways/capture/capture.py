@@ -32,7 +32,8 @@ from bothways.capture.recording.copied_views import ViewIsSeen
 from bothways.capture.recording.repeating import Unrepeatable
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
-from bothways.capture.values.code.functions import FunctionValue, external_cell
+from bothways.capture.values.code.cells import external_cell
+from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import Value
