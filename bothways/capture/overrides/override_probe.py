@@ -14,8 +14,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bothways import torch_compat
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.numbers import NumberValue

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
-from bothways.capture.values.collections.containers import ListValue, sort_values
+from bothways.capture.values.collections.containers import ListValue
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.collections.sequences import SequenceValue
+from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import NotConstant, Value
