@@ -51,6 +51,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import lookup
+from bothways.capture.values.tensors.tensor_attributes import ABOUT_HISTORY
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
 from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
@@ -58,9 +59,6 @@ from bothways.runtime.nodes import ApplyFunction, Reads
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-
-# Questions whose answer in forward differs between a tensor and the leaf that stands for it in a trace.
-ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
 
 
 def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:

@@ -17,7 +17,8 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.late_numbers import ReadNumber
-from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
+from bothways.capture.values.tensors.tensor_attributes import STOPS
+from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
 from bothways.node_facts import note_of_node
