@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture.shapes.autograd_history import AutogradHistory, Untold
+from bothways.capture.shapes.autograd_history import AutogradHistory, HistoryUnknown
 from bothways.capture.shapes.fakes import MODE
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.fake import NotThin
@@ -52,7 +52,7 @@ class GraphAutograd:
             return self._followed(self._history)
         except NotThin as error:
             if self._mode is not MODE:
-                raise Untold(str(error)) from error
+                raise HistoryUnknown(str(error)) from error
             # What thin tensors cannot tell PyTorch's fake ones may, who take longer.
             self._mode, self._history, self._in_parts = torch_compat.fake_tensor_mode(), None, None
             return self.history()
@@ -114,7 +114,7 @@ class GraphAutograd:
         """A tensor or the nearest one it was computed from whose backward cannot run again."""
         try:
             history = self.history()
-        except Untold:  # what comes after a backward may need data
+        except HistoryUnknown:  # what comes after a backward may need data
             assert self._history is not None
             history = self._history
         if history.knows(node):

@@ -26,10 +26,10 @@ from bothways.runtime.nodes import CHECKS, Checkpointed
 from bothways.runtime.torch_state import TorchState, restore, torch_state
 from bothways.runtime.warning_nodes import Warns
 
-Given = Mapping[torch.fx.Node, Any]
+ByNode = Mapping[torch.fx.Node, Any]
 
 
-class Untold(Exception):
+class HistoryUnknown(Exception):
     """The history cannot be known before the graph runs."""
 
 
@@ -60,14 +60,14 @@ class AutogradHistory:
         self._versions: dict[torch.fx.Node, int | None] = {}
         self._freed: set[Any] = set()  # autograd nodes whose saved tensors a backward has let go of
 
-    def follow(self, tensors: Given, numbers: Given) -> None:
+    def follow(self, tensors: ByNode, numbers: ByNode) -> None:
         """Run what was recorded since the last time.
 
         ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers.
         """
         values = self._values
         if not self._is_thin and numbers:
-            raise Untold("an operation that cannot be followed for all sizes")
+            raise HistoryUnknown("an operation that cannot be followed for all sizes")
         values.update((node, number) for node, number in numbers.items() if node not in values)
         for node, tensor in tensors.items():
             if node not in values:
@@ -100,7 +100,7 @@ class AutogradHistory:
         target: Any = node.target.target if isinstance(node.target, Warns) else node.target
         known = facts_of_call(target)
         if known.region is not None:
-            raise Untold(f"{target.__name__} is active, which sees what autograd saves")
+            raise HistoryUnknown(f"{target.__name__} is active, which sees what autograd saves")
         if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         saving: set[Any] = set()
@@ -134,7 +134,7 @@ class AutogradHistory:
         outline = node.meta.get("example_value")
         tensors = [arg for arg in torch_compat.tree_flatten(args)[0] if isinstance(arg, torch.Tensor)]
         if outline is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-            raise Untold(reason)
+            raise HistoryUnknown(reason)
         return outline.detach() if self._is_thin else torch_fake(self._mode, Fake(outline, outline.device))
 
     def begin_part(self, node: torch.fx.Node) -> None:
@@ -199,16 +199,16 @@ class AutogradHistory:
     def meetings(
         self, roots: Iterable[torch.fx.Node], stops: Iterable[torch.fx.Node], together: Iterable[torch.fx.Node]
     ) -> list[torch.fx.Node]:
-        """The tensors at which a backward has to stop as well when it stops at some; Untold if that cannot be."""
+        """The tensors at which a backward has to stop as well when it stops at some; raises where that cannot be."""
         try:
             wanted = meetings(*([self._values[node] for node in nodes] for nodes in (roots, stops, together)))
         except RunsTwice as error:
-            raise Untold(str(error)) from None
+            raise HistoryUnknown(str(error)) from None
         if not wanted:
             return []
         there = {edge_of(self._values[node]): node for node in self._versions if self.is_unchanged(node)}
         if not there.keys() >= set(wanted):
-            raise Untold("the ways around a tensor that is hooked meet inside of an operation")
+            raise HistoryUnknown("the ways around a tensor that is hooked meet inside of an operation")
         return [there[edge] for edge in wanted]
 
     def is_freed(self, node: torch.fx.Node) -> bool:

@@ -381,11 +381,6 @@ def pop_jump_if_none(expected: bool) -> Handler:
     return handler
 
 
-def is_none(value: Value) -> bool:
-    value = value.realize()
-    return isinstance(value, ConstantValue) and value.content is None
-
-
 @opcode
 def RETURN_VALUE(frame: Frame, inst: Instruction) -> Signal:
     frame.result = frame.pop()

@@ -243,7 +243,7 @@ def _record(call: FunctionCall, findings: ForwardFindings, opaque: bool) -> Valu
     """The node of the real graph, and Values for what it returns."""
     stand_ins = findings.stand_ins
     kept = {id(value) for value in [*findings.held, *findings.outputs]}
-    arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
+    arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.stand_in_for(value)) in kept)
     places = arguments.add_all(call.inputs)
     stateful = call.has_jvp or is_stateful(findings.side) or arguments.has_objects
     effects = bool(findings.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(findings.side)
@@ -310,7 +310,7 @@ class Results:
         self.call, self.findings = call, findings
         self._fixed = {id(value) for value in findings.context.fixed}
         self._dirty = {id(value) for value in findings.context.dirty}
-        inputs = {id(findings.stand_ins.made(value)) for value in call.inputs}
+        inputs = {id(findings.stand_ins.stand_in_for(value)) for value in call.inputs}
         self._given = inputs
         not_returned = self._dirty & inputs - {id(value) for value in findings.outputs}
         if not_returned:

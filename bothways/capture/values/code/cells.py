@@ -26,9 +26,7 @@ class CellValue(Value):
 
     def store(self, tracer: Tracer, content: Value | None) -> None:
         self.content = content
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name != "cell_contents":

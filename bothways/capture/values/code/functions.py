@@ -213,23 +213,18 @@ class FunctionValue(Value):
             self._changed_fields.add(name)
         else:
             self.attrs[name] = value
-        self._note_change(tracer)
+        self.note_change(tracer)
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Keep what an attribute in ``__dict__`` is from now on; None deletes it."""
         self.attrs[name] = value
-        self._note_change(tracer)
+        self.note_change(tracer)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if name in FIELDS or name == "__dict__":
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
         self.store(tracer, name, None)
-
-    def _note_change(self, tracer: Tracer) -> None:
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
 
     # After the call.
 

@@ -263,8 +263,8 @@ class ListValue(SequenceValue):
 def _sliceable(tracer: Tracer, value: Value) -> list[Value]:
     try:
         iterator = protocols.iterate(tracer, value)
-    except Raised as observed:
-        if issubclass(observed.value.python_type(), TypeError):
+    except Raised as error:
+        if issubclass(error.value.python_type(), TypeError):
             tracer.run_const([].__setitem__, slice(0, 0), None)  # raises what this version of Python says
         raise
     return list(protocols.elements(tracer, iterator))

@@ -326,9 +326,9 @@ for _debugger in (breakpoint, sys.__breakpointhook__):
 # The functions of ``operator``.
 
 
-def _operation(how: Callable[..., Value], symbol: str) -> Callable[..., Value]:
+def _operation(apply: Callable[..., Value], symbol: str) -> Callable[..., Value]:
     def handler(tracer: Tracer, left: Value, right: Value, /) -> Value:
-        return how(tracer, symbol, left, right)
+        return apply(tracer, symbol, left, right)
 
     return handler
 

@@ -92,12 +92,12 @@ SPECIAL_METHODS["tolist"] = _tolist
 
 def _made_of_data(function: Any) -> Handler:
     """``torch.tensor`` of lists with such numbers in them, or with tensors: a node that makes the tensor of them."""
-    otherwise = HANDLERS[function]
+    usual_handler = HANDLERS[function]
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         data = args[0].realize() if args else None
         if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not _holds_data(data):
-            return otherwise(tracer, args, kwargs)
+            return usual_handler(tracer, args, kwargs)
         model = torch.tensor(_guessed(tracer, data))
 
         def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:

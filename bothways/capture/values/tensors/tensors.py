@@ -165,9 +165,7 @@ class TensorValue(Value):
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         self.attrs[name] = value
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     # Operations.
 
