@@ -19,6 +19,7 @@ from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_
 from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
+from bothways.grad.tracing.joint import nodes_behind
 from bothways.node_facts import facts_of_call
 from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
@@ -105,7 +106,7 @@ class AutogradHistory:
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         saving: set[Any] = set()
         if target is gradients and not args[3]:  # a history that is made anew runs the backwards so far
-            saving = set(filter(torch_compat.has_saved_tensors, self._behind(args[0])))
+            saving = set(filter(torch_compat.has_saved_tensors, nodes_behind(*args[0])))
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -164,17 +165,7 @@ class AutogradHistory:
 
     def behind(self, nodes: Iterable[torch.fx.Node]) -> set[Any]:
         """The autograd nodes that a backward from these tensors may go through."""
-        return self._behind([self._values[node] for node in nodes])
-
-    def _behind(self, tensors: Iterable[Any]) -> set[Any]:
-        pending = [tensor.grad_fn for tensor in tensors]
-        seen: set[Any] = set()
-        while pending:
-            step = pending.pop()
-            if step is not None and step not in seen:
-                seen.add(step)
-                pending.extend(following for following, _ in step.next_functions)
-        return seen
+        return nodes_behind(*(self._values[node] for node in nodes))
 
     def comes_from_outside(self, steps: Iterable[Any]) -> bool:
         """Whether a backward through autograd nodes leaves the captured graph."""
