@@ -16,15 +16,15 @@ from bothways.commands.table import COMMANDS, usage
 
 def main(arguments: list[str]) -> int:
     """Run the program or command that ``arguments`` name; returns the exit status when there was none to run."""
-    how, *rest = arguments or ["--help"]
-    if how in ("-h", "--help"):
+    first, *rest = arguments or ["--help"]
+    if first in ("-h", "--help"):
         print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    if how in ("-V", "--version"):
+    if first in ("-V", "--version"):
         print(f"bothways {bothways.__version__}")
         return 0
-    if how in COMMANDS:
-        return COMMANDS[how].run(rest)
+    if first in COMMANDS:
+        return COMMANDS[first].run(rest)
     program = program_of(arguments)
     if isinstance(program, str):
         print(f"{program}\n{usage()}", file=sys.stderr)

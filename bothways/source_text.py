@@ -18,7 +18,7 @@ def is_plain_name(name: str) -> bool:
     return name.isascii() or unicodedata.normalize("NFKC", name) == name
 
 
-def identifier(text: str, otherwise: str = "value") -> str:
+def identifier(text: str, fallback: str = "value") -> str:
     """A name for a variable that reads like a text. It begins with a letter and is no keyword."""
     if text.isascii():
         name = "".join([letter if letter.isalnum() else "_" for letter in text]).strip("_")
@@ -27,7 +27,7 @@ def identifier(text: str, otherwise: str = "value") -> str:
         # Not all that ``isalnum`` may be in a name: the exponent of a square metre is not.
         name = "".join([letter if f"a{letter}".isidentifier() else "_" for letter in text]).strip("_")
     if not name.isidentifier():
-        return f"{otherwise}_{name}" if name else otherwise
+        return f"{fallback}_{name}" if name else fallback
     return f"{name}_" if keyword.iskeyword(name) or name == "__debug__" else name
 
 

@@ -259,7 +259,7 @@ def run_halves(halves: Halves, inputs: Sequence[Any], compile: Compile, takes_li
     in_order = order == list(range(len(places)))
 
     def run(*values: Any) -> tuple[Any, ...]:
-        more = [move(values[place], **how) for place, move, how in moved]
+        more = [move(values[place], **options) for place, move, options in moved]
         if numbers is not None:
             more.append(numbers(values)[0].to(device, non_blocking=True))
         results = on_gpu(*pick(values), *more)

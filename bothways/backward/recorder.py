@@ -40,7 +40,7 @@ class NoZeros(torch_compat.DispatchMode):
 
 @dataclass(eq=False)
 class ProgramCall:
-    """A call that the program makes; its arguments hold stand-ins and ``GivenItem``."""
+    """A call that the program makes; its arguments hold stand-ins and ``ProgramInput``."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -49,7 +49,7 @@ class ProgramCall:
 
 
 @dataclass(frozen=True)
-class GivenItem:
+class ProgramInput:
     """Something the program is given: which of its parameters, and the place in it."""
 
     parameter: str
@@ -94,14 +94,14 @@ class BackwardRecorder:
         self.environment = Environment()
         self.size_symbols: list[Symbol] = []
         self.scalar_symbols: list[Symbol] = []
-        self._meaning: dict[int, GivenItem | CallResult | GradientSum] = {}
+        self._meaning: dict[int, ProgramInput | CallResult | GradientSum] = {}
         self._kept: list[torch.Tensor] = []
         self._zeros, self._has_zeros = NoZeros(), False
 
     # What the engine tells.
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> Any:
-        stand_ins = [self._stand_in(GivenItem("inputs", place)) for place, _ in enumerate(inputs)]
+        stand_ins = [self._stand_in(ProgramInput("inputs", place)) for place, _ in enumerate(inputs)]
         numbers = [self._number(value, self.size_symbols) for value in sizes]
         if numbers:
             self._zeros.__enter__()
@@ -141,14 +141,14 @@ class BackwardRecorder:
         self.custom_nodes[place] = None
         needs, takes = tuple(node.needs_input_grad), [one is not None for one in wanted]
         materializes = all(grad is not None for grad in grads)
-        args = (GivenItem("hooks", place), list(saved), arrived, needs, takes, materializes)
+        args = (ProgramInput("hooks", place), list(saved), arrived, needs, takes, materializes)
         return self._call(custom.custom, args, takes)
 
     def _compiled(self, grads: Tensors, wanted: Wanted, saved: Sequence[Any], place: int) -> Tensors:
         meanings = [self.meaning_of(one) for one in saved]
-        self.custom_nodes[place] = [one.place for one in meanings if isinstance(one, GivenItem)]
+        self.custom_nodes[place] = [one.place for one in meanings if isinstance(one, ProgramInput)]
         outlines = [None if one is None else (list(one[3]), one[2], one[1]) for one in wanted]
-        args = (GivenItem("hooks", place), list(saved), list(grads), outlines)
+        args = (ProgramInput("hooks", place), list(saved), list(grads), outlines)
         return self._call(compiled_nodes.compiled_node, args, [one is not None for one in wanted])
 
     def accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -157,7 +157,7 @@ class BackwardRecorder:
     def tensor_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
         if grads[place] is None:
             self.unreached.add(hook)
-        return self._call(steps.tensor_hook, (GivenItem("hooks", hook), list(grads), place), given(grads))
+        return self._call(steps.tensor_hook, (ProgramInput("hooks", hook), list(grads), place), present(grads))
 
     def cpp_hook(self, grads: Tensors, hook: int, place: int) -> Tensors:
         call = self._instruction(formulas.cpp_hook, (hook, grads[place]))
@@ -166,17 +166,17 @@ class BackwardRecorder:
         return results
 
     def pre_hook(self, grads: Tensors, hook: int) -> Tensors:
-        return self._call(steps.pre_hook, (GivenItem("hooks", hook), list(grads)), given(grads))
+        return self._call(steps.pre_hook, (ProgramInput("hooks", hook), list(grads)), present(grads))
 
     def post_hook(self, results: Tensors, grads: Tensors, hook: int) -> Tensors:
-        return self._call(steps.post_hook, (GivenItem("hooks", hook), list(results), list(grads)), given(results))
+        return self._call(steps.post_hook, (ProgramInput("hooks", hook), list(results), list(grads)), present(results))
 
     def leaf_hook(self, leaf: torch.Tensor, hook: int) -> None:
-        self._instruction(steps.leaf_hook, (GivenItem("hooks", hook), leaf))
+        self._instruction(steps.leaf_hook, (ProgramInput("hooks", hook), leaf))
 
     def unpack(self, hook: int | None, packed: int) -> torch.Tensor:
         assert hook is not None
-        call = self._instruction(steps.unpack, (GivenItem("hooks", hook), GivenItem("packed", packed)))
+        call = self._instruction(steps.unpack, (ProgramInput("hooks", hook), ProgramInput("packed", packed)))
         return self._stand_in(CallResult(call, None))
 
     def begin_slices(self, grads: Tensors, base: Any, view: Any) -> Tensors:
@@ -199,7 +199,7 @@ class BackwardRecorder:
 
     # What the stand-ins mean.
 
-    def _stand_in(self, meaning: GivenItem | CallResult | GradientSum) -> torch.Tensor:
+    def _stand_in(self, meaning: ProgramInput | CallResult | GradientSum) -> torch.Tensor:
         tensor = torch.empty(0)
         self._kept.append(tensor)  # as long as it is here, no other tensor has its id
         self._meaning[id(tensor)] = meaning
@@ -224,11 +224,11 @@ class BackwardRecorder:
         meaning = self._meaning.get(id(stand_in))
         return meaning.parts if isinstance(meaning, GradientSum) else (stand_in,)
 
-    def meaning_of(self, stand_in: torch.Tensor | None) -> GivenItem | CallResult | GradientSum | None:
+    def meaning_of(self, stand_in: torch.Tensor | None) -> ProgramInput | CallResult | GradientSum | None:
         return self._meaning.get(id(stand_in))
 
 
-def given(grads: Tensors) -> list[bool]:
+def present(grads: Tensors) -> list[bool]:
     return [grad is not None for grad in grads]
 
 
@@ -249,9 +249,9 @@ class Writer:
         self._sizes = SizeNodes(self.graph)
         self._constants = 0
         for place, symbol in enumerate(recorder.size_symbols):
-            self._sizes.give(symbol, self._taken(GivenItem("sizes", place)))
+            self._sizes.give(symbol, self._taken(ProgramInput("sizes", place)))
         for place, symbol in enumerate(recorder.scalar_symbols):
-            self._sizes.give(symbol, self._taken(GivenItem("scalars", place)))
+            self._sizes.give(symbol, self._taken(ProgramInput("scalars", place)))
 
     def write(self, order: Sequence[int], outputs: Tensors) -> torch.fx.GraphModule:
         """The module that makes the calls of each group, the groups in the given order."""
@@ -267,7 +267,7 @@ class Writer:
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, GivenItem):
+        if isinstance(value, ProgramInput):
             return self._taken(value)
         if isinstance(value, SYMBOLIC):
             return self._sizes.node(value)
@@ -278,7 +278,7 @@ class Writer:
 
     def _tensor(self, stand_in: torch.Tensor) -> torch.fx.Node:
         meaning = self.recorder.meaning_of(stand_in)
-        if isinstance(meaning, GivenItem):
+        if isinstance(meaning, ProgramInput):
             return self._taken(meaning)
         if isinstance(meaning, CallResult):
             return self._result(meaning)
@@ -299,7 +299,7 @@ class Writer:
         return self._rank[meaning.instruction.group] if isinstance(meaning, CallResult) else -1
 
     def _result(self, meaning: Any) -> torch.fx.Node:
-        if isinstance(meaning, GivenItem):
+        if isinstance(meaning, ProgramInput):
             return self._taken(meaning)
         if meaning.place is None:
             whole: torch.fx.Node = meaning.instruction.fx_node
@@ -310,7 +310,7 @@ class Writer:
             )
         return self._items[meaning]
 
-    def _taken(self, taken: GivenItem) -> torch.fx.Node:
+    def _taken(self, taken: ProgramInput) -> torch.fx.Node:
         if taken not in self._items:
             parameter = self._given[taken.parameter]
             self._items[taken] = self.graph.call_function(operator.getitem, (parameter, taken.place))

@@ -117,7 +117,7 @@ def planned(text: str) -> dict[str, tuple[Launch, ...]]:
     routines: dict[str, Any] = json.loads(text)
     return {
         name: tuple(
-            Launch(kernel, blocks, threads, shared, tuple((one, how, other) for one, how, other in arguments))
+            Launch(kernel, blocks, threads, shared, tuple((one, kind, other) for one, kind, other in arguments))
             for kernel, blocks, threads, shared, arguments in launches
         )
         for name, launches in routines.items()

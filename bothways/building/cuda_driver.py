@@ -70,7 +70,7 @@ def context(device: int) -> int:
     return primary.value or 0
 
 
-class Inside:
+class DeviceContext:
     """What the driver does inside of it is done in a device's context."""
 
     def __init__(self, device: int) -> None:
@@ -89,13 +89,13 @@ class Module:
     def __init__(self, code: bytes, device: int) -> None:
         self.device = device
         self._handle = ctypes.c_void_p()
-        with Inside(device):
+        with DeviceContext(device):
             check(driver().cuModuleLoadData(ctypes.byref(self._handle), code))
 
     def find(self, name: str, shared: int = 0) -> int:
         """The handle of a kernel, 0 if it is in another module; ``shared`` are the bytes that its launches ask for."""
         function = ctypes.c_void_p()
-        with Inside(self.device):
+        with DeviceContext(self.device):
             if driver().cuModuleGetFunction(ctypes.byref(function), self._handle, name.encode()):
                 return 0
             if shared > SHARED_BY_ALL:

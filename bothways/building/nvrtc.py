@@ -54,15 +54,15 @@ class NVRTC:
             flags = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
             code = self.library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
             if code:
-                log = self._got(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                log = self._output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
                 raise BuildFailed(log.rstrip(b"\0\n").decode("utf-8", "replace") or self._said(code))
-            return self._got(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")
+            return self._output(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _got(self, program: ctypes.c_void_p, how_much: str, get: str) -> bytes:
+    def _output(self, program: ctypes.c_void_p, get_size: str, get: str) -> bytes:
         size = ctypes.c_size_t()
-        self._check(self.library[how_much](program, ctypes.byref(size)), how_much)
+        self._check(self.library[get_size](program, ctypes.byref(size)), get_size)
         buffer = ctypes.create_string_buffer(size.value)
         self._check(self.library[get](program, buffer), get)
         return buffer.raw

@@ -37,7 +37,7 @@ LOOK_AT_SIZES = "00"  # how the keys begin whose storing measures the whole cach
 
 
 @dataclass(frozen=True)
-class Info:
+class CacheInfo:
     """Where the cache is and what it holds."""
 
     directory: Path
@@ -139,10 +139,10 @@ class Cache:
         """Those of all entries, sorted."""
         return sorted(entry.name for _, _, entry in self._entries())
 
-    def info(self) -> Info:
+    def info(self) -> CacheInfo:
         entries = self._entries()
         limit = config.kernel_cache_megabytes * 2**20
-        return Info(self.root, len(entries), sum(size for _, size, _ in entries), limit)
+        return CacheInfo(self.root, len(entries), sum(size for _, size, _ in entries), limit)
 
     def clear(self) -> int:
         """Remove every entry; returns how many there were."""

@@ -15,7 +15,7 @@ from typing import Any
 from bothways import torch_compat
 from bothways.building.build import CSource, library_of
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, Launch, Loaded
-from bothways.building.cuda_driver import Inside, check, context, driver, launch, raise_error
+from bothways.building.cuda_driver import DeviceContext, check, context, driver, launch, raise_error
 from bothways.calls.bound_names import PYTHON, TORCH, makers, text_with_names
 from bothways.calls.call_library import call_library
 from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
@@ -56,7 +56,7 @@ def _through_ctypes(
     def run(*values: Any) -> None:
         numbers = [_word(value, kind) for value, kind in zip(values, kinds, strict=True)]
         stream = torch_compat.current_raw_stream(loaded.device)
-        with Inside(loaded.device):
+        with DeviceContext(loaded.device):
             if after is not None:
                 after()
             for one in launches:
@@ -72,12 +72,12 @@ def _through_ctypes(
     return run
 
 
-def _argument(numbers: Sequence[int], one: int, how: int, other: int) -> int:
-    if how == LITERAL:
+def _argument(numbers: Sequence[int], one: int, kind: int, other: int) -> int:
+    if kind == LITERAL:
         return other
-    if how == AS_GIVEN:
+    if kind == AS_GIVEN:
         return numbers[one]
-    return numbers[one] + (other if how == BEHIND else numbers[other])
+    return numbers[one] + (other if kind == BEHIND else numbers[other])
 
 
 def _word(value: Any, kind: str) -> int:

@@ -15,7 +15,7 @@ from bothways.capture.guards import policy
 from bothways.capture.guards.policy import Treatment
 from bothways.capture.guards.replaced import is_replaced
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
-from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments

@@ -32,7 +32,8 @@ from bothways.capture.recording.copied_views import ViewIsSeen
 from bothways.capture.recording.repeating import Unrepeatable
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
-from bothways.capture.values.code.functions import FunctionValue, external_cell
+from bothways.capture.values.code.cells import external_cell
+from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import Value
@@ -296,9 +297,9 @@ def _interpret(
         ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
         check_abandoned(tracer, kept_by(tracer, ending))
         return ending
-    except Raised as observed:
-        kind = observed.value.python_type().__name__
-        where = observed.value.raised_at or frame.position()
+    except Raised as error:
+        kind = error.value.python_type().__name__
+        where = error.value.raised_at or frame.position()
         raise Unsupported(Break("exception_escapes", f"{kind} leaves the function", where)) from None
     except RecursionError:
         raise Unsupported(Break("too_deep", "the capture ran out of stack", frame.position())) from None

@@ -19,7 +19,7 @@ from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.formatting import format_text, text_binary
 from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.collections import dict_methods
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dict_methods import METHODS as DICT_METHODS
 from bothways.capture.values.collections.dict_views import DictIterator
 from bothways.capture.values.collections.dicts import DictValue
@@ -30,6 +30,7 @@ from bothways.capture.values.collections.iterators import (
     SequenceIterator,
 )
 from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.derived import derived
 from bothways.capture.values.core.numbers import NumberValue

@@ -26,11 +26,12 @@ from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.code.namespaces import NamespaceValue
 from bothways.capture.values.code.partials import CachedFunction, PartialValue
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.collections.dict_views import ProxyValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.collections.weakrefs import WeakrefValue
 from bothways.capture.values.core import numpy_numbers
 from bothways.capture.values.core.base import Value

@@ -27,14 +27,14 @@ OWN_MAIN = os.path.join(os.path.dirname(bothways.__file__), "__main__.py")
 
 def program_of(arguments: list[str]) -> Callable[[], None] | str:
     """What runs the program that ``arguments`` name; or a sentence on what is wrong with them."""
-    how, *rest = arguments
-    if how in OPTIONS:
+    first, *rest = arguments
+    if first in OPTIONS:
         if not rest:
-            return f"argument expected for the {how} option"
-        return lambda: OPTIONS[how](rest[0], rest[1:])
-    if how.startswith("-"):
-        return f"unknown option {how}"
-    return lambda: run_script(how, rest)
+            return f"argument expected for the {first} option"
+        return lambda: OPTIONS[first](rest[0], rest[1:])
+    if first.startswith("-"):
+        return f"unknown option {first}"
+    return lambda: run_script(first, rest)
 
 
 def is_missing(arguments: list[str]) -> bool:

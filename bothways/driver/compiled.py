@@ -20,6 +20,7 @@ from bothways.capture.program.render import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances
 from bothways.driver.breaks import BREAKS_AROUND, note_break
+from bothways.driver.continuing import connect
 from bothways.driver.everyone import everyone, register
 from bothways.driver.failing import describe_check, failing_check
 from bothways.driver.hooks import compiled_hook
@@ -38,7 +39,6 @@ from bothways.record.standing import (
     limit_reason,
     limit_text,
     lines_of,
-    rest_of,
     short,
     standing_of,
     title_of,
@@ -46,7 +46,6 @@ from bothways.record.standing import (
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
 from bothways.runtime.logs import capturing, stack_left
 from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
-from bothways.runtime.resume import Continuation, resumed, resumption_of
 from bothways.runtime.stamps import Body
 from bothways.runtime.tracebacks import cut
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
@@ -54,6 +53,7 @@ from bothways.runtime.tracing import Tracing, say_traced, who_traces
 __tracebackhide__ = True  # pytest shows none of its frames
 # So many frames capturing and compiling may need; a call that is nested so deeply that they are not there runs plainly.
 STACK_OF_A_CAPTURE = 250
+
 
 def compiled_function(
     function: types.FunctionType, options: Options, history: History | None = None, *, kind: Any = None
@@ -296,7 +296,7 @@ class CompiledFunction:
             raise
         if captured is None:
             return None
-        self._connect(captured)
+        connect(captured, self.original, self._pool)
         record.gave(captured.program, self.dispatcher)
         if captured.escaped is None:
             logs.compiled(record)
@@ -329,27 +329,6 @@ class CompiledFunction:
             return Verdict.REFUSE
         self._pool.in_vain = end
         return Verdict.AS_IT_IS
-
-    def _connect(self, captured: Capture) -> None:
-        """Compile what a program calls at its end: the ways on after a break."""
-        for continued in captured.continuations:
-            captured.program.namespace[continued.name] = self._continuation(continued)
-            if not continued.is_compiled and (rest := rest_of(continued, captured.broke)) not in self.history.rests:
-                self.history.rests.append(rest)
-
-    def _continuation(self, continued: Continuation) -> types.FunctionType:
-        """What goes on after a break: the rest of the frame, compiled like the function itself."""
-        if not continued.is_compiled:
-            return resumed(continued.origin, continued.point)
-        record = resumption_of(self.original)
-        root: Pool = (record and record.root and record.root()) or self._pool
-        origin = continued.origin
-        # By the closure where it is that of this very function: what goes on there keeps it.
-        key = origin.code, continued.point, None if origin.closure is None else id(origin.closure)
-        known = root.continuations.get(key)
-        if known is None:
-            known = root.continuations[key] = root.part(resumed(origin, continued.point, weakref.ref(root)))
-        return known
 
     def _give_up(self, unsupported: Unsupported, record: Compilation) -> None:
         """What cannot be captured raises (fullgraph) or runs as plain Python."""
@@ -422,6 +401,7 @@ class CompiledFunction:
     def _go_plain(self, reason: str) -> None:
         self._stop(reason)
         limits.say(f"{title_of(self.original)} runs as plain Python from now on: {reason}")
+
     # For reports and for reset().
 
     @property

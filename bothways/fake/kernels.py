@@ -46,7 +46,7 @@ def _resized(tensor: ThinTensor, size: Sequence[int], *, memory_format: Any = No
 
 def by_kernel(operation: Any) -> Callable[..., Any] | None:
     """A rule that asks PyTorch's kernels about an operation; None where they would not tell all of it."""
-    schema = operation._schema
+    schema = torch_compat.schema_of(operation)
     if operation.name().startswith("aten::_foreach_"):  # whose kernels are those of each element, and say less
         return None
     if schema.is_mutable:

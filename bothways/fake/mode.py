@@ -26,7 +26,7 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``func`` returns for thin arguments, and for real ones, which are constants of the program."""
     rule = _known.get(func)
     if rule is None:
-        rule = _known[func] = _found(func)
+        rule = _known[func] = _rule_of(func)
     if any(_is_real(arg) for arg in args):
         args = tuple(map(_thinned, args))
     if kwargs and any(_is_real(arg) for arg in kwargs.values()):
@@ -48,7 +48,7 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return result
 
 
-def _found(func: Any) -> Callable[..., Any]:
+def _rule_of(func: Any) -> Callable[..., Any]:
     """The rule for an operation; what that leaves to PyTorch is asked of its kernels."""
     rule, kernel = rule_for(func), by_kernel(func)
     if rule is None:

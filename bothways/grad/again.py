@@ -35,7 +35,7 @@ Tangents = Sequence[torch.Tensor | None]
 Gradients = tuple[torch.Tensor | None, ...]
 
 
-class Again:
+class TwinInUse:
     """The twin of one graph: made when it is first wanted, and in use while it is."""
 
     def __init__(self, refused: bool = False) -> None:

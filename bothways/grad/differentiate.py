@@ -116,21 +116,24 @@ def _differentiated(
     windows = windows_beside(joint, [tensor.is_leaf for tensor in inputs]) if has_backward else ()
     passed = (*saved, *windows)
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *passed], joint.kept_nodes)
-    numbers = sizes.now
     if not has_backward:
-        # A compiler may write these results straight into the inputs they are for, and return those.
-        updates = enumerate(joint.updates)
-        note_writes(graph, {len(joint.results) + number: len(numbers) + index for number, index in updates})
+        _note_updates(graph, joint, sizes)
     facts = facts_of(joint, graph, passed, has_backward)
     if plan.renewed:
         prepare(joint, facts, graph.graph, plan.renewed, [tensor.requires_grad for tensor in inputs])
-    compiled = plan.fw_compiler(graph, [*numbers, *inputs])
+    compiled = plan.fw_compiler(graph, [*sizes.now, *inputs])
     if joint.updates and not has_backward and getattr(compiled, "__self__", None) is graph:
         return function  # what is changed in place, and by no kernel, is changed fastest as captured
     kept = generated.saved_of(saved, [joint.primals[index] for index in facts.needed_inputs] if has_backward else ())
     generated.keep_saved(kept)
     note(memo, facts.to_data(), compiled, kept)
     return _joined(function, facts, inputs, compiled, plan, joint)
+
+
+def _note_updates(graph: torch.fx.GraphModule, joint: Joint, sizes: Sizes) -> None:
+    """A compiler may write these results straight into the inputs they are for, and return those."""
+    updates = enumerate(joint.updates)
+    note_writes(graph, {len(joint.results) + number: len(sizes.now) + index for number, index in updates})
 
 
 def _renewing(

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.again import Again, Tangents, Wanted, backward_function, is_told_of_none, visible
+from bothways.grad.again import Tangents, TwinInUse, Wanted, backward_function, is_told_of_none, visible
 from bothways.grad.backwards import Backwards, CompiledBackward
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
@@ -27,7 +27,7 @@ from bothways.grad.nodes.changed import Changes, Versions, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
-from bothways.grad.nodes.usual import Usual, usual
+from bothways.grad.nodes.usual import UsualBackward, usual
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.sizes import always
 from bothways.grad.tracing.traced import (
@@ -85,7 +85,7 @@ class DifferentiatedGraph:
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
         self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
-        self.again = self.base = Again(self.hidden is not None)
+        self.again = self.base = TwinInUse(self.hidden is not None)
         self.joints = [] if joint is None else [joint]
         if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
             self._shapes = [tuple(node.meta["val"].shape) for node in joint.results]
@@ -155,8 +155,8 @@ class DifferentiatedGraph:
         if known.lends is not None:
             known.lends(self.visible_count)
         described(self, writes_at_end=True, share=self.share, are_apart=self._are_apart, read_inputs=facts.read_inputs)
-        self.usual: Usual | None = None
-        self._usuals: dict[Any, Usual | None] = {}
+        self.usual: UsualBackward | None = None
+        self._usuals: dict[Any, UsualBackward | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
         self._may_be_usual = (
             self.saves_something

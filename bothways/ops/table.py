@@ -103,7 +103,7 @@ def goes_by_places(name: str) -> bool:
 
 @functools.cache
 def _of_overload(target: Any) -> Operation:
-    schema, tags = target._schema, target.tags
+    schema, tags = torch_compat.schema_of(target), target.tags
     is_aten = schema.name.startswith("aten::")
     family = schema.name.removeprefix("aten::")
     full = f"{family}.{schema.overload_name or 'default'}"

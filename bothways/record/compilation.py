@@ -216,6 +216,24 @@ def breaks_of(compilations: Iterable[Compilation]) -> list[Break]:
     return told
 
 
+def graphs_of(compilations: Iterable[Compilation]) -> list[Any]:
+    return [one.graph for one in compilations if one.graph is not None]
+
+
+def outcomes_of(compilations: Iterable[Compilation]) -> list[Outcome]:
+    """How each of the graphs runs."""
+    return [one.outcome for one in compilations if one.graph is not None and one.outcome is not None]
+
+
+def generated_of(compilations: Iterable[Compilation]) -> list[Generated]:
+    return [text for one in compilations for text in one.generated]
+
+
+def failed_guards_of(compilations: Iterable[Compilation]) -> list[str]:
+    """What did not hold where something was compiled again."""
+    return [one.failed_guard for one in compilations if one.is_recompilation and one.failed_guard is not None]
+
+
 def is_news(one: Break, told: Sequence[Break]) -> bool:
     """Whether a break is one to tell of. A caller may have a reason of its own, after that of its callee."""
     at = one.code, one.where

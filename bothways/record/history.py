@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bothways.errors import Break, Position
-from bothways.record.compilation import MOST_RECORDS, Compilation, breaks_of
+from bothways.record.compilation import (
+    MOST_RECORDS,
+    Compilation,
+    breaks_of,
+    failed_guards_of,
+    generated_of,
+    graphs_of,
+    outcomes_of,
+)
 from bothways.record.outcomes import Generated, Outcome
 from bothways.record.standing import Standing, told
 
@@ -38,7 +46,7 @@ class History:
     @property
     def recompilations(self) -> list[str]:
         """The guards that did not hold where a function with programs was compiled again."""
-        return [one.failed_guard for one in self.compilations if one.is_recompilation and one.failed_guard is not None]
+        return failed_guards_of(self.compilations)
 
     @property
     def breaks(self) -> list[Break]:
@@ -47,16 +55,16 @@ class History:
     @property
     def graphs(self) -> list[Any]:
         """The captured graphs."""
-        return [one.graph for one in self.compilations if one.graph is not None]
+        return graphs_of(self.compilations)
 
     @property
     def generated(self) -> list[Generated]:
-        return [text for one in self.compilations for text in one.generated]
+        return generated_of(self.compilations)
 
     @property
     def outcomes(self) -> list[Outcome]:
         """How each of the graphs runs."""
-        return [one.outcome for one in self.compilations if one.graph is not None and one.outcome is not None]
+        return outcomes_of(self.compilations)
 
     @property
     def standings(self) -> list[Standing]:

@@ -17,7 +17,7 @@ from bothways.calls.call_library import CallLibrary, word_library
 from bothways.runtime.picking import Picker, picker
 
 
-class GivenAgain:
+class LentTensors:
     """The tensors that one recording lends, with the versions they begin with. ``storages`` are those they lie in."""
 
     def __init__(self, lent: Sequence[torch.Tensor], versions: Sequence[int], storages: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.calls.call_library import word_library
-from bothways.replay.giving import GivenAgain
+from bothways.replay.giving import LentTensors
 from bothways.runtime.picking import picker
 
 # What is copied by one launch: a number times one is that number, whatever it is.
@@ -85,7 +85,7 @@ class Outputs:
         self._are_held_as_now = (lambda: False) if library is None else library.holding(self._storages)
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
-        self.given_again = GivenAgain(self.lent, [tensor._version for tensor in self.lent], self._storages)
+        self.given_again = LentTensors(self.lent, [tensor._version for tensor in self.lent], self._storages)
         self._arranged = picker(self._order(len(outputs), len(values), fixed))
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:

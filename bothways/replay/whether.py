@@ -74,7 +74,8 @@ def _why_not(name: str, value: Any) -> str:
     if operation is not None:
         if operation.namespace not in ("aten", "prims"):
             return f"{operation} may do more than launch"
-        return f"{operation} waits for the device" if operation._schema.name.partition("::")[2] in WAITING else ""
+        name = torch_compat.schema_of(operation).name.partition("::")[2]
+        return f"{operation} waits for the device" if name in WAITING else ""
     if isinstance(value, (types.BuiltinFunctionType, types.BuiltinMethodType, types.MethodDescriptorType)):
         return f"{value.__name__} waits for the device" if value.__name__ in WAITING else ""
     if isinstance(value, types.FunctionType):

@@ -13,7 +13,15 @@ from typing import Any
 
 from bothways.errors import Break
 from bothways.record.backwards import BackwardRecord
-from bothways.record.compilation import Compilation, breaks_of, timing
+from bothways.record.compilation import (
+    Compilation,
+    breaks_of,
+    failed_guards_of,
+    generated_of,
+    graphs_of,
+    outcomes_of,
+    timing,
+)
 from bothways.record.graphs import GraphText
 from bothways.record.outcomes import Generated, KernelFacts, Outcome, SavedValue
 from bothways.record.standing import Standing, told
@@ -62,12 +70,12 @@ class Explanation:
     @property
     def graphs(self) -> list[Any]:
         """The captured graphs."""
-        return [one.graph for one in self.compilations if one.graph is not None]
+        return graphs_of(self.compilations)
 
     @property
     def outcomes(self) -> list[Outcome]:
         """How each of the graphs runs."""
-        return [one.outcome for one in self.compilations if one.graph is not None and one.outcome is not None]
+        return outcomes_of(self.compilations)
 
     @property
     def breaks(self) -> list[Break]:
@@ -77,12 +85,12 @@ class Explanation:
     @property
     def recompilations(self) -> list[str]:
         """The guards that did not hold where something was compiled again."""
-        return [one.failed_guard for one in self.compilations if one.is_recompilation and one.failed_guard is not None]
+        return failed_guards_of(self.compilations)
 
     @property
     def generated(self) -> list[Generated]:
         """The texts of programs and kernels."""
-        return [text for one in self.compilations for text in one.generated]
+        return generated_of(self.compilations)
 
     @property
     def plain_from_now_on(self) -> bool:

@@ -18,7 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.node_facts import body_of, facts_of_node, note_body
 from bothways.runtime.function_bodies import FunctionFacts, Run, full_bodies, plain_bodies, spelled_runs
-from bothways.runtime.nodes import ApplyFunction, Given
+from bothways.runtime.nodes import ApplyFunction, FromGraph
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class CapturedFunction(ApplyFunction):
         backward: torch.fx.GraphModule,
         count: int,
     ) -> None:
-        super().__init__(facts.cls, tuple(map(Given, range(count))), opaque=facts.opaque, reads=facts.reads)
+        super().__init__(facts.cls, tuple(map(FromGraph, range(count))), opaque=facts.opaque, reads=facts.reads)
         self.facts, self.forward, self.backward = facts, forward, backward
         self._run: Run | None = None
 

@@ -10,10 +10,8 @@ a call that is still running keeps its code alive, and the code keeps the progra
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import linecache
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +22,8 @@ from bothways.locks import Lock
 from bothways.runtime import logs
 from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import later
+from bothways.runtime.faces import copy_face
+from bothways.runtime.parameters import call_bound, parameters_of, spelled_call, spelled_signature
 from bothways.runtime.program import DISAGREE, CompiledText, Program
 from bothways.runtime.tracebacks import HIDDEN
 from bothways.source_text import is_plain_name, printable
@@ -337,21 +337,7 @@ class Dispatcher:
         return f"def {_identifier(self._original.__name__)}({signature or self._signature()}):\n{body}\n"
 
     def _signature(self) -> str:
-        code, names = self._original.__code__, self.inner
-        positional_only, count, keyword_only = code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount
-        parts: list[str] = list(names[:count])
-        if positional_only:
-            parts.insert(positional_only, "/")
-        cursor = count + keyword_only
-        if code.co_flags & inspect.CO_VARARGS:
-            parts.append("*" + names[cursor])
-            cursor += 1
-        elif keyword_only:
-            parts.append("*")
-        parts += names[count : count + keyword_only]
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            parts.append("**" + names[cursor])
-        return ", ".join(parts)
+        return spelled_signature(self._original.__code__, self.inner)
 
     def _plain_call(self, arguments: str = "") -> str:
         """What to return for a call of the original; a continuation lets go of its stack when it pleases."""
@@ -361,18 +347,7 @@ class Dispatcher:
 
     def _call(self, name: str) -> str:
         """A call of the original, or of another function, that passes everything on as it came."""
-        code, inner = self._original.__code__, self.inner
-        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-        parts = list(inner[:count])
-        cursor = count + keyword_only
-        if code.co_flags & inspect.CO_VARARGS:
-            parts.append("*" + inner[cursor])
-            cursor += 1
-        by_keyword = zip(self.parameters[count : count + keyword_only], inner[count:], strict=False)
-        parts += [f"{key}={text}" if is_plain_name(key) else f"**{{{key!r}: {text}}}" for key, text in by_keyword]
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            parts.append("**" + inner[cursor])
-        return f"{name}({', '.join(parts)})"
+        return f"{name}({spelled_call(self._original.__code__, self.parameters, self.inner)})"
 
     def _generate(
         self, text: str, names: Iterable[Names] = (), parameters: tuple[str, ...] | None = None
@@ -426,34 +401,10 @@ def _forget_files(files: list[str]) -> None:
         linecache.cache.pop(files.pop(), None)
 
 
-def parameters_of(code: types.CodeType) -> tuple[str, ...]:
-    """All parameters in the order CPython keeps them: positional, keyword-only, ``*args``, ``**kwargs``."""
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_varnames[:count]
-
-
 def entries_of(function: types.FunctionType) -> int:
     """How many entries of the value stack a continuation is given, after the variables; 0 for any other function."""
     record = getattr(function, RESUMED, None)
     return 0 if record is None else sum(entry.value != "null" for entry in record.point.stack)
-
-
-def call_bound(function: Callable[..., Any], code: types.CodeType, values: tuple[Any, ...]) -> Any:
-    """Call a function with the values its parameters are bound to; an exception leaves none of them here."""
-    count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-    args = list(values[:count])
-    kwargs = dict(zip(code.co_varnames[count : count + keyword_only], values[count:], strict=False))
-    cursor = count + keyword_only
-    if code.co_flags & inspect.CO_VARARGS:
-        args += values[cursor]
-        cursor += 1
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        kwargs.update(values[cursor])
-    try:
-        return function(*args, **kwargs)
-    finally:
-        del values, args, kwargs
 
 
 def call_plainly(function: types.FunctionType, values: tuple[Any, ...]) -> Any:
@@ -464,28 +415,6 @@ def call_plainly(function: types.FunctionType, values: tuple[Any, ...]) -> Any:
         return call_bound(function, function.__code__, values)
     finally:
         del values
-
-
-# What a function carries besides its code, as far as this Python has it.
-FACE = ("__defaults__", "__kwdefaults__", "__module__", "__qualname__", "__doc__")
-if sys.version_info >= (3, 12):
-    FACE += ("__type_params__",)
-if sys.version_info >= (3, 14):
-    FACE += ("__annotate__",)  # called when they are asked for: the names in them may not be there yet
-
-
-def has_deferred_annotations(function: types.FunctionType) -> bool:
-    return getattr(function, "__annotate__", None) is not None
-
-
-def copy_face(original: types.FunctionType, target: types.FunctionType) -> None:
-    """Make a generated function look like the user's: name, signature, docstring, attributes."""
-    for name in FACE:
-        setattr(target, name, getattr(original, name))
-    if not has_deferred_annotations(original):
-        target.__annotations__ = original.__annotations__
-    target.__dict__.update(original.__dict__)
-    target.__wrapped__ = original  # type: ignore[attr-defined]
 
 
 def _identifier(name: str) -> str:

@@ -18,7 +18,7 @@ from bothways.symbols.environment import COMPARISONS
 
 
 @dataclass(frozen=True)
-class Given:
+class FromGraph:
     """An argument that the graph hands over: its position among the node's."""
 
     index: int
@@ -32,24 +32,24 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltContainer:
     """A container that is made for the call, from its parts."""
 
     make: Callable[[list[Any]], Any]
     parts: tuple[Argument, ...]
 
 
-Argument = Given | Fixed | Made
+Argument = FromGraph | Fixed | BuiltContainer
 
 
 def filled(argument: Argument, values: tuple[Any, ...]) -> Any:
     """The argument itself, given what the graph hands over."""
     match argument:
-        case Given(index):
+        case FromGraph(index):
             return values[index]
         case Fixed(value):
             return value
-        case Made(make, parts):
+        case BuiltContainer(make, parts):
             return make([filled(part, values) for part in parts])
 
 
@@ -92,7 +92,7 @@ class ApplyFunction:
         self.__name__ = cls.__name__
         self.__qualname__ = f"{cls.__qualname__}.apply"
         self.__module__ = cls.__module__
-        self._as_given = arguments == tuple(map(Given, range(len(arguments))))
+        self._as_given = arguments == tuple(map(FromGraph, range(len(arguments))))
 
     @property
     def opaque(self) -> bool:

@@ -26,7 +26,8 @@ from bothways.runtime.code_tables import (
     lines_of_nothing,
     packed_exception_table,
 )
-from bothways.runtime.dispatcher import RESUMED, parameters_of
+from bothways.runtime.dispatcher import RESUMED
+from bothways.runtime.parameters import parameters_of
 
 
 class Entry(enum.Enum):

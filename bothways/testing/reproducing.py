@@ -157,7 +157,7 @@ def _values(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx
     """What each node gives; None where the graph itself fails."""
     values: dict[torch.fx.Node, Any] = {}
 
-    class Recorder(torch.fx.Interpreter):
+    class ValuesOfNodes(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             values[n] = result = super().run_node(n)
             # Later operations may change it.
@@ -165,7 +165,7 @@ def _values(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx
             return result
 
     try:
-        Recorder(graph).run(*_copies(inputs)[1])
+        ValuesOfNodes(graph).run(*_copies(inputs)[1])
     except Exception:
         return None
     return values

@@ -55,6 +55,17 @@ def functional_form(operation: Any) -> tuple[Any, str | None] | None:
     return (form, target) if kept == [argument.name for argument in form._schema.arguments] else None
 
 
+def schema_of(target: Any) -> Any:
+    """What an overload takes and returns; None for whatever is no overload."""
+    return getattr(target, "_schema", None)
+
+
+def operation_name(target: Any) -> str | None:
+    """What an overload's operation is called; None for whatever is no overload and does not say."""
+    name: str | None = getattr(target, "_opname", None)
+    return name
+
+
 def aten(name: str) -> Any:
     """An operation by its name."""
     return getattr(torch.ops.aten, name).default

@@ -9,7 +9,6 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 DOCS, PACKAGE = ROOT / "docs", ROOT / "bothways"
 
 
-
 def folders():
     return sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__")
 
@@ -84,6 +83,21 @@ def test_files_that_a_page_names_are_there(page):
             folder = found.parent if found.is_file() else found
         elif folder is None or not (folder / text).exists():
             missing.append(text)
+    assert missing == []
+
+
+NAMES_TESTS = [DOCS / "reliability.md", DOCS / "what-works.md", DOCS / "conformance.md", *CHECKED]
+TEST = re.compile(r"`((?:\w+/)*test_\w+\.py)(?:::(test_\w+)(…?))?`")
+
+
+@pytest.mark.parametrize("page", NAMES_TESTS, ids=name_of)
+def test_tests_that_a_page_names_are_there(page):
+    missing = []
+    for path, name, more in TEST.findall(prose(page)):
+        file = ROOT / path if path.startswith("tests/") else ROOT / "tests" / path
+        end = "" if more else r"\("
+        if not file.exists() or not re.search(rf"^def {name}{end}" if name else "", file.read_text(), re.MULTILINE):
+            missing.append(f"{path}::{name}")
     assert missing == []
 
 

@@ -12,7 +12,7 @@ from bothways.lower.dialects.cuda import rows_and_columns
 from bothways.lower.dialects.cuda.arranging import Phase
 from bothways.lower.dialects.cuda.kernels import spell_kernel
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
-from bothways.lower.dialects.cuda.rows_and_columns import Both
+from bothways.lower.dialects.cuda.rows_and_columns import RowsAndColumns
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Kernel
@@ -56,7 +56,7 @@ def test_rows_and_columns_of_a_norm_are_reduced_at_once(function, columns, dtype
     torch.manual_seed(0)
     x, w, b = (randn(*shape, dtype=dtype, grad=True) for shape in ((517, columns), (columns,), (columns,)))
     results, [_, backward] = halves_on_host(function, x, w, b)
-    assert any(isinstance(kernel, Both) for kernel in backward)
+    assert any(isinstance(kernel, RowsAndColumns) for kernel in backward)
     result = function(x, w, b)
     expected = [result, *torch.autograd.grad(result, [x, w, b], torch.ones_like(result))]
     for found, other in zip(results, expected, strict=True):
@@ -69,7 +69,7 @@ def test_rows_and_columns_of_a_norm_are_reduced_at_once(function, columns, dtype
 def test_kernels_of_rows_and_columns_compile(dtype):
     given = [randn(*shape, dtype=dtype, grad=True) for shape in ((512, 512), (512,), (512,))]
     _, [_, backward] = halves_on_host(norm, *given)
-    assert [type(kernel) for kernel in backward] == [Both, Phase]
+    assert [type(kernel) for kernel in backward] == [RowsAndColumns, Phase]
     for kernel in backward:
         text = spell_kernel(kernel, None)
         whole = CudaKernel("kernel", "", text.parameters, text.body, text.threads, text.together)
@@ -80,4 +80,4 @@ def test_kernels_of_rows_and_columns_compile(dtype):
 def test_few_rows_are_reduced_apart_from_their_columns():
     given = [randn(*shape, grad=True) for shape in ((40, 512), (512,), (512,))]
     _, [_, backward] = halves_on_host(norm, *given)
-    assert not any(isinstance(kernel, Both) for kernel in backward)
+    assert not any(isinstance(kernel, RowsAndColumns) for kernel in backward)

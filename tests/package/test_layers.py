@@ -62,6 +62,18 @@ EXCEPTIONS = {
     "__init__": {*LAYERS[1:], *SHARED, "testing"},
 }
 
+# Attributes of PyTorch's overloads, for which ``torch_compat`` has functions.
+PRIVATE_OF_OVERLOADS = {"_schema", "_opname", "_overloadname", "_overloadpacket"}
+# Private attributes that are asked for by their text, and whose they are.
+PRIVATE_BY_TEXT = {
+    "_fields": "Python's, of named tuples",
+    "_is_protocol": "Python's, of protocols",
+    "_orig_mod": "of a compiled module, as PyTorch calls it",
+    "_backward_hooks": "of tensors; to try whether C sees it set",
+}
+
+MOST_LINES = 53  # of a function
+
 FORBIDDEN = (
     "torch._dynamo",
     "torch._inductor",
@@ -175,11 +187,26 @@ def forbidden_names(file: File) -> list[str]:
 def private_torch_names(file: File) -> list[str]:
     if file.is_drop_in or file.path.startswith("torch_compat/"):
         return []
-    return [
-        f"{file.path}:{line} uses {name}"
+    by_name = [
+        (line, name)
         for line, name in [*modules_imported(file), *names_used(file)]
         if name.startswith("torch.") and any(_is_private(part) for part in name.split("."))
     ]
+    of_overloads = [
+        (node.lineno, node.attr)
+        for node in nodes_of(file)
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_OF_OVERLOADS
+    ]
+    return [f"{file.path}:{line} uses {name}" for line, name in [*by_name, *of_overloads, *names_as_text(file)]]
+
+
+def names_as_text(file: File) -> Iterator[tuple[int, str]]:
+    """Every (line, name) of a private attribute that is asked for by its text."""
+    for node in nodes_of(file):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+            if _is_private(str(name)) and name not in PRIVATE_BY_TEXT:
+                yield node.lineno, name
 
 
 def _is_private(part: str) -> bool:
@@ -298,7 +325,7 @@ def test_no_class_is_there_twice():
     places: dict[str, list[str]] = {}
     for path in FILES:
         file = read(path)
-        for node in file.tree.body:
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef) and not file.is_drop_in:
                 places.setdefault(node.name, []).append(file.path)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -345,6 +372,15 @@ def test_files_are_short_enough_to_read_and_say_what_they_are():
         name, lines = name_of(path), len(text_of(path).splitlines())
         problems += [f"{name} has {lines} lines"] * (lines > 500)
         problems += [f"{name} has no docstring"] * (lines > 0 and not ast.get_docstring(read(path).tree))
+    assert problems == []
+
+
+def test_functions_are_short_enough_to_be_seen_at_once():
+    problems = []
+    for path in FILES:
+        functions = [node for node in nodes_of(read(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        lengths = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
+        problems += [f"{name_of(path)} {name} has {lines} lines" for name, lines in lengths if lines > MOST_LINES]
     assert problems == []
 
 
@@ -442,6 +478,10 @@ def test_the_rule_on_the_compiler_it_replaces(text, broken):
         ("import torch\ntorch.Tensor.__add__", False),
         ("import torch\ntorch.nn.functional.relu", False),
         ("from bothways import torch_compat\ntorch_compat._x", False),
+        ("overload._schema.arguments", True),
+        ("getattr(node.target, '_schema', None)", True),
+        ("getattr(kind, '_fields', ())", False),
+        ("getattr(self, name)", False),
         ("x._version", False),
     ],
 )

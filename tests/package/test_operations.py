@@ -228,7 +228,7 @@ def test_what_takes_long_is_expensive_in_kernels():
 ELSEWHERE = {
     "building/declarations.py": "functions of C's library",
     "capture/shapes/warning_rules.py": "rules, registered under their names",
-    "capture/values/tensors/tensors.py": "methods that capture answers itself",
+    "capture/values/tensors/tensor_attributes.py": "methods that capture answers itself",
     "fake/products.py": "products of older versions of PyTorch, made of their parts",
     "fake/rules/": "shape rules, registered under their names",
     "grad/tracing/layouts.py": "what is called in the place of operations that work on images",

@@ -11,7 +11,11 @@ WHO = re.compile(r"\b(nobody|somebody|anybody|everybody|someone|anyone|has a say
 # What every variable was at some time.
 HOLLOW = {"found", "made", "given"}
 # What classes, functions and parameters were called once that say as little.
-VAGUE = {"forwards", "habits", "looked", "quietly", "stretches"}
+VAGUE = {"forwards", "found", "given", "got", "habits", "how", "looked", "otherwise", "quietly", "stretches"}
+# Of classes alone.
+VAGUE_CLASSES = {
+    "again", "both", "info", "inside", "later", "made", "observed", "reach", "seen", "taken", "usual", "wrong",
+}  # fmt: skip
 
 
 def hollow_names(tree: ast.AST) -> list[tuple[int, str]]:
@@ -23,6 +27,8 @@ def hollow_names(tree: ast.AST) -> list[tuple[int, str]]:
             names.add((node.lineno, node.id))
         elif isinstance(node, ast.arg):
             names.add((node.lineno, node.arg))
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add((node.lineno, node.name))
     return sorted((line, name) for line, name in names if name in HOLLOW)
 
 
@@ -43,7 +49,9 @@ def test_definitions_are_not_called_by_what_could_be_anything():
         nodes = nodes_in(tree_of(path))
         names = {node.name for node in nodes if isinstance(node, definitions)}
         names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        problems += [f"{name_of(path)} {name}" for name in sorted(names) if name.lower() in VAGUE]
+        problems += [f"{name_of(path)} {name}" for name in sorted(names) if name.lower().strip("_") in VAGUE]
+        classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        problems += [f"{name_of(path)} {name}" for name in classes if name.lower().strip("_") in VAGUE_CLASSES]
     assert problems == []
 
 
@@ -61,6 +69,7 @@ def test_variables_are_called_by_what_they_hold():
         ("def f(found): pass", ["found"]),
         ("def f():\n    made, x = 1, 2", ["made"]),
         ("def f():\n    return [given for given in ()]", ["given"]),
+        ("def f():\n    try: pass\n    except A as found: pass", ["found"]),
         ("def f(x):\n    return x.found + made", []),
         ("class A:\n    made: int = 0", []),
     ],

@@ -692,4 +692,4 @@ def test_a_long_loop_of_plain_python_is_left_to_python():
     compiled = bothways.compile(count, backend="eager")
     assert torch.equal(compiled(torch.zeros(1)), count(torch.zeros(1)))
     assert bothways.explain(compiled).breaks[0].code == "too_long"
-    assert compiled.__bothways__.dispatcher.is_plain
+    assert bothways.explain(compiled).plain_from_now_on

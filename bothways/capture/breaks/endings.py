@@ -242,7 +242,7 @@ class Stop:
         inside = [name for name in reversed(emitter.iterators) if name not in stack]
         return [*inside, *(name for name in reversed(stack) if name in emitter.iterators)]
 
-    def _given(self, emitter: Emitter, variables: Iterable[Value | None]) -> list[str]:
+    def _held_parameters(self, emitter: Emitter, variables: Iterable[Value | None]) -> list[str]:
         """The parameters that hold what was on the stack, or a generator that may be let go of before the end."""
         parameters = self._frame.code.co_varnames[: self._frame.code.co_argcount]
         sources: list[Source | None] = []
@@ -282,7 +282,7 @@ class Stop:
         # exception has been through this frame: if the frame held it, both would hold each other.
         passed = words_in(arguments)
         held = [name for name in (*emitter.tensors.values(), "failure", "result") if name in passed]
-        held += self._in_order(emitter) + self._given(emitter, variables.values())
+        held += self._in_order(emitter) + self._held_parameters(emitter, variables.values())
         forget = [f"del {', '.join(held)}"] if held else []
         if not self._is_continuation:
             return [f"after = {following}", *forget, f"return {emitter.inject(go_on, 'go_on')}(after)"]

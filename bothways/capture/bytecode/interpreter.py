@@ -115,8 +115,8 @@ class Frame:
                     self.tracer.stop("too_long", f"{self.code.co_qualname} runs more than {MOST_STEPS} instructions")
                 try:
                     signal = instruction.handler(self, instruction)
-                except Raised as observed:
-                    self.unwind(observed)
+                except Raised as error:
+                    self.unwind(error)
                     continue
                 if signal is not None:
                     return signal
@@ -128,31 +128,31 @@ class Frame:
         assert self.result is not None
         return self.result
 
-    def throw_in(self, observed: Raised) -> None:
+    def throw_in(self, error: Raised) -> None:
         """Raise an exception at the point where a suspended frame stands."""
         self.tracer.running.enter(self)
         try:
-            self.unwind(observed)
+            self.unwind(error)
         finally:
-            del observed  # as below
+            del error  # as below
             self.tracer.running.leave()
 
-    def unwind(self, observed: Raised) -> None:
+    def unwind(self, error: Raised) -> None:
         """Jump to the handler of the instruction that raised, or leave the frame."""
         row = self.decoded.handler_for(self.index - 1)
-        observed.remember(self.tracer, self.position())
+        error.remember(self.tracer, self.position())
         if row is None:
             try:
-                raise observed
+                raise error
             finally:
-                del observed  # its traceback leads to this frame, and must not come back from here
+                del error  # its traceback leads to this frame, and must not come back from here
         lasti = self.index - 1
         for entry in self.stack[row.depth :]:
             check_dropped(self.tracer, entry)
         del self.stack[row.depth :]
         if row.push_lasti:
             self.push(lasti)
-        self.push(observed.value)
+        self.push(error.value)
         self.index = row.target
 
     def jump(self, target: int) -> None:

@@ -178,7 +178,7 @@ class BaseItem(SourceStep):
 
 
 @path_step
-class Got(SourceStep):
+class DictGet(SourceStep):
     """``dict.get(base, key)``: an entry where subscripting would make it, or run the user's code."""
 
     key: object  # an ``Injected``, or what is its own literal

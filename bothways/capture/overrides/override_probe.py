@@ -14,8 +14,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bothways import torch_compat
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.numbers import NumberValue
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 
-class _Seen(BaseException):
+class _Told(BaseException):
     """Carries what the mode was told out of the call; some of PyTorch's functions catch every TypeError."""
 
     def __init__(self, function: Any, types: tuple[type, ...], rest: tuple[Any, ...]) -> None:
@@ -34,7 +35,7 @@ class _Seen(BaseException):
 
 class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, *rest: Any) -> Any:
-        raise _Seen(func, tuple(types), rest)
+        raise _Told(func, tuple(types), rest)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def ask(tracer: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs
     torch_compat.push_function_mode(_Recorder())
     try:
         function(*positional, **keywords)
-    except _Seen as seen:
+    except _Told as seen:
         rest = [stand_ins.value(part) for part in seen.rest]
         return OverrideRequest(stand_ins.value(seen.function), seen.types, rest)
     except Exception as error:

@@ -27,7 +27,7 @@ from bothways.capture.guards.sources import (
     Attr,
     BaseItem,
     Cell,
-    Got,
+    DictGet,
     Injected,
     InjectedItem,
     Item,
@@ -183,7 +183,7 @@ class TableWriter:
 
     def _is_readable(self, source: Source) -> bool:
         if source not in self._readable:
-            step = isinstance(source, (Local, Injected, Attr, Item, Got, Cell))
+            step = isinstance(source, (Local, Injected, Attr, Item, DictGet, Cell))
             step |= isinstance(source, InjectedItem) and not isinstance(source.key, WeakInjected)
             step |= isinstance(source, BaseItem) and isinstance(vars(builtins).get(source.builtin), type)
             step |= isinstance(source, Reading) and source.template == "{}()" and type(source.origin) is Injected
@@ -213,10 +213,10 @@ class TableWriter:
                 return self._new(Row("ITEM", self._slot(base), object=key))
             case InjectedItem(base, injected):
                 return self._new(Row("ITEM", self._slot(base), object=self._namespace[injected.key]))
-            case Got(base, Injected() as key):
+            case DictGet(base, Injected() as key):
                 self._expect_hashes()
                 return self._new(Row("ENTRY", self._slot(base), data=self._slot(key)))
-            case Got(base, key):
+            case DictGet(base, key):
                 return self._new(Row("ENTRY", self._slot(base), flag=False, object=key))
             case BaseItem(base, builtin, key):
                 method = vars(builtins)[builtin].__getitem__

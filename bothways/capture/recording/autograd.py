@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from bothways import torch_compat
-from bothways.capture.shapes.autograd_history import AutogradHistory, Untold
+from bothways.capture.shapes.autograd_history import AutogradHistory, HistoryUnknown
 from bothways.capture.shapes.fakes import MODE
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.fake import NotThin
@@ -52,7 +52,7 @@ class GraphAutograd:
             return self._followed(self._history)
         except NotThin as error:
             if not self.turn_to_fakes():
-                raise Untold(str(error)) from error
+                raise HistoryUnknown(str(error)) from error
             return self.history()
 
     def turn_to_fakes(self) -> bool:
@@ -120,7 +120,7 @@ class GraphAutograd:
         """A tensor or the nearest one it was computed from whose backward cannot run again."""
         try:
             history = self.history()
-        except Untold:  # what comes after a backward may need data
+        except HistoryUnknown:  # what comes after a backward may need data
             assert self._history is not None
             history = self._history
         if history.knows(node):

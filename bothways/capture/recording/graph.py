@@ -5,7 +5,6 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 
 from __future__ import annotations
 
-import enum
 import keyword
 import math
 import operator
@@ -18,6 +17,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
+from bothways.capture.recording.arguments import argument
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.copied_views import CopiedViews
 from bothways.capture.recording.handlers_around import fails_past_handler
@@ -32,16 +32,12 @@ from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
 from bothways.capture.shapes.warning_rules import kernel_warns
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
-from bothways.capture.values.collections.dicts import DictValue
-from bothways.capture.values.core.base import NotConstant, Value
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import constant_value
-from bothways.capture.values.core.numbers import NumberValue
-from bothways.capture.values.core.numpy_numbers import for_tensors
 from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, outline_of
-from bothways.fake import is_whole_for_torch
 from bothways.node_facts import Watched, facts_of_call, facts_of_node, note_of_node
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.listening import heard, last_category, may_be_error
@@ -52,14 +48,6 @@ from bothways.symbols import SizeNodes, Symbol, expression_of
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-
-# What a graph's code can spell out.
-GRAPH_CONSTANTS = (
-    int, float, complex, bool, str, type(None), type(Ellipsis), range, slice, tuple, list, dict,
-    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-)  # fmt: skip
-# Python types that stand for dtypes where an operation takes one.
-TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 MODE_STATEMENTS: frozenset[Any] = frozenset({
     torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast,
@@ -139,14 +127,14 @@ class GraphBuilder:
     def node(self, target: Any, args: Sequence[Value | ObjectInput], result: Any) -> Value:
         """Record a call whose result is known already, with Fakes where tensors will be."""
         tensors: dict[int, TensorValue] = {}
-        pairs = [self._argument(arg, tensors) for arg in args]
+        pairs = [argument(self, arg, tensors) for arg in args]
         node = self.graph.create_node("call_function", target, tuple(node for node, _ in pairs))
         self._note_origin(node)
         return self._result(node, result, tensors)
 
     def node_of(self, target: Any, args: Sequence[Value]) -> torch.fx.Node:
         """Record a call whose result is no tensor."""
-        node = self.graph.create_node("call_function", target, tuple(self._argument(arg, {})[0] for arg in args))
+        node = self.graph.create_node("call_function", target, tuple(argument(self, arg, {})[0] for arg in args))
         self._note_origin(node)
         return node
 
@@ -168,8 +156,8 @@ class GraphBuilder:
         check_writes(self.tracer, kind, _name_of(target), args, kwargs)
         self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
         tensors: dict[int, TensorValue] = {}
-        pairs = [self._argument(arg, tensors) for arg in args]
-        keyword_pairs = {name: self._argument(arg, tensors) for name, arg in kwargs.items()}
+        pairs = [argument(self, arg, tensors) for arg in args]
+        keyword_pairs = {name: argument(self, arg, tensors) for name, arg in kwargs.items()}
         arguments = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
         if ops.named(_name_of(target)).writes_no_elements:
             _keep_outlines(tensors.values())
@@ -230,7 +218,7 @@ class GraphBuilder:
 
     def counted(self, call: str, target: Any, args: Sequence[Value], result_of: Callable[[Any], Fake]) -> Value:
         """Record an operation whose result is as long as its data says; ``result_of`` gives the Fake of that length."""
-        node = self.graph.create_node(call, target, tuple(self._argument(arg, {})[0] for arg in args))
+        node = self.graph.create_node(call, target, tuple(argument(self, arg, {})[0] for arg in args))
         self._note_origin(node)
         note_of_node(node, as_captured=True)
         count = self.number(int, "call_method", "size", (node, 0), least=0)
@@ -286,41 +274,6 @@ class GraphBuilder:
     def _explain_failure(self, target: Any, failure: FakeFailure) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         self.tracer.stop(*meaning_of(name, failure.error))
-
-    def _argument(self, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
-        """An argument twice: as the graph holds it and as the fakes take it."""
-        if isinstance(value, ObjectInput):
-            return value.node, None
-        value = value.realize()
-        if isinstance(value, NumberValue):
-            return self.sizes.node(value.content), value.content
-        if isinstance(value, TensorValue):
-            self.levels.use(value.node)
-            tensors[id(value.fake)] = value
-            return value.node, value.fake
-        if isinstance(value, (ListValue, TupleValue)):
-            pairs = [self._argument(item, tensors) for item in value.items_for_graph(self.tracer)]
-            kind: type = list if isinstance(value, ListValue) else tuple
-            return kind(node for node, _ in pairs), kind(fake for _, fake in pairs)
-        if isinstance(value, SliceValue):
-            pairs = [self._argument(part, tensors) for part in value.bounds]
-            return slice(*(node for node, _ in pairs)), slice(*(fake for _, fake in pairs))
-        if isinstance(value, DictValue):
-            named = {key: self._argument(item, tensors) for key, item in value.constant_items(self.tracer)}
-            return {k: node for k, (node, _) in named.items()}, {k: fake for k, (_, fake) in named.items()}
-        try:
-            constant = for_tensors(value.constant())
-        except NotConstant:
-            self.tracer.stop("call_unknown", f"a tensor operation cannot take {value.describe()}")
-        if isinstance(constant, type):
-            constant = TYPES_AS_DTYPES.get(constant, constant)
-        if isinstance(constant, enum.Enum) and isinstance(constant, (int, str)):
-            constant = constant.value  # a graph's code has no name for the member
-        if isinstance(constant, int) and not is_whole_for_torch(constant):
-            self.tracer.stop("op_failed", f"a tensor operation is given {value.describe()}, which no dtype holds")
-        if not isinstance(constant, GRAPH_CONSTANTS):
-            self.tracer.stop("call_unknown", f"a graph cannot hold {value.describe()}")
-        return constant, constant
 
     def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:
         if isinstance(result, Fake):

@@ -14,18 +14,14 @@ import torch
 import torch.fx
 
 from bothways.capture.shapes.changes import written_roots
+from bothways.capture.values.tensors.tensor_attributes import NOT_IN_TRANSFORMS
 from bothways.node_facts import facts_of_call
 
 if TYPE_CHECKING:
     from bothways.capture.recording.graph import GraphBuilder
     from bothways.capture.values.tensors.tensors import TensorValue
 
-# What PyTorch forbids inside of a transform, or answers by the transform's own history.
-ABOUT_HISTORY = frozenset(
-    "requires_grad grad_fn is_leaf grad output_nr data retains_grad _version requires_grad_ backward register_hook "
-    "register_post_accumulate_grad_hook retain_grad detach_".split()
-)
-# The same as functions, which make leaves.
+# Of what is forbidden inside of a transform: what makes leaves, as a method or as a function.
 MAKES_LEAVES = frozenset({"requires_grad_", torch.nn.Parameter})
 
 
@@ -106,7 +102,7 @@ class Levels:
 
     def refuse(self, name: str) -> None:
         """Stop where captured code asks what a transform answers in its own way."""
-        if (self._open or self.mapping) and name in ABOUT_HISTORY:
+        if (self._open or self.mapping) and name in NOT_IN_TRANSFORMS:
             self._builder.tracer.stop("transform", f"Tensor.{name} is used inside of a transform")
 
     def refuse_all(self, what: str) -> None:

@@ -19,6 +19,7 @@ from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_
 from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
+from bothways.grad.tracing.joint import nodes_behind
 from bothways.node_facts import facts_of_call
 from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
@@ -26,10 +27,10 @@ from bothways.runtime.nodes import CHECKS, Checkpointed
 from bothways.runtime.torch_state import TorchState, restore, torch_state
 from bothways.runtime.warning_nodes import Warns
 
-Given = Mapping[torch.fx.Node, Any]
+ByNode = Mapping[torch.fx.Node, Any]
 
 
-class Untold(Exception):
+class HistoryUnknown(Exception):
     """The history cannot be known before the graph runs."""
 
 
@@ -60,14 +61,14 @@ class AutogradHistory:
         self._versions: dict[torch.fx.Node, int | None] = {}
         self._freed: set[Any] = set()  # autograd nodes whose saved tensors a backward has let go of
 
-    def follow(self, tensors: Given, numbers: Given) -> None:
+    def follow(self, tensors: ByNode, numbers: ByNode) -> None:
         """Run what was recorded since the last time.
 
         ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers.
         """
         values = self._values
         if not self._is_thin and numbers:
-            raise Untold("an operation that cannot be followed for all sizes")
+            raise HistoryUnknown("an operation that cannot be followed for all sizes")
         values.update((node, number) for node, number in numbers.items() if node not in values)
         for node, tensor in tensors.items():
             if node not in values:
@@ -100,12 +101,12 @@ class AutogradHistory:
         target: Any = node.target.target if isinstance(node.target, Warns) else node.target
         known = facts_of_call(target)
         if known.region is not None:
-            raise Untold(f"{target.__name__} is active, which sees what autograd saves")
+            raise HistoryUnknown(f"{target.__name__} is active, which sees what autograd saves")
         if known.opaque and target is not lead_through and not isinstance(target, Checkpointed):
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         saving: set[Any] = set()
         if target is gradients and not args[3]:  # a history that is made anew runs the backwards so far
-            saving = set(filter(torch_compat.has_saved_tensors, self._behind(args[0])))
+            saving = set(filter(torch_compat.has_saved_tensors, nodes_behind(*args[0])))
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -134,7 +135,7 @@ class AutogradHistory:
         outline = node.meta.get("example_value")
         tensors = [arg for arg in torch_compat.tree_flatten(args)[0] if isinstance(arg, torch.Tensor)]
         if outline is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-            raise Untold(reason)
+            raise HistoryUnknown(reason)
         return outline.detach() if self._is_thin else torch_fake(self._mode, Fake(outline, outline.device))
 
     def begin_part(self, node: torch.fx.Node) -> None:
@@ -164,17 +165,7 @@ class AutogradHistory:
 
     def behind(self, nodes: Iterable[torch.fx.Node]) -> set[Any]:
         """The autograd nodes that a backward from these tensors may go through."""
-        return self._behind([self._values[node] for node in nodes])
-
-    def _behind(self, tensors: Iterable[Any]) -> set[Any]:
-        pending = [tensor.grad_fn for tensor in tensors]
-        seen: set[Any] = set()
-        while pending:
-            step = pending.pop()
-            if step is not None and step not in seen:
-                seen.add(step)
-                pending.extend(following for following, _ in step.next_functions)
-        return seen
+        return nodes_behind(*(self._values[node] for node in nodes))
 
     def comes_from_outside(self, steps: Iterable[Any]) -> bool:
         """Whether a backward through autograd nodes leaves the captured graph."""
@@ -199,16 +190,16 @@ class AutogradHistory:
     def meetings(
         self, roots: Iterable[torch.fx.Node], stops: Iterable[torch.fx.Node], together: Iterable[torch.fx.Node]
     ) -> list[torch.fx.Node]:
-        """The tensors at which a backward has to stop as well when it stops at some; Untold if that cannot be."""
+        """The tensors at which a backward has to stop as well when it stops at some; raises where that cannot be."""
         try:
             wanted = meetings(*([self._values[node] for node in nodes] for nodes in (roots, stops, together)))
         except RunsTwice as error:
-            raise Untold(str(error)) from None
+            raise HistoryUnknown(str(error)) from None
         if not wanted:
             return []
         there = {edge_of(self._values[node]): node for node in self._versions if self.is_unchanged(node)}
         if not there.keys() >= set(wanted):
-            raise Untold("the ways around a tensor that is hooked meet inside of an operation")
+            raise HistoryUnknown("the ways around a tensor that is hooked meet inside of an operation")
         return [there[edge] for edge in wanted]
 
     def is_freed(self, node: torch.fx.Node) -> bool:

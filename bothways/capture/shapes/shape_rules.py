@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from bothways import ops
+from bothways.fake.promotion import FLOATING
 from bothways.ops import LooksLike
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ class Prediction:
 
 
 Rule = Callable[[tuple[Any, ...]], "Prediction | None"]
-
-FLOATING = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
-
 
 
 def predict(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prediction | None:

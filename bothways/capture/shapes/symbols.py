@@ -149,7 +149,7 @@ class Symbols:
         """Whether a number that can be no symbol was many others before."""
         return self._history.varies(self._known_as(source), value)
 
-    def found(self, value: int | float, source: Source) -> Any:
+    def computed(self, value: int | float, source: Source) -> Any:
         """A number that a path computes from another one, guarded; None where kernels could not take it."""
         if type(value) is int and not -LARGEST <= value < LARGEST:
             return None
@@ -285,11 +285,11 @@ def _assumed_too_late(condition: Condition) -> None:
     raise AssertionError(f"{condition} is assumed after the guards were written")
 
 
-def _weakly(method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def _weakly(method: Callable[..., Any], fallback: Callable[..., Any]) -> Callable[..., Any]:
     """A method that does not keep its object: sizes that tensors have in C++ lead to the environment, and from there
     to what holds these tensors, on a road that no garbage collector sees. A capture that was given up would stay."""
     reference = weakref.WeakMethod(method)
-    return lambda *args: (reference() or otherwise)(*args)
+    return lambda *args: (reference() or fallback)(*args)
 
 
 def is_argument(source: Source) -> bool:

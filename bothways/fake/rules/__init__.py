@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bothways import ops
+from bothways import ops, torch_compat
 from bothways.fake.promotion import fits_into
 from bothways.fake.rules import (
     attention,
@@ -50,7 +50,7 @@ def rule_for(operation: Any) -> Rule | None:
     name, _, overload = full.partition(".")
     if namespace != "aten":
         return None
-    outputs = [argument for argument in operation._schema.arguments if argument.is_out]
+    outputs = [argument for argument in torch_compat.schema_of(operation).arguments if argument.is_out]
     if outputs:
         base = ops.named(f"{name}.{overload.removesuffix('out').rstrip('_') or 'default'}").shape_rule
         return None if base is None or len(outputs) > 1 else into(base, outputs[0].name)

@@ -27,7 +27,7 @@ def _check_options(layout: Any, pin_memory: Any) -> None:
         raise NotThin("a layout that is not dense, or pinned memory")
 
 
-def _made(shape: Shape, dtype: torch.dtype, device: Any, stride: Shape | None = None) -> ThinTensor:
+def _new_tensor(shape: Shape, dtype: torch.dtype, device: Any, stride: Shape | None = None) -> ThinTensor:
     if any(size < 0 for size in shape):
         raise NotThin("a negative size")
     return fresh(Spec(shape, contiguous(shape) if stride is None else stride, dtype), _place(device))
@@ -48,7 +48,7 @@ def factory(dtype_of: Callable[..., torch.dtype], sizes_at: int = 0) -> Rule:
         _check_options(layout, pin_memory)
         shape = tuple(args[sizes_at])
         stride = in_format(shape, contiguous(shape), memory_format)
-        return _made(shape, dtype or dtype_of(*args), device, stride)
+        return _new_tensor(shape, dtype or dtype_of(*args), device, stride)
 
     return rule
 
@@ -82,12 +82,12 @@ def _empty_strided(
     pin_memory: Any = None,
 ) -> ThinTensor:
     _check_options(layout, pin_memory)
-    return _made(tuple(size), dtype or torch.get_default_dtype(), device, tuple(stride))
+    return _new_tensor(tuple(size), dtype or torch.get_default_dtype(), device, tuple(stride))
 
 
 def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> ThinTensor:
     _check_options(options.get("layout"), options.get("pin_memory"))
-    return _made((), dtype or torch.get_default_dtype(), device)
+    return _new_tensor((), dtype or torch.get_default_dtype(), device)
 
 
 def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> ThinTensor:
@@ -102,19 +102,19 @@ def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, 
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if not whole and dtype not in (torch.float32, torch.float64):
         raise NotThin("fractions in a range of integers")
-    return _made((-((start - end) // step) if whole else math.ceil((end - start) / step),), dtype, device)
+    return _new_tensor((-((start - end) // step) if whole else math.ceil((end - start) / step),), dtype, device)
 
 
 def _randperm(count: int, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> ThinTensor:
     _check_options(options.get("layout"), options.get("pin_memory"))
-    return _made((count,), dtype or torch.int64, device)
+    return _new_tensor((count,), dtype or torch.int64, device)
 
 
 def _eye(
     rows: int, columns: int | None = None, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any
 ) -> ThinTensor:
     _check_options(options.get("layout"), options.get("pin_memory"))
-    return _made((rows, rows if columns is None else columns), dtype or torch.get_default_dtype(), device)
+    return _new_tensor((rows, rows if columns is None else columns), dtype or torch.get_default_dtype(), device)
 
 
 def _linspace(
@@ -123,7 +123,7 @@ def _linspace(
     _check_options(options.get("layout"), options.get("pin_memory"))
     if any(type(bound) not in (int, float) for bound in (start, end)):
         raise NotThin("bounds that are tensors")
-    return _made((steps,), dtype or torch.get_default_dtype(), device)
+    return _new_tensor((steps,), dtype or torch.get_default_dtype(), device)
 
 
 def like(
@@ -163,12 +163,12 @@ def _new(
     pin_memory: Any = None,
 ) -> ThinTensor:
     _check_options(layout, pin_memory)
-    return _made(tuple(size), dtype or tensor.dtype, tensor.device if device is None else device)
+    return _new_tensor(tuple(size), dtype or tensor.dtype, tensor.device if device is None else device)
 
 
 def _new_strided(tensor: ThinTensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> ThinTensor:
     spec = _new(tensor, size, **options)
-    return _made(tuple(size), spec.dtype, spec.device, tuple(stride))
+    return _new_tensor(tuple(size), spec.dtype, spec.device, tuple(stride))
 
 
 def _copied_into(target: ThinTensor, source: ThinTensor, non_blocking: bool = False) -> ThinTensor:

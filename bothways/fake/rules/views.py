@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from bothways.fake.layout import contiguous, copy_of_memory, wrap_dim
+from bothways.fake.promotion import COMPLEX_OF
 from bothways.fake.tensor import NotThin, Shape, ThinTensor, extent, offset, view
 from bothways.symbols import hint
 
-COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 OPEN_END = 2**63 - 1  # what PyTorch makes of ``x[1:]``
 
 
@@ -261,25 +261,24 @@ def _unfold(tensor: ThinTensor, dimension: int, size: int, step: int) -> ThinTen
 def _as_complex(tensor: ThinTensor) -> ThinTensor:
     """Pairs of numbers that lie side by side, all at even places."""
     shape, stride = _geometry(tensor)
-    if tensor.dtype not in COMPLEX or not shape or shape[-1] != 2 or stride[-1] != 1 or offset(tensor) % 2:
+    if tensor.dtype not in COMPLEX_OF or not shape or shape[-1] != 2 or stride[-1] != 1 or offset(tensor) % 2:
         raise NotThin("no pairs of numbers")
     if any(step % 2 for step in stride[:-1]):
         raise NotThin("pairs at odd places")
-    return view(
-        tensor, tuple(shape[:-1]), tuple(step // 2 for step in stride[:-1]), offset(tensor) // 2, COMPLEX[tensor.dtype]
-    )
+    strides = tuple(step // 2 for step in stride[:-1])
+    return view(tensor, tuple(shape[:-1]), strides, offset(tensor) // 2, COMPLEX_OF[tensor.dtype])
 
 
 def _conj(tensor: ThinTensor) -> ThinTensor:
     """The same memory, read otherwise; a bit of the tensor says so, and only operations of PyTorch's own see these."""
-    if tensor.dtype not in COMPLEX.values():
+    if tensor.dtype not in COMPLEX_OF.values():
         raise NotThin("numbers without an imaginary part")
     return same(tensor)
 
 
 def _as_real(tensor: ThinTensor) -> ThinTensor:
     shape, stride = _geometry(tensor)
-    dtype = next((real for real, whole in COMPLEX.items() if whole is tensor.dtype), None)
+    dtype = next((real for real, whole in COMPLEX_OF.items() if whole is tensor.dtype), None)
     if dtype is None:
         raise NotThin("numbers without an imaginary part")
     return view(tensor, (*shape, 2), (*(step * 2 for step in stride), 1), offset(tensor) * 2, dtype)

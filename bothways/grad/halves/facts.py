@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch.fx
 
+from bothways import torch_compat
 from bothways.grad.halves.partition import (
     live_values,
     needed_inputs,
@@ -127,7 +128,7 @@ def _statistics_inputs(joint: Joint) -> tuple[int, ...]:
     """The running statistics among the inputs: a batch norm updates them although its schema does not mention it."""
     statistics: set[torch.fx.Node] = set()
     for node in joint.forward_nodes:
-        schema = getattr(node.target, "_schema", None)
+        schema = torch_compat.schema_of(node.target)
         named = zip(() if schema is None else schema.arguments, node.args, strict=False)
         arguments = [value for argument, value in named if argument.name in ("running_mean", "running_var")]
         statistics.update(value for value in arguments if isinstance(value, torch.fx.Node))

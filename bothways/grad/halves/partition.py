@@ -221,8 +221,8 @@ def _price(node: Node) -> int:
 
 def _takes_long(node: Node) -> bool:
     """Whether the operation computes for long: ``exp`` does."""
-    name = getattr(node.target, "_opname", "").removesuffix("_backward").removesuffix("_").removeprefix("special_")
-    return ops.named(name).takes_long
+    name = torch_compat.operation_name(node.target) or ""
+    return ops.named(name.removesuffix("_backward").removesuffix("_").removeprefix("special_")).takes_long
 
 
 def _traffic(node: Node) -> int:

@@ -14,7 +14,7 @@ from bothways.grad.halves.facts import FactMemo, Facts, facts_from
 from bothways.record.outcomes import SavedValue
 
 
-class Wrong(Exception):
+class NotThisFunction(Exception):
     """What is remembered cannot be about this function."""
 
 
@@ -54,21 +54,21 @@ def recall_function(memo: FactMemo | None, inputs: int, outputs: int | None) -> 
         run = memo.program(known["program"], inputs, results)
         return None if run is None else Forward(facts, run, [_checked_value(value) for value in known["saved"]])
 
-    return _looked(memo, look)
+    return _recalled(memo, look)
 
 
 def recall_backward(memo: FactMemo | None, values: int, gradients: int) -> Callable[..., Any] | None:
     """A compiled backward of so many values that gives so many gradients."""
-    return _looked(memo, lambda memo, known: memo.program(known["program"], values, gradients))
+    return _recalled(memo, lambda memo, known: memo.program(known["program"], values, gradients))
 
 
-def _looked(memo: FactMemo | None, look: Callable[[FactMemo, Any], Any]) -> Any:
+def _recalled(memo: FactMemo | None, look: Callable[[FactMemo, Any], Any]) -> Any:
     known = None if memo is None else memo.recall()
     if memo is None or known is None:
         return None
     try:
         answer = look(memo, known)
-    except (Wrong, AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (NotThisFunction, AttributeError, IndexError, KeyError, TypeError, ValueError):
         answer = None
     if answer is None:  # also when the program is gone: it may come back under another key
         memo.forget()
@@ -84,7 +84,7 @@ def _checked_groups(groups: Any, outputs: int | None) -> list[list[int]]:
     places = sorted(place for group in groups for place in group)
     expected = list(range(len(places) if outputs is None else outputs))
     if places != expected or not all(type(place) is int for place in places) or not all(groups) or len(groups) < 2:
-        raise Wrong("groups")
+        raise NotThisFunction("groups")
     return [list(group) for group in groups]
 
 
@@ -132,4 +132,4 @@ def _are_places(places: Sequence[int], count: int) -> bool:
 
 def _expect(holds: bool) -> None:
     if not holds:
-        raise Wrong("facts")
+        raise NotThisFunction("facts")

@@ -18,7 +18,7 @@ from bothways.grad.halves.partition import NotRepeatable
 from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
-from bothways.grad.nodes.usual import Usual
+from bothways.grad.nodes.usual import UsualBackward
 from bothways.grad.nodes.windows import behind_windows, kept_windows
 
 Gradients = Sequence[torch.Tensor | None]
@@ -72,7 +72,7 @@ class Graph(Protocol):
     unread: frozenset[int]
     pick_needed: Pick
     pick_others: Pick
-    usual: Usual | None
+    usual: UsualBackward | None
     is_below_autograd: bool
     run_forward: Callable[..., Sequence[Any]]
 

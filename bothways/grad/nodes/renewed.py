@@ -33,7 +33,7 @@ class WritesByIndex(NotDifferentiable):
     """The last change of an input is one that ATen makes where the input lies: a new value would be two copies."""
 
 
-class Found(Exception):  # an answer, which ends a trace
+class ChangedInputs(Exception):  # an answer, which ends a trace
     """Which inputs a function changes where autograd looks."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
@@ -81,12 +81,12 @@ def renewed_inputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor],
             if has_history[place] and place not in changed and torch_compat.version_of(value) != before[place][0]:
                 raise NotDifferentiable("an input that needs a gradient is changed where autograd does not look")
         _check_unread(outputs, own, changed)
-        raise Found(tuple(changed))
+        raise ChangedInputs(tuple(changed))
 
     try:
         trace_joint(look, inputs, True, sizes=sizes)
-    except Found as found:
-        places = found.places
+    except ChangedInputs as answer:
+        places = answer.places
     if not places or not all(_may_be_renewed(inputs[place]) and _is_dense(inputs[place]) for place in places):
         raise NotDifferentiable(RENEWED)
     return places

@@ -27,7 +27,7 @@ STATE = (
 
 
 @dataclass(frozen=True)
-class Usual:
+class UsualBackward:
     """A compiled backward that takes a list, whether it is the one for these gradients and this moment, and which
     inputs it gives gradients of."""
 
@@ -38,7 +38,7 @@ class Usual:
 
 def usual(
     tangents: Sequence[torch.Tensor | None], run: Callable[..., Any], wanted: tuple[bool, ...]
-) -> Usual | None:
+) -> UsualBackward | None:
     """What is to be remembered of a backward that has just been found for plain gradients; None without C."""
     library = call_library() if config.guards_in_c else None
     if library is None or any(tangent is not None and type(tangent) is not torch.Tensor for tangent in tangents):
@@ -53,4 +53,4 @@ def usual(
     for ask, answer in STATE:
         rows += [Row("CALL", to=slots, object=ask), Row("EQUAL", start=slots, object=answer)]
         slots += 1
-    return Usual(library.check(rows, slots, len(tangents)), run, wanted)
+    return UsualBackward(library.check(rows, slots, len(tangents)), run, wanted)

@@ -312,9 +312,9 @@ def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[f
     return tuple(frozenset(places[id(leaf)] for leaf in variables if id(leaf) in places) for variables in leaves)
 
 
-def nodes_behind(result: torch.Tensor) -> set[Any]:
-    """The autograd nodes that a backward through a result goes through."""
-    pending: list[Any] = [result.grad_fn]
+def nodes_behind(*results: torch.Tensor) -> set[Any]:
+    """The autograd nodes that a backward through results goes through."""
+    pending: list[Any] = [result.grad_fn for result in results]
     seen: set[Any] = set()
     while pending:
         node = pending.pop()
@@ -327,7 +327,7 @@ def nodes_behind(result: torch.Tensor) -> set[Any]:
 def saved_variables(recorder: Recorder, results: Sequence[torch.Tensor]) -> Variables:
     """What autograd has saved for a backward through the results: tensors with their history, by who computes them."""
     variables: Variables = {}
-    for node in set().union(*map(nodes_behind, results)):
+    for node in nodes_behind(*results):
         try:
             saved = list(torch_compat.saved_tensors_of(node))
         except RuntimeError as error:  # it was changed since

@@ -130,7 +130,7 @@ class Recorder(DispatchMode):
 
     def record(self, target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Write down a call that gave ``result``."""
-        name = getattr(target, "_opname", None) or getattr(target, "__name__", None)
+        name = torch_compat.operation_name(target) or getattr(target, "__name__", None)
         named = {key: self._with_nodes(value) for key, value in kwargs.items()}
         node = self.graph.create_node("call_function", target, self._with_nodes(args), named, name)
         if self.origins is not None:

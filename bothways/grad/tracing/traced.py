@@ -205,7 +205,7 @@ _MOMENTUM = ("momentum", "exponential_average_factor")  # how operations call it
 
 def updated_by(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The running statistics that a normalisation updates, although its schema does not mention it."""
-    schema = getattr(node.target, "_schema", None)
+    schema = torch_compat.schema_of(node.target)
     arguments = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) if schema else {}
     if arguments.get("training", True) is not True or arguments.keys().isdisjoint(_MOMENTUM):
         return []
@@ -214,7 +214,7 @@ def updated_by(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
+    schema = torch_compat.schema_of(node.target)
     return schema is not None and not schema.returns
 
 
@@ -222,7 +222,7 @@ def _is_random(node: torch.fx.Node) -> bool:
     """Whether the operation draws random numbers; attention without dropout does not."""
     if not ops.of(node.target).draws:
         return False
-    schema = getattr(node.target, "_schema", None)
+    schema = torch_compat.schema_of(node.target)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name == "dropout_p":
             probability = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)

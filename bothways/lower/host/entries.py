@@ -35,7 +35,7 @@ def entry(
     if not torch_compat.is_plain_overload(target):
         function: Callable[..., Any] = target
         return function
-    row = _found(target)
+    row = _row_of(target)
     if row is None or not all(is_tensor(args[place]) for place in row.tensors if place < len(args)):
         return direct(target)
     if row.known.takes_two and (len(args) != 2 or kwargs):
@@ -56,7 +56,7 @@ class _Row:
 
 
 @functools.cache
-def _found(target: Any) -> _Row | None:
+def _row_of(target: Any) -> _Row | None:
     operation = ops.of(target)
     known = operation.binding
     binding = None if known is None else getattr(HOMES[known.home], operation.name.partition(".")[0], None)

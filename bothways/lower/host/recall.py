@@ -45,7 +45,7 @@ def recall(cache: Cache, key: str, takes: int, gives: int, dialect: Dialect) -> 
         return None
     try:
         text, names, library = _parsed(files, dialect)
-        if (_taken(text), _given(text)) != (takes, gives):
+        if (_input_count(text), _result_count(text)) != (takes, gives):
             raise Damaged("inputs or results")
         namespace = {name: eval(expression, dict(SCOPE)) for name, expression in names.items()}
         shown = dict(namespace)
@@ -81,7 +81,7 @@ def _parsed(files: dict[str, bytes], dialect: Dialect) -> tuple[Text, dict[str, 
     return Text(python=decoded(files[PYTHON]), kernel_text=kernels, **facts), names, library
 
 
-def _taken(text: Text) -> int:
+def _input_count(text: Text) -> int:
     """How many inputs a program takes, or takes from its list."""
     definition = ast.parse(_line(text, "def run(") + " pass").body[0]
     assert isinstance(definition, ast.FunctionDef)
@@ -100,7 +100,7 @@ def _taken(text: Text) -> int:
     return len(unpacked.targets[0].elts)
 
 
-def _given(text: Text) -> int:
+def _result_count(text: Text) -> int:
     """How many results a program returns. Kernels have to be called with what they take."""
     for name, kinds in text.functions.items():
         call = ast.parse(_line(text, f"    {name}(").strip()).body[0]

@@ -83,9 +83,9 @@ def end_looking(look: Look) -> None:
         _change(_looks.remove, look)
 
 
-def _change(how: Callable[[Look], object], look: Look) -> None:
+def _change(change: Callable[[Look], object], look: Look) -> None:
     with _lock:
-        how(look)
+        change(look)
         for run, program in list(_programs.items()):
             _arrange(run, program)
 

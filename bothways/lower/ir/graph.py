@@ -67,7 +67,7 @@ class Decomposition:
                 case "placeholder" if isinstance(node.meta.get("val"), SYMBOLIC):
                     self._values[node] = self._symbol(node, next(values))
                 case "placeholder":
-                    memory = self._given(node.name, self._outline(node, next(values)))
+                    memory = self._input_memory(node.name, self._outline(node, next(values)))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
                     if node.name == NUMBERS:
@@ -76,7 +76,7 @@ class Decomposition:
                         self.builder.own_inputs.add(memory)
                 case "get_attr":
                     tensor = getattr(graph, str(node.target))
-                    memory = self._given(node.name, tensor)
+                    memory = self._input_memory(node.name, tensor)
                     self.constants[memory] = tensor
                     self._values[node] = _whole(memory, node.name)
                 case "output":
@@ -105,7 +105,7 @@ class Decomposition:
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
         return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
 
-    def _given(self, name: str, tensor: torch.Tensor) -> Memory:
+    def _input_memory(self, name: str, tensor: torch.Tensor) -> Memory:
         return Memory(self.builder.unique(name), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
     def _lower(self, node: torch.fx.Node) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.fake import holds
 from bothways.lower.ir.prims import nodes_in
 from bothways.lower.ir.sizes import Fraction, Size, SizeNames, is_fake
@@ -23,7 +24,7 @@ SURELY_HELD = 127  # by whatever dtype
 @functools.cache
 def _kinds(target: Any) -> dict[str | int, str]:
     """The type of each argument, by name and by position."""
-    schema = getattr(target, "_schema", None)
+    schema = torch_compat.schema_of(target)
     arguments = [] if schema is None else schema.arguments
     by_name: dict[str | int, str] = {argument.name: str(argument.type) for argument in arguments}
     return by_name | {index: str(argument.type) for index, argument in enumerate(arguments)}

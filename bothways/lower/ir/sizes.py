@@ -33,9 +33,9 @@ class SizeNames:
         """A symbolic number as kernels take it; anything else as it is."""
         if isinstance(number, torch.SymFloat):
             return Fraction(self, number.node.expression)
-        return self.made(expression_of(number)) if isinstance(number, torch.SymInt) else number
+        return self.size_of(expression_of(number)) if isinstance(number, torch.SymInt) else number
 
-    def made(self, expression: Expression) -> Any:
+    def size_of(self, expression: Expression) -> Any:
         expression = self.environment.simplified(expression)
         return Size(self, expression) if expression.constant is None else expression.constant
 
@@ -125,12 +125,12 @@ class Size:
         if isinstance(other, (float, Fraction)):
             return self.as_fraction("+", _real(other))
         operand = self._operand(other)
-        return NotImplemented if operand is None else self._names.made(self.expression + operand)
+        return NotImplemented if operand is None else self._names.size_of(self.expression + operand)
 
     __radd__ = __add__
 
     def __neg__(self) -> Any:
-        return self._names.made(-self.expression)
+        return self._names.size_of(-self.expression)
 
     def __sub__(self, other: Any) -> Any:
         return self + -other
@@ -142,7 +142,7 @@ class Size:
         if isinstance(other, (float, Fraction)):
             return self.as_fraction("*", _real(other))
         operand = self._operand(other)
-        return NotImplemented if operand is None else self._names.made(self.expression * operand)
+        return NotImplemented if operand is None else self._names.size_of(self.expression * operand)
 
     __rmul__ = __mul__
 
@@ -154,13 +154,13 @@ class Size:
 
     def _applied(self, function: str, other: Any) -> Any:
         operand = self._operand(other)
-        return NotImplemented if operand is None else self._names.made(applied(function, self.expression, operand))
+        return NotImplemented if operand is None else self._names.size_of(applied(function, self.expression, operand))
 
     def __rfloordiv__(self, other: int) -> Any:
-        return self._names.made(applied("floordiv", Expression.of(other), self.expression))
+        return self._names.size_of(applied("floordiv", Expression.of(other), self.expression))
 
     def __rmod__(self, other: int) -> Any:
-        return self._names.made(applied("mod", Expression.of(other), self.expression))
+        return self._names.size_of(applied("mod", Expression.of(other), self.expression))
 
     def __abs__(self) -> Any:
         return -self if self < 0 else self

@@ -50,7 +50,7 @@ def inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
                 continue
             is_cheap = _is_cheap_to_spread(node, at_readers | cheap)
             if not is_cheap and node.op == "cast" and node.args[0].dtype.itemsize < node.dtype.itemsize:
-                at_readers.discard(_without_views(node.args[0]))  # rather the narrower one is in memory
+                at_readers.discard(without_views(node.args[0]))  # rather the narrower one is in memory
                 is_cheap = _is_cheap_to_spread(node, at_readers | cheap)
             if is_cheap:
                 cheap.add(node)
@@ -76,7 +76,7 @@ def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
             heaviest = sorted(zip(parts, node.sources(), strict=True), key=lambda part: part[0])
             while (operations >= MAX_OPERATIONS or reads > MAX_READS) and heaviest:
                 (less, fewer), source = heaviest.pop()
-                computed = _without_views(source)
+                computed = without_views(source)
                 if computed in kept:
                     kept.discard(computed)
                     operations, reads = operations - less, reads - fewer + 1
@@ -85,7 +85,8 @@ def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
     return kept
 
 
-def _without_views(node: Node) -> Node:
+def without_views(node: Node) -> Node:
+    """What a chain of views shows."""
     while isinstance(node, View):
         node = node.arg
     return node
@@ -111,7 +112,7 @@ def _is_cheap(node: Map, inlined: set[Node]) -> bool:
 
 def _is_one_for_many(arg: Node, node: Map) -> bool:
     """Whether a node reads each element of what is computed many times over: the mean of a row, in a whole tensor."""
-    computed = _without_views(arg)
+    computed = without_views(arg)
     return isinstance(computed, (Map, Reduce)) and computed.numel < node.numel
 
 
@@ -123,7 +124,7 @@ def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
         operations += step.op != "cast"
         if PRIMITIVES[step.op].is_expensive or operations > 8:
             return False
-        for arg in map(_without_views, step.args):
+        for arg in map(without_views, step.args):
             if isinstance(arg, Map) and arg.numel * MANY <= node.numel:
                 continue  # one for many, whatever it takes
             if isinstance(arg, Map) and arg in inlined:

@@ -14,6 +14,7 @@ from bothways.lower.ir.domain import Mapping, downward
 from bothways.lower.ir.prims import Buffer, IndexAlong, Map, Memory, Node, Reduce, Scalar, Take, View
 from bothways.lower.ir.sizes import Size
 from bothways.lower.schedule.fusion import Fusion, Group
+from bothways.lower.schedule.inlining import without_views
 from bothways.lower.schedule.loops import Access, Loop, Nest, choose
 from bothways.lower.schedule.tree import (
     Accumulate,
@@ -21,6 +22,7 @@ from bothways.lower.schedule.tree import (
     Apply,
     Columns,
     Computed,
+    ComputedIndex,
     Convert,
     Count,
     Element,
@@ -39,7 +41,6 @@ from bothways.lower.schedule.tree import (
     Statement,
     Store,
     Sweep,
-    Taken,
     Threads,
     Total,
 )
@@ -188,7 +189,7 @@ class KernelScheduler:
         if not isinstance(node, Map):
             return False
         return PRIMITIVES[node.op].is_expensive or any(
-            arg in self.fusion.inlined and self._is_expensive(arg) for arg in map(_behind_views, node.args)
+            arg in self.fusion.inlined and self._is_expensive(arg) for arg in map(without_views, node.args)
         )
 
     # The three kinds of kernels.
@@ -326,7 +327,7 @@ class KernelScheduler:
                 return self._let(scope, node, _operation(node, args))
         return self._value(self.stored[node], mapping, scope)
 
-    def _element(self, buffer: Buffer, mapping: Mapping, taken: Taken | None = None) -> Element:
+    def _element(self, buffer: Buffer, mapping: Mapping, taken: ComputedIndex | None = None) -> Element:
         self._memories[buffer.memory] = None
         steps = self.group.domain.strides(mapping, buffer.strides)
         moving = tuple((loop, steps[loop.inner]) for loop in self._loops() if steps.get(loop.inner, 0))
@@ -335,7 +336,7 @@ class KernelScheduler:
     def _taken(self, node: Take, mapping: Mapping, scope: Scope) -> Load:
         source = node.source
         index = self._value(node.index, mapping, scope)
-        taken = Taken(index, source.shape[node.dim], source.strides[node.dim])
+        taken = ComputedIndex(index, source.shape[node.dim], source.strides[node.dim])
         steps = tuple(0 if dim == node.dim else step for dim, step in enumerate(source.strides))
         flat = Buffer(source.shape, source.dtype, source.memory, steps, source.offset)
         return Load(self._element(flat, mapping, taken), source.dtype)
@@ -378,12 +379,6 @@ def fresh_name(used: dict[str, int], hint: str) -> str:
     count = used.get(name, 0)
     used[name] = count + 1
     return f"{name}_{count}"
-
-
-def _behind_views(node: Node) -> Node:
-    while isinstance(node, View):
-        node = node.arg
-    return node
 
 
 def plain(name: str) -> str:

@@ -81,7 +81,7 @@ class Convert:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ComputedIndex:
     """A computed index into a dimension of so many elements, from the end where it is negative."""
 
     index: Expression
@@ -99,7 +99,7 @@ class Element:
     memory: Memory
     offset: Any
     steps: tuple[tuple[Loop, Any], ...]
-    taken: Taken | None = None
+    taken: ComputedIndex | None = None
 
     def moves_along(self, loop: Loop) -> bool:
         return self.taken is not None or any(own.inner == loop.inner for own, _ in self.steps)

@@ -11,7 +11,7 @@ from bothways.capture.bytecode.instructions import FREE, free_names
 from bothways.capture.bytecode.interpreter import NULL, Frame, Signal
 from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Item
-from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
@@ -379,11 +379,6 @@ def pop_jump_if_none(expected: bool) -> Handler:
             frame.jump(inst.target)
 
     return handler
-
-
-def is_none(value: Value) -> bool:
-    value = value.realize()
-    return isinstance(value, ConstantValue) and value.content is None
 
 
 @opcode

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.bytecode.interpreter import Frame
 from bothways.capture.bytecode.opcodes.common import opcode
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value

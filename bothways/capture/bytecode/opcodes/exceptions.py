@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bothways.capture.bytecode.interpreter import Frame, Handled
-from bothways.capture.bytecode.opcodes.common import is_none, opcode
+from bothways.capture.bytecode.opcodes.common import opcode
 from bothways.capture.values.code.attributes import type_attribute
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.exceptions import ExceptionValue, as_exception, catches
 from bothways.runtime.continuations import ENTERING, not_a_manager

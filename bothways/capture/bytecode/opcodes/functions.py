@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bothways.capture.bytecode.interpreter import NULL, Frame
-from bothways.capture.bytecode.opcodes.common import is_none, opcode
+from bothways.capture.bytecode.opcodes.common import opcode
 from bothways.capture.bytecode.opcodes.containers import converted, growing, is_iterable
 from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.collections.dicts import DictValue, mapping_pairs
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.methods import is_none
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Handler, Instruction

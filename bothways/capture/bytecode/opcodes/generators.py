@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bothways.capture.bytecode.interpreter import Frame, Signal
-from bothways.capture.bytecode.opcodes.common import is_none, opcode
+from bothways.capture.bytecode.opcodes.common import opcode
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.core.raised import Raised
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def send(frame: Frame, iterator: Value, value: Value) -> tuple[bool, Value]:
         if not is_none(value):
             return True, protocols.call_attr(frame.tracer, iterator, "send", value)
         return True, iterator.next(frame.tracer)
-    except Raised as observed:
-        if not issubclass(observed.value.python_type(), StopIteration):
+    except Raised as error:
+        if not issubclass(error.value.python_type(), StopIteration):
             raise
-        return False, protocols.get_attr(frame.tracer, observed.value, "value")
+        return False, protocols.get_attr(frame.tracer, error.value, "value")
 
 
 def delegate_of(frame: Frame) -> Value | None:

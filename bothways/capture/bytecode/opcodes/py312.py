@@ -19,7 +19,7 @@ from bothways.capture.bytecode.opcodes.common import (
     unknown_opcode,
 )
 from bothways.capture.values.code.classes import ClassValue, make_super
-from bothways.capture.values.collections.containers import SliceValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue

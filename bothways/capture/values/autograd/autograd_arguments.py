@@ -23,7 +23,7 @@ from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.object_inputs import ObjectInput, Outline, outline_of
 from bothways.errors import Unsupported
-from bothways.runtime.nodes import Argument, Fixed, Given, Made
+from bothways.runtime.nodes import Argument, BuiltContainer, Fixed, FromGraph
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -70,7 +70,7 @@ class StandIns:
                 self._outlines.append((stand_in, outline_of(stand_in)))
         return self._made[id(value)]
 
-    def made(self, value: Value) -> Value:
+    def stand_in_for(self, value: Value) -> Value:
         """The stand-in that was made for an argument."""
         return self._made[id(realized(value))]
 
@@ -185,22 +185,22 @@ class NodeArguments:
             parts = self._parts(value.items_for_graph(self.tracer))
             if all(isinstance(part, Fixed) for part in parts):
                 return Fixed(value.constant())
-            return Made(functools.partial(make_tuple, value.kind), parts)
+            return BuiltContainer(functools.partial(make_tuple, value.kind), parts)
         if isinstance(value, ListValue) and not self._kept(value):
-            return Made(list, self._parts(value.items_for_graph(self.tracer)))
+            return BuiltContainer(list, self._parts(value.items_for_graph(self.tracer)))
         if isinstance(value, DictValue) and value.kind in (dict, OrderedDict) and not self._kept(value):
             items = value.constant_items(self.tracer)
             make = functools.partial(_mapping, value.kind, tuple(key for key, _ in items))
-            return Made(make, self._parts(item for _, item in items))
+            return BuiltContainer(make, self._parts(item for _, item in items))
         if is_plain_constant(value):
             return Fixed(value.constant())
         self.has_objects = True
         hint = type(value.obj).__name__.lower() if isinstance(value, LazyValue) else value.name_hint()
         return self._give(self.tracer.graph.add_object(value, hint))
 
-    def _give(self, argument: Value | ObjectInput) -> Given:
+    def _give(self, argument: Value | ObjectInput) -> FromGraph:
         self.given.append(argument)
-        return Given(len(self.given) - 1)
+        return FromGraph(len(self.given) - 1)
 
     def _parts(self, values: Iterable[Value]) -> tuple[Argument, ...]:
         return tuple(self.add(value) for value in values)

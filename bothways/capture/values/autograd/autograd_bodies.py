@@ -132,7 +132,7 @@ def _number_input(side: Tracer, symbol: Symbol) -> torch.fx.Node:
 
 def argument_nodes(call: FunctionCall, forward_findings: ForwardFindings) -> list[torch.fx.Node]:
     """The nodes of the side graph that stand for tensor arguments."""
-    twins = [forward_findings.stand_ins.made(value) for value in call.inputs]
+    twins = [forward_findings.stand_ins.stand_in_for(value) for value in call.inputs]
     return [twin.placeholder for twin in twins if isinstance(twin, TensorValue)]
 
 
@@ -153,26 +153,13 @@ def captured_function(
     read_as = {kept: node for node, kept in numbers.items()}
     extra = lifted(call, forward_findings)
     arguments = argument_nodes(call, forward_findings)
-    context = forward_findings.context
     backward, needed = _backward(call, forward_findings, findings, numbers)
     # Where it is not unpacked, whatever the backward reads is held by an attribute.
-    saved = forward_findings.saved_nodes if context.is_unpacked else []
+    saved = forward_findings.saved_nodes if forward_findings.context.is_unpacked else []
     kept = list(dict.fromkeys([*needed, *saved]))
     outputs = [node for node in forward_findings.result_nodes if node is not None]
     single = not isinstance(forward_findings.output, TupleValue)
-    places = {node: place for place, node in enumerate(kept)}
-    of_context = {places[node] for node in saved}
-    fixed = {id(value) for value in context.fixed}
-    tensors = [value for value in forward_findings.outputs if isinstance(value, TensorValue)]
-    facts = FunctionFacts(
-        call.cls,
-        tuple(isinstance(realized(value), TensorValue) for value in call.inputs),
-        tuple(place for place, value in enumerate(tensors) if id(value) in fixed),
-        tuple(sorted(of_context)),
-        tuple(place for place in range(len(kept)) if place not in of_context),
-        opaque,
-        reads,
-    )
+    facts = _facts(call, forward_findings, kept, saved, opaque, reads)
     used = [node for node in extra.nodes if node.users or node in kept or node in outputs]
     names = _argument_names(call)
     parameters = list(zip([*arguments, *used], [*names, *(node.name for node in used)], strict=True))
@@ -190,6 +177,30 @@ def captured_function(
     real: list[Value] = [value for value in map(realized, call.inputs) if isinstance(value, TensorValue)]
     real += [values[node] for node in used]
     return CapturedFunction(facts, bodies[0], bodies[1], len(real)), real
+
+
+def _facts(
+    call: FunctionCall,
+    forward_findings: ForwardFindings,
+    kept: Sequence[torch.fx.Node],
+    saved: Sequence[torch.fx.Node],
+    opaque: bool,
+    reads: Reads,
+) -> FunctionFacts:
+    """What the node's target says of itself; of what the forward has ``kept``, its context has ``saved`` some."""
+    places = {node: place for place, node in enumerate(kept)}
+    of_context = {places[node] for node in saved}
+    fixed = {id(value) for value in forward_findings.context.fixed}
+    tensors = [value for value in forward_findings.outputs if isinstance(value, TensorValue)]
+    return FunctionFacts(
+        call.cls,
+        tuple(isinstance(realized(value), TensorValue) for value in call.inputs),
+        tuple(place for place, value in enumerate(tensors) if id(value) in fixed),
+        tuple(sorted(of_context)),
+        tuple(place for place in range(len(kept)) if place not in of_context),
+        opaque,
+        reads,
+    )
 
 
 @dataclass

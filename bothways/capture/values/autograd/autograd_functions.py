@@ -51,6 +51,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.objects.objects import lookup
+from bothways.capture.values.tensors.tensor_attributes import ABOUT_HISTORY
 from bothways.capture.values.tensors.tensors import TensorValue, check_history
 from bothways.node_facts import facts_of_call
 from bothways.runtime.marks import Mark, mark_of
@@ -58,9 +59,6 @@ from bothways.runtime.nodes import ApplyFunction, Reads
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
-
-# Questions whose answer in forward differs between a tensor and the leaf that stands for it in a trace.
-ABOUT_HISTORY = frozenset({"grad_fn", "is_leaf", "grad", "output_nr"})
 
 
 def apply(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -245,7 +243,7 @@ def _record(call: FunctionCall, findings: ForwardFindings, opaque: bool) -> Valu
     """The node of the real graph, and Values for what it returns."""
     stand_ins = findings.stand_ins
     kept = {id(value) for value in [*findings.held, *findings.outputs]}
-    arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.made(value)) in kept)
+    arguments = NodeArguments(call.tracer, lambda value: id(stand_ins.stand_in_for(value)) in kept)
     places = arguments.add_all(call.inputs)
     stateful = call.has_jvp or is_stateful(findings.side) or arguments.has_objects
     effects = bool(findings.side.effects) or stand_ins.tensors_changed or _changes_free_tensors(findings.side)
@@ -312,7 +310,7 @@ class Results:
         self.call, self.findings = call, findings
         self._fixed = {id(value) for value in findings.context.fixed}
         self._dirty = {id(value) for value in findings.context.dirty}
-        inputs = {id(findings.stand_ins.made(value)) for value in call.inputs}
+        inputs = {id(findings.stand_ins.stand_in_for(value)) for value in call.inputs}
         self._given = inputs
         not_returned = self._dirty & inputs - {id(value) for value in findings.outputs}
         if not_returned:

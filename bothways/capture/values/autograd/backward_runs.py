@@ -18,7 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.backward.engine import is_capturing
 from bothways.capture.guards.sources import Attr
-from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, Untold, memory_of
+from bothways.capture.shapes.autograd_history import AutogradHistory, Backward, HistoryUnknown, memory_of
 from bothways.capture.shapes.fakes import Fake, fake_like
 from bothways.capture.standins import gradients as standins
 from bothways.capture.values.autograd.crossings import Crossing
@@ -134,7 +134,7 @@ class BackwardRun:
             return
         try:
             nodes = self.history.meetings([root.node for root in self.call.roots], stops, crossing)
-        except Untold as reason:
+        except HistoryUnknown as reason:
             self.tracer.stop("backward", str(reason))
         for node in nodes:
             value = self.history.of(node)
@@ -316,7 +316,7 @@ class BackwardRun:
         nodes, along = [node for node, _ in begun], [tangent for _, tangent in begun]
         try:
             history = self.autograd.history_in_parts()
-        except Untold as reason:
+        except HistoryUnknown as reason:
             self.tracer.stop("backward", str(reason))
         results, _ = history.run(self.call.along(nodes, along), [target.node for target in targets])
         self._record(nodes, along, targets, results)
@@ -381,7 +381,7 @@ def history_of(tracer: Tracer) -> AutogradHistory:
     """What autograd knows of the graph so far."""
     try:
         return tracer.graph.autograd.history()
-    except Untold as reason:
+    except HistoryUnknown as reason:
         tracer.stop("backward", str(reason))
 
 

@@ -19,6 +19,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.core.handlers import handles
+from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _backward_of(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch.autograd.backward)
 def _autograd_backward(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     arguments = _named(tracer, BACKWARD, args, kwargs)
-    if not _is_none(arguments.get("grad_variables", NONE)):
+    if not is_none(arguments.get("grad_variables", NONE)):
         tracer.stop("backward", "torch.autograd.backward is called with grad_variables, which is deprecated")
     tensors = _tensors(tracer, arguments["tensors"])
     return _backward(tracer, tensors, _several(tracer, arguments.get("grad_tensors", NONE), len(tensors)), arguments)
@@ -60,7 +61,7 @@ def _autograd_backward(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Valu
 def _backward(tracer: Tracer, tensors: list[TensorValue], tangents: Sequence[Value], arguments: Kwargs) -> Value:
     call = _call(tracer, tensors, tangents, arguments)
     inputs = arguments.get("inputs", NONE)
-    wanted = None if _is_none(inputs) else _tensors(tracer, inputs)
+    wanted = None if is_none(inputs) else _tensors(tracer, inputs)
     if wanted == []:
         tracer.throw(RuntimeError, NO_INPUTS)
     BackwardRun(tracer, call).accumulate(wanted)
@@ -76,7 +77,7 @@ def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     call = _call(tracer, outputs, _several(tracer, arguments.get("grad_outputs", NONE), len(outputs)), arguments)
     materialize = _flag(tracer, arguments, "materialize_grads")
     allowed = arguments.get("allow_unused", NONE)
-    if materialize and not _is_none(allowed) and not protocols.truth(tracer, allowed.realize()):
+    if materialize and not is_none(allowed) and not protocols.truth(tracer, allowed.realize()):
         tracer.stop("op_failed", "allow_unused=False contradicts materialize_grads=True")
     unused = materialize or _flag(tracer, arguments, "allow_unused")
     results: list[Value] = []
@@ -95,7 +96,7 @@ def _call(tracer: Tracer, roots: list[TensorValue], tangents: Sequence[Value], a
     tracer.graph.levels.refuse_all("a backward is called")
     create_graph = _flag(tracer, arguments, "create_graph")
     retained = arguments.get("retain_graph", NONE)
-    retain_graph = create_graph if _is_none(retained) else protocols.truth(tracer, retained.realize())
+    retain_graph = create_graph if is_none(retained) else protocols.truth(tracer, retained.realize())
     complete: list[TensorValue] = []
     for root, tangent in zip(roots, tangents, strict=True):
         value = tangent.realize()
@@ -121,11 +122,6 @@ def _named(tracer: Tracer, names: Sequence[str], args: Sequence[Value], kwargs: 
     return dict(zip(names, args, strict=False)) | kwargs
 
 
-def _is_none(value: Value) -> bool:
-    value = value.realize()
-    return isinstance(value, ConstantValue) and value.content is None
-
-
 def _flag(tracer: Tracer, arguments: Kwargs, name: str) -> bool:
     return name in arguments and protocols.truth(tracer, arguments[name].realize())
 
@@ -140,7 +136,7 @@ def _tensors(tracer: Tracer, value: Value) -> list[TensorValue]:
 
 def _several(tracer: Tracer, value: Value, count: int) -> list[Value]:
     value = value.realize()
-    if _is_none(value):
+    if is_none(value):
         return [NONE] * count
     tangents: list[Value] = [value] if isinstance(value, TensorValue) else protocols.unpack(tracer, value)
     if len(tangents) != count:

@@ -20,7 +20,7 @@ from bothways.capture.values.code.attributes import (
     find_class_attribute,
     lookup,
 )
-from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, Value

@@ -1,4 +1,4 @@
-"""Python functions, bound methods and closure cells.
+"""Python functions and bound methods.
 
 Calling one captures its body into the same graph: arguments are bound as Python binds them, a frame is
 pushed, and generators become suspended frames. A function from outside is guarded by its code, so another
@@ -7,14 +7,15 @@ function with the same code and the same values behind it needs no new program.
 
 from __future__ import annotations
 
-import inspect
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import WeakIdentity
-from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Source
+from bothways.capture.guards.sources import Attr, Injected, Item, Source
+from bothways.capture.values.code.binding import bound_arguments
+from bothways.capture.values.code.cells import external_closure
 from bothways.capture.values.code.function_fields import AS_VALUES, FIELDS, documentation
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -25,58 +26,6 @@ from bothways.capture.writing.emit import changes
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.writing.emit import Emitter
-
-
-class CellValue(Value):
-    """A closure cell; ``content`` is None while the variable is unbound."""
-
-    def __init__(self, content: Value | None, source: Source | None = None) -> None:
-        self.content = content
-        self.source = source
-
-    def python_type(self) -> type:
-        return types.CellType
-
-    def store(self, tracer: Tracer, content: Value | None) -> None:
-        self.content = content
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name != "cell_contents":
-            return super().get_attr(tracer, name)
-        if self.content is None:
-            tracer.throw(ValueError, "Cell is empty")
-        return self.content
-
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        if name != "cell_contents":
-            super().set_attr(tracer, name, value)
-        self.store(tracer, value)
-
-    def binary(self, tracer: Tracer, op: Any, other: Value, reflected: bool) -> Value | None:
-        tracer.stop("operator_unknown", "closure cells are compared")
-
-    def parts(self) -> Iterable[Value]:
-        return () if self.content is None else (self.content,)
-
-    two_phase = True
-
-    def name_hint(self) -> str:
-        return "cell"
-
-    def rebuild_empty(self, emitter: Emitter) -> str:
-        return f"{emitter.inject(types.CellType, 'CellType')}()"
-
-    def fill(self, emitter: Emitter, name: str) -> None:
-        if self.content is not None:
-            emitter.build(f"{name}.cell_contents = {emitter.rebuild(self.content)}")
-
-    def emit_effects(self, emitter: Emitter) -> None:
-        assert self.source is not None
-        target = f"{emitter.read(self.source)}.cell_contents"
-        emitter.effect(f"del {target}" if self.content is None else f"{target} = {emitter.rebuild(self.content)}")
 
 
 class FunctionValue(Value):
@@ -124,14 +73,7 @@ class FunctionValue(Value):
             tracer.guard("{s0}.__code__ is {c0}", source, function.__code__)
         else:
             tracer.definitions.body(function)
-        closure: list[Value] = [
-            external_cell(
-                tracer, cell, Item(Attr(source, "__closure__"), index), Cell(source, index, variable)
-            )
-            for index, (cell, variable) in enumerate(
-                zip(function.__closure__ or (), function.__code__.co_freevars, strict=True)
-            )
-        ]
+        closure = external_closure(tracer, function, source)
         # A library function's defaults are facts like its code; a user's may be replaced and are guarded when used.
         is_fact = not guarded and not is_root and policy.is_library_module(function.__module__ or "")
         defaults = [
@@ -193,76 +135,11 @@ class FunctionValue(Value):
 
     def bind(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> dict[str, Value]:
         """The callee's locals, bound as Python binds them, with Python's own complaints."""
-        code = self.code
-        names = code.co_varnames
-        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-        bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
-        cursor = count + keyword_only
-        if code.co_flags & inspect.CO_VARARGS:
-            bound[names[cursor]] = linked.TupleValue(list(args[count:]))
-            cursor += 1
-        elif len(args) > count:
-            self._complain_too_many(tracer, len(args))
-        extra: list[tuple[Value, Value]] = []
-        accepts_extra = bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        by_keyword = names[code.co_posonlyargcount : count + keyword_only]
-        for name, value in kwargs.items():
-            if name in by_keyword:
-                if name in bound:
-                    tracer.throw(TypeError, f"{self.qualname}() got multiple values for argument {name!r}")
-                bound[name] = value
-            elif accepts_extra:
-                extra.append((ConstantValue(name), value))
-            elif name in names[: code.co_posonlyargcount]:
-                tracer.throw(
-                    TypeError,
-                    f"{self.qualname}() got some positional-only arguments passed as keyword arguments: {name!r}",
-                )
-            else:
-                tracer.throw(TypeError, f"{self.qualname}() got an unexpected keyword argument {name!r}")
-        if accepts_extra:
-            bound[names[cursor]] = linked.DictValue.from_pairs(tracer, extra)
-        first_default = count - len(self.defaults)
-        missing = []
-        for index, name in enumerate(names[:count]):
-            if name not in bound:
-                if index >= first_default:
-                    bound[name] = self.defaults[index - first_default]
-                else:
-                    missing.append(name)
-        if missing:
-            self._complain_missing(tracer, missing, "positional")
-        for name in names[count : count + keyword_only]:
-            if name not in bound:
-                if name in self.keyword_defaults:
-                    bound[name] = self.keyword_defaults[name]
-                else:
-                    missing.append(name)
-        if missing:
-            self._complain_missing(tracer, missing, "keyword-only")
-        return bound
+        return bound_arguments(tracer, self, args, kwargs)
 
     @property
     def qualname(self) -> str:
         return self.function.__qualname__ if self.function is not None else self.code.co_qualname
-
-    def _complain_missing(self, tracer: Tracer, names: list[str], kind: str) -> None:
-        quoted = [repr(name) for name in names]
-        comma = "," * (len(quoted) > 2)
-        listed = quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f"{comma} and {quoted[-1]}"
-        plural = "s" if len(names) > 1 else ""
-        tracer.throw(
-            TypeError, f"{self.qualname}() missing {len(names)} required {kind} argument{plural}: {listed}"
-        )
-
-    def _complain_too_many(self, tracer: Tracer, positional: int) -> None:
-        count, optional = self.code.co_argcount, len(self.defaults)
-        takes = f"from {count - optional} to {count}" if optional else str(count)
-        plural = "s" if count != 1 or optional else ""
-        verb = "was" if positional == 1 else "were"
-        tracer.throw(
-            TypeError, f"{self.qualname}() takes {takes} positional argument{plural} but {positional} {verb} given"
-        )
 
     # Attributes: fields that CPython keeps in C, and what is in ``__dict__``.
 
@@ -336,23 +213,18 @@ class FunctionValue(Value):
             self._changed_fields.add(name)
         else:
             self.attrs[name] = value
-        self._note_change(tracer)
+        self.note_change(tracer)
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Keep what an attribute in ``__dict__`` is from now on; None deletes it."""
         self.attrs[name] = value
-        self._note_change(tracer)
+        self.note_change(tracer)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if name in FIELDS or name == "__dict__":
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of {self.describe()}")
         self.get_attr(tracer, name)  # deleting what is not there raises
         self.store(tracer, name, None)
-
-    def _note_change(self, tracer: Tracer) -> None:
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
 
     # After the call.
 
@@ -450,32 +322,6 @@ class MethodValue(Value):
     def rebuild(self, emitter: Emitter) -> str:
         bind = emitter.inject(types.MethodType, "MethodType")
         return f"{bind}({emitter.rebuild(self.function)}, {emitter.rebuild(self.owner)})"
-
-
-def is_empty(cell: types.CellType) -> bool:
-    """Whether the variable a cell is for is unbound."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
-
-
-def external_cell(tracer: Tracer, cell: types.CellType, source: Source, inside: Source) -> Value:
-    """The Value of a cell from outside, and of what is inside; one cell is one Value, whoever shares it."""
-    known = tracer.known(cell)
-    if known is not None:
-        if known.source is not None and known.source != source:
-            tracer.guard("{s0} is {s1}", source, known.source)
-        return known
-    try:
-        content: Value | None = tracer.wrap(cell.cell_contents, inside)
-    except ValueError:
-        content = None
-        tracer.guard("{c0}({s0})", source, is_empty)
-    value = CellValue(content, source)
-    tracer.remember(cell, value)
-    return value
 
 
 def library_function(tracer: Tracer, function: types.FunctionType) -> FunctionValue:

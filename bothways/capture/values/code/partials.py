@@ -106,9 +106,7 @@ class PartialValue(Value):
 
     def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         self.attrs[name] = value
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     # After the call.
 

@@ -1,4 +1,4 @@
-"""Lists, tuples (named ones, sizes and structured results included) and slices.
+"""Lists and tuples (named ones, sizes and structured results included).
 
 Each knows its elements as Values. External ones are wrapped lazily, remember what they held before the call,
 and write back only the difference.
@@ -15,10 +15,11 @@ import torch
 
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections.sequences import SequenceValue, content, has_state, unchanged
+from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.core.methods import Method, call_from_table, is_none, none
+from bothways.capture.values.core.methods import Method, call_from_table, none
 from bothways.capture.values.core.raised import Raised
 
 if TYPE_CHECKING:
@@ -262,8 +263,8 @@ class ListValue(SequenceValue):
 def _sliceable(tracer: Tracer, value: Value) -> list[Value]:
     try:
         iterator = protocols.iterate(tracer, value)
-    except Raised as observed:
-        if issubclass(observed.value.python_type(), TypeError):
+    except Raised as error:
+        if issubclass(error.value.python_type(), TypeError):
             tracer.run_const([].__setitem__, slice(0, 0), None)  # raises what this version of Python says
         raise
     return list(protocols.elements(tracer, iterator))
@@ -274,26 +275,6 @@ def _cannot_concatenate(tracer: Tracer, word: str, other: Value) -> None:
     kind = other.python_type()
     if isinstance(other, ConstantValue) or not hasattr(kind, "__radd__"):
         tracer.throw(TypeError, f'can only concatenate {word} (not "{kind.__name__}") to {word}')
-
-
-class _SortKey:
-    """Orders Values by the captured program's own ``<``, for Python's sort to use."""
-
-    __slots__ = ("tracer", "value")
-
-    def __init__(self, tracer: Tracer, value: Value) -> None:
-        self.tracer, self.value = tracer, value
-
-    def __lt__(self, other: _SortKey) -> bool:
-        return protocols.truth(self.tracer, protocols.compare(self.tracer, "<", self.value, other.value))
-
-
-def sort_values(tracer: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-    """The elements in the order ``sorted`` gives them."""
-    keys = items if key is None or is_none(key) else [protocols.call(tracer, key, [item]) for item in items]
-    pairs = [(_SortKey(tracer, by), item) for by, item in zip(keys, items, strict=True)]
-    backwards = reverse is not None and protocols.truth(tracer, reverse)
-    return [item for _, item in sorted(pairs, key=lambda pair: pair[0], reverse=backwards)]
 
 
 # What joining and repeating sizes gives differs between versions of PyTorch, so it is asked.
@@ -356,9 +337,7 @@ class TupleValue(SequenceValue):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         name = op.reflected if reflected else op.method
         if self.fields and isinstance(getattr(self.kind, name, None), types.FunctionType):
-            result = protocols.call_attr(
-                tracer, self, name, other
-            )  # a named tuple with an operator of its own
+            result = protocols.call_attr(tracer, self, name, other)  # a named tuple with an operator of its own
             declined = isinstance(result, ConstantValue) and result.content is NotImplemented
             return None if declined else result
         if op.symbol == "*":
@@ -437,48 +416,3 @@ def make_tuple(kind: type, items: list[Any]) -> Any:
     if hasattr(kind, "_fields"):
         return tuple.__new__(kind, items)
     return kind(items)
-
-
-class SliceValue(Value):
-    """A slice: start, stop and step."""
-
-    def __init__(self, bounds: list[Value]) -> None:
-        self.bounds = bounds
-
-    def python_type(self) -> type:
-        return slice
-
-    def constant(self) -> Any:
-        return slice(*(bound.realize().constant() for bound in self.bounds))
-
-    def hash_key(self, tracer: Tracer) -> Hashable:
-        return tracer.run_const(lambda: (hash(self.constant()), self.constant())[1])
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        names = ("start", "stop", "step")
-        return self.bounds[names.index(name)] if name in names else linked.class_attribute(tracer, self, name)
-
-    def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
-        if op.symbol in protocols.COMPARE and isinstance(other, SliceValue):
-            return TupleValue(self.bounds).compare(tracer, op, TupleValue(other.bounds))
-        return None
-
-    def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        return call_from_table(tracer, self, self.METHODS, slice(None), name, args, kwargs)
-
-    def _indices(self, tracer: Tracer, length: Value) -> Value:
-        indices = tracer.run_const(
-            protocols.index_constant(tracer, self).indices, protocols.as_index(tracer, length)
-        )
-        return TupleValue([ConstantValue(number) for number in indices])
-
-    METHODS: ClassVar[dict[str, Method]] = {"indices": _indices}
-
-    def text(self, tracer: Tracer, conversion: str) -> str:
-        return f"slice({', '.join(protocols.text(tracer, bound, 'repr') for bound in self.bounds)})"
-
-    def parts(self) -> Iterable[Value]:
-        return self.bounds
-
-    def rebuild(self, emitter: Emitter) -> str:
-        return f"slice({emitter.rebuild_all(self.bounds)})"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from bothways.capture.guards.sources import Attr, Got, InjectedItem, Item, Source
+from bothways.capture.guards.sources import Attr, DictGet, InjectedItem, Item, Source
 from bothways.capture.values.collections import keys as key_values
 from bothways.capture.values.collections.sequences import class_text, content, unchanged
 from bothways.capture.values.core import linked, protocols, wording
@@ -102,7 +102,7 @@ class DictValue(Value):
         if self.base is None and self.kind is not defaultdict:
             return Item(self.source, key) if literal else InjectedItem(self.source, key_values.injected(tracer, key))
         # Subscripting would make the entry, or run user code, when the key is missing.
-        return Got(self.source, key if literal else key_values.injected(tracer, key))
+        return DictGet(self.source, key if literal else key_values.injected(tracer, key))
 
     # What the object is.
 
@@ -201,7 +201,7 @@ class DictValue(Value):
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         key = key.realize()
         key_hash = key.hash_key(tracer) if self.kind is OrderedDict else wording.hashed(tracer, key, AS_KEY)
-        self._touch(tracer)
+        self.note_change(tracer)
         self._decided.add(key_hash)
         entry = self.entries.get(key_hash)
         if entry is None:
@@ -219,7 +219,7 @@ class DictValue(Value):
         entry = self.entries.pop(key_hash, None)
         if entry is None:
             return None
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         self._decided.add(key_hash)
         if key_hash in self.original:
@@ -227,15 +227,10 @@ class DictValue(Value):
         return entry.value
 
     def clear(self, tracer: Tracer) -> None:
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         self.entries.clear()
         self._rewritten = self._keys_known = True
-
-    def _touch(self, tracer: Tracer) -> None:
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
 
     def known_entries(self) -> list[DictEntry]:
         self.depend_on_keys()
@@ -372,7 +367,7 @@ class DictValue(Value):
     def rewrite(self, tracer: Tracer) -> None:
         """Write all entries anew at the end: their order changed in a way no single entry tells."""
         self.depend_on_keys()
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         self._rewritten = True
 

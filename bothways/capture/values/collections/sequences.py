@@ -118,9 +118,7 @@ class SequenceValue(Value):
     def touch(self, tracer: Tracer) -> None:
         """Note that the sequence is about to change."""
         self.version += 1
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     def _added(self) -> int:
         """How many elements the call has put behind those that were there."""

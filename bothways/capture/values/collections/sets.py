@@ -156,7 +156,7 @@ class SetValue(Value):
         if key in self.keys:
             self._depend_on_presence(item, key)
             return
-        self._touch(tracer)
+        self.note_change(tracer)
         self._decided.add(key)
         self.version += 1
         self.keys.add(key)
@@ -171,7 +171,7 @@ class SetValue(Value):
             return False
         if key not in self._presence_known:
             self.depend_on_content()  # added first: what the object held decides what is left to do
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         self._decided.add(key)
         self.keys.remove(key)
@@ -182,17 +182,12 @@ class SetValue(Value):
         """Let a method of real sets change the keys (``update``, ``difference_update`` …), then follow it."""
         self.depend_on_content()
         other.depend_on_content()
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         known = {**other.elements, **self.elements}
         getattr(self.keys, method)(other.keys)
         kept = [key for key in self.elements if key in self.keys]
         self.elements = {key: known[key] for key in [*kept, *self.keys]}
-
-    def _touch(self, tracer: Tracer) -> None:
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
 
     # Slots.
 
@@ -290,7 +285,7 @@ class SetValue(Value):
 
     def _clear(self, tracer: Tracer) -> Value:
         self.depend_on_content()
-        self._touch(tracer)
+        self.note_change(tracer)
         self.version += 1
         self.keys.clear()
         self.elements.clear()

@@ -142,6 +142,12 @@ class Value:
     two_phase = False  # whether it is made empty first and filled afterwards
     is_constant_content = False  # whether its text is a literal, cheaper than reading it again
 
+    def note_change(self, tracer: Tracer) -> None:
+        """Captured code has changed the object: one from outside is brought to that state after the call."""
+        if self.source is not None:
+            self.mutated = True
+            tracer.effects.mutated(self)
+
     def parts(self) -> Iterable[Value]:
         """The Values it refers to, as far as the program has to build them."""
         return ()

@@ -69,7 +69,7 @@ class ConstantValue(Value):
         return tracer.run_const(lambda: (hash(self.content), self.content)[1])
 
     def identity(self) -> object:
-        return _Same(self.content)
+        return _ByContent(self.content)
 
     def describe(self) -> str:
         text = repr(self.content)
@@ -179,14 +179,14 @@ def _member_attribute(tracer: Tracer, value: ConstantValue, member: enum.Enum, n
     return linked.class_attribute(tracer, value, name)
 
 
-class _Same:
+class _ByContent:
     """Compares as ``is`` does on constants: by identity, or by content where content decides it."""
 
     def __init__(self, content: object) -> None:
         self.content = content
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same) or type(self.content) is not type(other.content):
+        if not isinstance(other, _ByContent) or type(self.content) is not type(other.content):
             return False
         if self.content is other.content:
             return True

@@ -61,10 +61,10 @@ def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value])
         result = function(*now)
     except (ArithmeticError, ValueError, TypeError):  # as it will be found again, and raised
         return None
-    return _found(tracer, result, WorkedOut(origin, f"{called}({', '.join(texts)})"))
+    return _value_of(tracer, result, WorkedOut(origin, f"{called}({', '.join(texts)})"))
 
 
-def _found(tracer: Tracer, result: Any, path: Source) -> Value | None:
+def _value_of(tracer: Tracer, result: Any, path: Source) -> Value | None:
     kind = type(result)
     if kind in (bool, *numpy_numbers.TRUTHS):
         tracer.guard("{s0} is {c0}", path, result)
@@ -73,7 +73,7 @@ def _found(tracer: Tracer, result: Any, path: Source) -> Value | None:
         return None
     if kind in numpy_numbers.NUMBERS:
         return linked.numpy_number(tracer, result, path)
-    known = tracer.symbols.found(result, path)
+    known = tracer.symbols.computed(result, path)
     return None if known is None else number_value(known)
 
 

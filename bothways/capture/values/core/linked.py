@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bothways.capture.values.code.formatting import text_binary as text_binary
     from bothways.capture.values.code.instance_dicts import InstanceDict as InstanceDict
     from bothways.capture.values.collections.containers import ListValue as ListValue
-    from bothways.capture.values.collections.containers import SliceValue as SliceValue
     from bothways.capture.values.collections.containers import TupleValue as TupleValue
     from bothways.capture.values.collections.dict_methods import METHODS as _methods
     from bothways.capture.values.collections.dict_views import DictIterator as DictIterator
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.collections.iterators import ReversedListIterator as ReversedListIterator
     from bothways.capture.values.collections.iterators import SequenceIterator as SequenceIterator
     from bothways.capture.values.collections.sets import SetValue as SetValue
+    from bothways.capture.values.collections.slices import SliceValue as SliceValue
     from bothways.capture.values.core import protocols as protocols
     from bothways.capture.values.core.derived import derived as derived
     from bothways.capture.values.core.numbers import NumberValue as NumberValue

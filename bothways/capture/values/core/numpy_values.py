@@ -73,7 +73,7 @@ class NumpyNumber(NumberValue):
 def numpy_number(tracer: Tracer, number: Any, path: Source) -> Value:
     """A number of NumPy that is found at a path."""
     tracer.guard("type({s0}) is {c0}", path, type(number))
-    content = tracer.symbols.found(number.item(), Reading(path, HELD))
+    content = tracer.symbols.computed(number.item(), Reading(path, HELD))
     return NumpyNumber(content, path, type(number)) if isinstance(content, SYMBOLIC) else ConstantValue(number)
 
 

@@ -204,8 +204,8 @@ def try_get_attr(tracer: Tracer, value: Value, name: str) -> Value | None:
     """The attribute, or None when the captured program would see an AttributeError."""
     try:
         return get_attr(tracer, value, name)
-    except Raised as observed:
-        if issubclass(observed.value.python_type(), AttributeError):
+    except Raised as error:
+        if issubclass(error.value.python_type(), AttributeError):
             return None
         raise
 
@@ -226,8 +226,8 @@ def next_or_none(tracer: Tracer, iterator: Value) -> Value | None:
     """The iterator's next element, or None at its end."""
     try:
         return iterator.realize().next(tracer)
-    except Raised as observed:
-        if issubclass(observed.value.python_type(), StopIteration):
+    except Raised as error:
+        if issubclass(error.value.python_type(), StopIteration):
             return None
         raise
 

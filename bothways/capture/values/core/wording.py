@@ -37,10 +37,10 @@ def hashed(tracer: Tracer, key: Value, role: str) -> Hashable:
     """The hash of a key; what has none is complained about as what it should have been."""
     try:
         return key.hash_key(tracer)
-    except Raised as observed:
-        if not SINCE_314 or observed.value.python_type() is not TypeError:
+    except Raised as error:
+        if not SINCE_314 or error.value.python_type() is not TypeError:
             raise
-        reason = linked.protocols.text(tracer, observed.value)
+        reason = linked.protocols.text(tracer, error.value)
     tracer.throw(TypeError, f"cannot use {_name_in_c(key.python_type())!r} as {role} ({reason})")
 
 

@@ -89,19 +89,19 @@ class GeneratorValue(Value):
             if method is None:
                 return self._throw_here(tracer, frame, raised)
             return self._while_running(lambda: protocols.call(tracer, method, [raised]))
-        except Raised as observed:
+        except Raised as error:
             if self.frame is None:
                 raise  # it came out of this generator, not out of the delegate
-            return self._after_delegate(tracer, frame, observed)
+            return self._after_delegate(tracer, frame, error)
 
-    def _after_delegate(self, tracer: Tracer, frame: Frame, observed: Raised) -> Value:
+    def _after_delegate(self, tracer: Tracer, frame: Frame, error: Raised) -> Value:
         """Go on in this generator with what left the one it delegates to."""
         if BYTECODE_DECIDES:
-            return self._throw_here(tracer, frame, observed.value)
+            return self._throw_here(tracer, frame, error.value)
         end_delegation(frame)
-        if not issubclass(observed.value.cls, StopIteration):
-            return self._throw_here(tracer, frame, observed.value)
-        frame.push(protocols.get_attr(tracer, observed.value, "value"))
+        if not issubclass(error.value.cls, StopIteration):
+            return self._throw_here(tracer, frame, error.value)
+        frame.push(protocols.get_attr(tracer, error.value, "value"))
         return self._run(tracer, frame)
 
     def close(self, tracer: Tracer) -> Value:
@@ -114,10 +114,10 @@ class GeneratorValue(Value):
             return nothing
         try:
             self.throw(tracer, new_exception(tracer, GeneratorExit, []))
-        except Raised as observed:
-            if issubclass(observed.value.cls, StopIteration):
-                return protocols.get_attr(tracer, observed.value, "value") if CLOSE_GIVES_RESULT else nothing
-            if issubclass(observed.value.cls, GeneratorExit):
+        except Raised as error:
+            if issubclass(error.value.cls, StopIteration):
+                return protocols.get_attr(tracer, error.value, "value") if CLOSE_GIVES_RESULT else nothing
+            if issubclass(error.value.cls, GeneratorExit):
                 return nothing
             raise
         tracer.throw(RuntimeError, "generator ignored GeneratorExit")
@@ -155,10 +155,10 @@ class GeneratorValue(Value):
                 thrown.value.chain(tracer, context=self._handled)
                 frame.throw_in(thrown)
             signal = frame.run()
-        except Raised as observed:
+        except Raised as error:
             self.frame = None
-            if issubclass(observed.value.cls, StopIteration):
-                raise Raised(stop_iteration_error(tracer, observed.value)) from None
+            if issubclass(error.value.cls, StopIteration):
+                raise Raised(stop_iteration_error(tracer, error.value)) from None
             raise
         finally:
             self._handled = tracer.running.suspend_generator()

@@ -20,7 +20,7 @@ from bothways.capture.bytecode.instructions import free_names
 from bothways.capture.bytecode.liveness import live_variables
 from bothways.capture.bytecode.opcodes.generators import delegate_of
 from bothways.capture.standins import combinatorics, iteration, sequences
-from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.collections.iterators import taken_along
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.methods import is_none

@@ -18,7 +18,8 @@ from bothways import torch_compat
 from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Attr, Item, Source
 from bothways.capture.standins.contexts import decorate
-from bothways.capture.values.code.functions import CellValue, FunctionValue
+from bothways.capture.values.code.cells import CellValue
+from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue

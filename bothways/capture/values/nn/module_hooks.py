@@ -38,23 +38,23 @@ BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 
 
 @dataclass(frozen=True)
-class Kinds:
+class BackwardHookKinds:
     """Which kinds of backward hooks there are: on a module, or on all of them."""
 
     pre: bool = False
     full: bool = False
     last: bool = False  # the deprecated ones, which look at the last operation only
 
-    def __or__(self, other: Kinds) -> Kinds:
-        return Kinds(self.pre or other.pre, self.full or other.full, self.last or other.last)
+    def __or__(self, other: BackwardHookKinds) -> BackwardHookKinds:
+        return BackwardHookKinds(self.pre or other.pre, self.full or other.full, self.last or other.last)
 
 
-def kinds_on(tracer: Tracer, module: ModuleValue) -> Kinds:
+def kinds_on(tracer: Tracer, module: ModuleValue) -> BackwardHookKinds:
     """What a call of the module has to look after; guarded."""
     return _global_kinds(tracer) | _own_kinds(tracer, module)
 
 
-def _global_kinds(tracer: Tracer) -> Kinds:
+def _global_kinds(tracer: Tracer) -> BackwardHookKinds:
     state = torch_compat.global_module_hooks()
     globals_ = tracer.globals_source(state)
     pre, hooks = torch_compat.GLOBAL_BACKWARD_HOOKS
@@ -63,12 +63,13 @@ def _global_kinds(tracer: Tracer) -> Kinds:
     full = state["_global_is_full_backward_hook"]
     if state[hooks]:
         tracer.guard("{s0} is {c0}", Item(globals_, "_global_is_full_backward_hook"), full)
-    return Kinds(bool(state[pre]), bool(state[hooks]) and full is True, bool(state[hooks]) and full is False)
+    any_hooks = bool(state[hooks])
+    return BackwardHookKinds(bool(state[pre]), any_hooks and full is True, any_hooks and full is False)
 
 
-def _own_kinds(tracer: Tracer, module: ModuleValue) -> Kinds:
+def _own_kinds(tracer: Tracer, module: ModuleValue) -> BackwardHookKinds:
     if module.source is None:
-        return Kinds()
+        return BackwardHookKinds()
     content = module.instance_dict()
     for name in BACKWARD_HOOKS:
         known = tracer.known(content.get(name))
@@ -79,7 +80,7 @@ def _own_kinds(tracer: Tracer, module: ModuleValue) -> Kinds:
     full = content.get("_is_full_backward_hook")
     if hooks:
         tracer.guard("{s0} is {c0}", Attr(module.source, "_is_full_backward_hook"), full)
-    return Kinds(pre, hooks and full is True, hooks and full is False) | kinds_registered(module)
+    return BackwardHookKinds(pre, hooks and full is True, hooks and full is False) | kinds_registered(module)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Side:
 class BackwardHooks(Value):
     """What stands between a module with backward hooks and its ``forward`` during one call."""
 
-    def __init__(self, module: ModuleValue, kinds: Kinds) -> None:
+    def __init__(self, module: ModuleValue, kinds: BackwardHookKinds) -> None:
         self.module, self.kinds = module, kinds
         self._inputs = Side(None, (), 0)
 
@@ -255,10 +256,10 @@ class ModuleRegistration(HandleEvent):
 
 
 # Method of nn.Module -> the kind of hook it registers.
-REGISTERING: dict[str, Kinds] = {
-    "register_full_backward_hook": Kinds(full=True),
-    "register_full_backward_pre_hook": Kinds(pre=True),
-    "register_backward_hook": Kinds(last=True),
+REGISTERING: dict[str, BackwardHookKinds] = {
+    "register_full_backward_hook": BackwardHookKinds(full=True),
+    "register_full_backward_pre_hook": BackwardHookKinds(pre=True),
+    "register_backward_hook": BackwardHookKinds(last=True),
 }
 
 
@@ -302,9 +303,9 @@ def hooks_of(tracer: Tracer, module: ModuleValue, kind: str) -> list[Value]:
     return hooks
 
 
-def kinds_registered(module: ModuleValue) -> Kinds:
+def kinds_registered(module: ModuleValue) -> BackwardHookKinds:
     """The kinds of the hooks that captured code has registered and not removed."""
-    kinds = Kinds()
+    kinds = BackwardHookKinds()
     for registered in module.registered:
         assert isinstance(registered, ModuleRegistration)
         kinds = kinds | REGISTERING[registered.method]

@@ -22,7 +22,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.nn.forward_hooks import ForwardHooks
-from bothways.capture.values.nn.module_hooks import BackwardHooks, Kinds, kinds_on
+from bothways.capture.values.nn.module_hooks import BackwardHookKinds, BackwardHooks, kinds_on
 from bothways.capture.values.objects.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ class ModuleValue(ObjectValue):
         self._stop_at_global_hooks(tracer)
         self._stop_at_first_call(tracer)
         backward = kinds_on(tracer, self)
-        if self._has_forward_hooks(tracer) or backward != Kinds():
+        if self._has_forward_hooks(tracer) or backward != BackwardHookKinds():
             packed = DictValue.from_pairs(tracer, [(ConstantValue(k), v) for k, v in kwargs.items()])
-            hooks = ConstantValue(None) if backward == Kinds() else BackwardHooks(self, backward)
+            hooks = ConstantValue(None) if backward == BackwardHookKinds() else BackwardHooks(self, backward)
             return tracer.inline(call_with_hooks, [self, TupleValue(list(args)), packed, ForwardHooks(self), hooks], {})
         return protocols.call(tracer, self.get_attr(tracer, "forward"), args, kwargs)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UNTOUCHED = frozenset({"params", "optimizer"})
 
 
-class Later(Value):
+class PutOffValue(Value):
     """What a call leaves behind that was put off."""
 
     def realize(self) -> NoReturn:
@@ -180,7 +180,7 @@ def _put_off(tracer: Tracer, schedule: Any) -> None:
     for one in _with_parts(schedule):
         known = tracer.known(one)
         if isinstance(known, ObjectValue):
-            known.attrs |= {name: Later() for name in vars(one) if name not in UNTOUCHED}
+            known.attrs |= {name: PutOffValue() for name in vars(one) if name not in UNTOUCHED}
         else:
             tracer.effects.put_off(one)
         for group in one.optimizer.param_groups:
@@ -190,4 +190,4 @@ def _put_off(tracer: Tracer, schedule: Any) -> None:
                 continue
             for key, entry in numbers.entries.items():
                 if not (isinstance(entry.key, ConstantValue) and entry.key.content in UNTOUCHED):
-                    numbers.entries[key] = DictEntry(entry.key, Later())
+                    numbers.entries[key] = DictEntry(entry.key, PutOffValue())

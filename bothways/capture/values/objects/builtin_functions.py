@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
-from bothways.capture.values.collections.containers import ListValue, sort_values
+from bothways.capture.values.collections.containers import ListValue
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.collections.sequences import SequenceValue
+from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import NotConstant, Value
@@ -325,9 +326,9 @@ for _debugger in (breakpoint, sys.__breakpointhook__):
 # The functions of ``operator``.
 
 
-def _operation(how: Callable[..., Value], symbol: str) -> Callable[..., Value]:
+def _operation(apply: Callable[..., Value], symbol: str) -> Callable[..., Value]:
     def handler(tracer: Tracer, left: Value, right: Value, /) -> Value:
-        return how(tracer, symbol, left, right)
+        return apply(tracer, symbol, left, right)
 
     return handler
 

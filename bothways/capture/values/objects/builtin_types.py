@@ -11,12 +11,13 @@ from bothways.capture.overrides.overrides import refuse_length
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import MethodValue
 from bothways.capture.values.collections import iterators
-from bothways.capture.values.collections.containers import ListValue, SliceValue, TupleValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.collections.dict_views import ProxyValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sequences import content
 from bothways.capture.values.collections.sets import SetValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import ASKED, answered
 from bothways.capture.values.core.base import Value

@@ -92,9 +92,7 @@ class ExceptionValue(ObjectValue):
 
     def _set_traceback(self, tracer: Tracer, traceback: Value) -> None:
         self.traceback = traceback
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     def _base(self) -> type:
         """The built-in exception class the exception is made by."""
@@ -140,9 +138,7 @@ class ExceptionValue(ObjectValue):
 
     def _set_field(self, tracer: Tracer, name: str, value: Value) -> None:
         self.attrs[name] = value
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__init__":

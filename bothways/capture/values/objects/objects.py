@@ -106,9 +106,9 @@ class ObjectValue(Value):
                 guard_class_attribute(tracer, self.cls, "__getattribute__", custom)
                 return protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name)])
             return self.generic_get_attr(tracer, name)
-        except Raised as observed:
+        except Raised as error:
             fallback = lookup(self.cls, "__getattr__")
-            if fallback is MISSING or not issubclass(observed.value.python_type(), AttributeError):
+            if fallback is MISSING or not issubclass(error.value.python_type(), AttributeError):
                 raise
             return self.missing_attr(tracer, name, fallback)
 
@@ -214,9 +214,7 @@ class ObjectValue(Value):
             del self.attrs[name]
             self.moved.add(name)
         self.attrs[name] = value
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     def _has_dict(self) -> bool:
         return self.cls.__dictoffset__ != 0
@@ -299,10 +297,10 @@ class ObjectValue(Value):
         if self.special(tracer, "__delitem__", key) is None:
             self._payload_or(tracer, super().del_item, "del_item", key)
 
-    def _payload_or(self, tracer: Tracer, otherwise: Callable[..., Any], slot: str, *args: Any) -> Any:
+    def _payload_or(self, tracer: Tracer, of_objects: Callable[..., Any], slot: str, *args: Any) -> Any:
         if self.payload is not None:
             return getattr(self.payload, slot)(tracer, *args)
-        return otherwise(tracer, *args)
+        return of_objects(tracer, *args)
 
     def iterate(self, tracer: Tracer) -> Value:
         result = self.special(tracer, "__iter__")

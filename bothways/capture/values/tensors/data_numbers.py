@@ -17,7 +17,8 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.late_numbers import ReadNumber
-from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, STOPS, TensorValue
+from bothways.capture.values.tensors.tensor_attributes import STOPS
+from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
 from bothways.node_facts import note_of_node
@@ -91,12 +92,12 @@ SPECIAL_METHODS["tolist"] = _tolist
 
 def _made_of_data(function: Any) -> Handler:
     """``torch.tensor`` of lists with such numbers in them, or with tensors: a node that makes the tensor of them."""
-    otherwise = HANDLERS[function]
+    usual_handler = HANDLERS[function]
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         data = args[0].realize() if args else None
         if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not _holds_data(data):
-            return otherwise(tracer, args, kwargs)
+            return usual_handler(tracer, args, kwargs)
         model = torch.tensor(_guessed(tracer, data))
 
         def sizes(data: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:

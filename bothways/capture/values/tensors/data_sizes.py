@@ -82,13 +82,15 @@ def _method(name: str, rule: Rule) -> Callable[[Tracer, TensorValue, Args, Kwarg
 
 
 def _function(function: Any, rule: Rule) -> Callable[[Tracer, Args, Kwargs], Value]:
-    otherwise = HANDLERS.get(function)
+    usual_handler = HANDLERS.get(function)
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         recorded = None if kwargs else _recorded(tracer, rule, "call_function", function, args)
         if recorded is not None:
             return recorded
-        return call_in_graph(tracer, function, args, kwargs) if otherwise is None else otherwise(tracer, args, kwargs)
+        if usual_handler is not None:
+            return usual_handler(tracer, args, kwargs)
+        return call_in_graph(tracer, function, args, kwargs)
 
     return handler
 

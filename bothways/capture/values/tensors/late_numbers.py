@@ -18,7 +18,8 @@ from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, acting_after, result_of
-from bothways.capture.values.tensors.tensors import STOPS, TensorValue
+from bothways.capture.values.tensors.tensor_attributes import STOPS
+from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.runtime.nodes import Applied, require_number
 from bothways.symbols.environment import COMPARISONS
 

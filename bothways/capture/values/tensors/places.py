@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bothways.capture.values.collections.containers import SliceValue, TupleValue
+from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.collections.slices import SliceValue
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue

@@ -36,6 +36,17 @@ from bothways.capture.values.core.constants import ConstantValue, constant_argum
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.places import selected, written
+from bothways.capture.values.tensors.tensor_attributes import (
+    HOOK_METHODS,
+    LATER,
+    METADATA,
+    METADATA_METHODS,
+    NEEDS_HISTORY,
+    STATE_QUERIES,
+    STATIC_ADDRESS,
+    STOPS,
+    TENSOR_PROPERTIES,
+)
 from bothways.capture.writing.emit import changes, stores
 from bothways.node_facts import note_of_node
 from bothways.runtime.warning_nodes import Warns
@@ -43,82 +54,6 @@ from bothways.runtime.warning_nodes import Warns
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.writing.emit import Emitter
-
-# Attributes that follow from guarded metadata. Those that depend on the device ask the Fake, whose meta
-# tensor is on no real device.
-METADATA: dict[str, Callable[[Fake], object]] = {
-    "shape": lambda fake: torch.Size(fake.shape),
-    "dtype": lambda fake: fake.dtype,
-    "device": lambda fake: fake.device,
-    "ndim": lambda fake: len(fake.shape),
-    "layout": lambda fake: fake.meta.layout,
-    "requires_grad": lambda fake: fake.requires_grad,
-    "itemsize": lambda fake: fake.meta.itemsize,
-    "nbytes": lambda fake: fake.meta.nbytes,
-    "is_cuda": lambda fake: fake.device.type == "cuda",
-    "is_cpu": lambda fake: fake.device.type == "cpu",
-    "is_meta": lambda fake: fake.device.type == "meta",
-    "is_mps": lambda fake: fake.device.type == "mps",
-    "is_xpu": lambda fake: fake.device.type == "xpu",
-    "is_sparse": lambda fake: False,
-    "is_sparse_csr": lambda fake: False,
-    "is_mkldnn": lambda fake: False,
-    "is_quantized": lambda fake: False,
-    "is_nested": lambda fake: False,
-    "output_nr": lambda fake: fake.meta.output_nr,
-}
-
-# The same for methods, which take constant arguments.
-METADATA_METHODS: dict[str, Callable[..., object]] = {
-    "size": lambda fake, *args, **kwargs: fake.meta.size(*args, **kwargs),
-    "dim": lambda fake: len(fake.shape),
-    "ndimension": lambda fake: len(fake.shape),
-    "numel": lambda fake: fake.meta.numel(),
-    "nelement": lambda fake: fake.meta.numel(),
-    "stride": lambda fake, *args, **kwargs: fake.meta.stride(*args, **kwargs),
-    "element_size": lambda fake: fake.meta.element_size(),
-    "is_contiguous": lambda fake, **kwargs: fake.meta.is_contiguous(**kwargs),
-    "is_floating_point": lambda fake: fake.meta.is_floating_point(),
-    "is_complex": lambda fake: fake.meta.is_complex(),
-    "is_signed": lambda fake: fake.meta.is_signed(),
-    "get_device": lambda fake: -1 if fake.device.index is None else fake.device.index,
-}
-
-# Attributes that are tensors computed from this one.
-TENSOR_PROPERTIES = frozenset("T mT H mH real imag".split())
-
-# Methods that people know by the function that calls them.
-BEHIND = {f"__{name}__": f"{name}()" for name in ("bool", "int", "float", "complex")}
-
-# Methods that need data, change autograd's own state, or hand out what capture cannot follow.
-STOPS: dict[str, tuple[str, str]] = {
-    **{
-        name: ("tensor_value", f"{BEHIND.get(name, f'Tensor.{name}')} reads the tensor's data")
-        for name in (
-            "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__ data_ptr is_nonzero equal "
-            "allclose storage untyped_storage storage_offset is_set_to __dlpack__ is_pinned is_shared __contains__"
-        ).split()
-    },
-    **{
-        name: ("mutation_unknown", f"Tensor.{name} changes what the tensor is")
-        for name in "set_ resize_ resize_as_ share_memory_ pin_memory swap_ detach_ __setstate__".split()
-    },
-    "__deepcopy__": ("call_unknown", "a tensor is deep-copied"),
-    "__format__": ("tensor_value", "a tensor is formatted as text"),
-    "map_": ("call_unknown", "Tensor.map_ calls Python for each element"),
-    "apply_": ("call_unknown", "Tensor.apply_ calls Python for each element"),
-}
-
-# What may differ for a tensor of the same sizes and dtype when the same code runs later: a gradient's layout, whether
-# autograd differentiates again.
-LATER = frozenset("stride is_contiguous requires_grad grad_fn is_leaf grad output_nr".split())
-
-# The mark of a tensor that stays where it is, "guarded" when a program may rely on that.
-STATIC_ADDRESS = "_dynamo_static_input_type"
-
-HOOK_METHODS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
-ABOUT_HISTORY = HOOK_METHODS | {"grad_fn", "is_leaf", "grad", "output_nr", "requires_grad_"}
-
 
 # Attributes that can be set and methods that are more than an operation; ``tensor_state`` fills both.
 SETTERS: dict[str, Callable[[Tracer, TensorValue, Value], None]] = {}
@@ -178,7 +113,7 @@ class TensorValue(Value):
         tracer.graph.levels.refuse(name)
         if name in LATER:
             tracer.assumptions.ask(name)
-        if name in ABOUT_HISTORY:
+        if name in NEEDS_HISTORY:
             check_history(tracer, self)
         if not tracer.overrides.leaves_tensors_alone:
             overridden = get_tensor_attr(tracer, self, name)
@@ -230,9 +165,7 @@ class TensorValue(Value):
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         self.attrs[name] = value
-        if self.source is not None:
-            self.mutated = True
-            tracer.effects.mutated(self)
+        self.note_change(tracer)
 
     # Operations.
 
@@ -262,7 +195,7 @@ class TensorValue(Value):
             tracer.stop(*STOPS[name])
         if name in HOOK_METHODS:
             return linked.register_on_tensor(tracer, self, name, [*args, *kwargs.values()])
-        if name in _STATE_QUERIES:
+        if name in STATE_QUERIES:
             return _state_query(tracer, self, name)
         if name in _SLOT_METHODS:
             return _SLOT_METHODS[name](tracer, self, args)
@@ -466,10 +399,6 @@ _ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
     "is_leaf": _is_leaf,
     "data": _data,
 }
-
-
-# Facts about one tensor that metadata does not tell: guarded on inputs, asked of nothing else.
-_STATE_QUERIES = frozenset("is_inference is_conj is_neg".split())
 
 
 def _state_query(tracer: Tracer, value: TensorValue, name: str) -> Value:

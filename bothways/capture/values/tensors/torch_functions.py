@@ -27,6 +27,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
+from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.core.numbers import NumberValue, OpenTruth
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.grad import trace_wrapped
@@ -90,7 +91,7 @@ def call_in_graph(
 ) -> Value:
     """Record a call as one node; ``run`` computes the same on fakes, where the function itself cannot."""
     out = kwargs.get("out")
-    if out is not None and not _is_none(out) and not isinstance(out.realize(), TensorValue):
+    if out is not None and not is_none(out) and not isinstance(out.realize(), TensorValue):
         tracer.stop("call_unknown", "several out= tensors are given")
     keywords = on_default_device(tracer, function, kwargs)
     return tracer.graph.op("call_function", function, run or function, args, keywords)
@@ -102,12 +103,7 @@ def on_default_device(tracer: Tracer, function: Any, kwargs: Kwargs) -> Kwargs:
     if not tracer.torch_state.default_devices or function not in torch_compat.device_constructors():
         return kwargs
     on_default = {**kwargs, "device": ConstantValue(tracer.torch_state.default_devices[-1])}
-    return kwargs if device is not None and not _is_none(device) else on_default
-
-
-def _is_none(value: Value) -> bool:
-    value = value.realize()
-    return isinstance(value, ConstantValue) and value.content is None
+    return kwargs if device is not None and not is_none(device) else on_default
 
 
 class TorchFunctionValue(Value):
@@ -317,7 +313,7 @@ def _is_tensor_like(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 @handles(torch_compat.unwrap_optional)
 def _unwrap_optional(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    if _is_none(args[0]):
+    if is_none(args[0]):
         tracer.throw(AssertionError, "Unwrapping null optional")
     return args[0]
 

@@ -213,7 +213,7 @@ class ThreadWriter:
             kind, element = IN_MEMORY[part.dtype], part.element
             place = f"{self.pointer(element.memory)} + {self.index(element, span)}"
             guard = f"if ({active}) " if active else ""
-            how = f"{self._whole(element, span)}, {span.count or span.width}"
+            extent = f"{self._whole(element, span)}, {span.count or span.width}"
             if part.dtype in PAIRED:
                 pair = f"{'rounded_' if part.is_rounded else ''}pair_of_{PAIRED[part.dtype]}"
                 words = self.fresh(f"{array}_words")
@@ -222,7 +222,7 @@ class ThreadWriter:
                 each = f"{pair}({array}[2 * v], {array}[2 * v + 1])"
                 block.add(f"for (int v = 0; v < {span.width // 2}; ++v) {words}[v] = {each};")
                 kind, array = "pairs", words
-            block.add(f"{guard}store_{kind}_{span.width}({place}, {array}, {how});")
+            block.add(f"{guard}store_{kind}_{span.width}({place}, {array}, {extent});")
 
     def _whole(self, element: Element, span: Span) -> str:
         """Whether a whole vector may be read or written at once."""

@@ -15,7 +15,7 @@ from bothways.lower.dialects.cuda.emit_columns import write_columns
 from bothways.lower.dialects.cuda.emit_pointwise import write_pointwise
 from bothways.lower.dialects.cuda.emit_rows import write_rows
 from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
-from bothways.lower.dialects.cuda.rows_and_columns import Both, write_both
+from bothways.lower.dialects.cuda.rows_and_columns import RowsAndColumns, write_both
 from bothways.lower.ir.sizes import Size, SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Sweep
@@ -47,7 +47,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         names.written.clear()
     first = kernel.body[0]
     is_pointwise = False
-    if isinstance(kernel, Both):
+    if isinstance(kernel, RowsAndColumns):
         blocks, threads = write_both(writer, block, kernel)
     elif isinstance(first, Columns):
         blocks, threads = write_columns(writer, block, kernel, first)
@@ -58,7 +58,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         blocks, threads = write_pointwise(writer, block, kernel)
     # A reduction waits for its slowest thread, so others have to be there that go on.
     together = 1 if is_pointwise else max(1, RESIDENT // threads)
-    if isinstance(kernel, Both):
+    if isinstance(kernel, RowsAndColumns):
         together = rows_and_columns.together(threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()
     taken = [
@@ -128,6 +128,6 @@ def _places(
     places: dict[object, Argument] = {memory: (index, AS_GIVEN, 0) for index, memory in enumerate(routine.memories)}
     places |= {name: (first + index, AS_GIVEN, 0) for index, name in enumerate(sizes)}
     for memory, offset in offsets.items():
-        how, other = (BEHIND_NUMBER, places[offset][0]) if isinstance(offset, str) else (BEHIND, offset)
-        places[memory] = at_area, how, other
+        kind, other = (BEHIND_NUMBER, places[offset][0]) if isinstance(offset, str) else (BEHIND, offset)
+        places[memory] = at_area, kind, other
     return places, sizes

@@ -59,12 +59,12 @@ LEAST_PARTS = 64  # that keep a GPU busy
 
 
 @dataclass(frozen=True)
-class Across(Sweep):
+class SweepForColumns(Sweep):
     """A sweep over a row whose accumulators are of the columns."""
 
 
 @dataclass(frozen=True, eq=False)
-class Both(Kernel):
+class RowsAndColumns(Kernel):
     """Rows whose first statement is the sweep for the columns; these are put together from so many parts."""
 
     splits: int = 1
@@ -115,7 +115,7 @@ def _joined(rows: Kernel, columns: Kernel) -> list[Kernel] | None:
     body = tuple(map(renamed.statement, own.body))
     if None in body or not _read_alike(body, sweeps):
         return None
-    sweep = Across((lane,), own.accumulators, tuple(part for part in body if part is not None))
+    sweep = SweepForColumns((lane,), own.accumulators, tuple(part for part in body if part is not None))
     whole = replace(rows, body=(Rows(first.loops, (sweep, *first.body)),))
     geometry = geometry_of(whole)
     if row_geometry(rows).splits > 1 or geometry is None:
@@ -132,7 +132,7 @@ def _joined(rows: Kernel, columns: Kernel) -> list[Kernel] | None:
     memories = (*(one for one in used if one not in written), *(one for one in used if one in written))
     names = {key: rows.names.get(key, 0) + columns.names.get(key, 0) for key in (*rows.names, *columns.names)}
     origins = tuple(dict.fromkeys((*rows.origins, *columns.origins)))
-    both = Both(
+    both = RowsAndColumns(
         memories, frozenset(written), whole.body, rows.hint, origins, names, splits, tuple(parts.partials.items())
     )
     return [both, finish]
@@ -205,13 +205,13 @@ class _Renamed:
 # Spelling.
 
 
-def write_both(w: ThreadWriter, block: Lines, kernel: Both) -> tuple[int, int]:
+def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[int, int]:
     """Returns how many blocks of how many threads."""
     geometry = geometry_of(kernel)
     assert geometry is not None
     kind, rows = w.index_type, product_of(geometry.kept)
     [across, *rest] = statements_of_row(kernel)
-    assert isinstance(across, Across)
+    assert isinstance(across, SweepForColumns)
     own, always = _read(statements_of_row(kernel), geometry)
     block.add("const int thread = threadIdx.x;")
     write_reading(w, block, {element: w.raw(element, "all", _span(geometry)) for element in always}, geometry)
@@ -252,7 +252,7 @@ def _read(body: Sequence[Any], geometry: RowGeometry) -> tuple[list[Element], li
     return own, [element for element in elements if element not in own]
 
 
-def _started(w: ThreadWriter, block: Lines, across: Across, geometry: RowGeometry) -> dict[Accumulator, str]:
+def _started(w: ThreadWriter, block: Lines, across: SweepForColumns, geometry: RowGeometry) -> dict[Accumulator, str]:
     sums = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in across.accumulators}
     count = geometry.spans * geometry.width
     for reduction, name in sums.items():
@@ -283,7 +283,7 @@ def _copied(w: ThreadWriter, block: Lines, array: Raw, element: Element, geometr
 
 
 def _write_across(
-    w: ThreadWriter, block: Lines, across: Across, sums: dict[Accumulator, str], geometry: RowGeometry
+    w: ThreadWriter, block: Lines, across: SweepForColumns, sums: dict[Accumulator, str], geometry: RowGeometry
 ) -> None:
     open_spans(w, block, geometry)
     write_indices(block, geometry, w.index_type)
@@ -298,7 +298,7 @@ def _write_across(
 
 
 def _write_parts(
-    w: ThreadWriter, block: Lines, kernel: Both, sums: dict[Accumulator, str], geometry: RowGeometry
+    w: ThreadWriter, block: Lines, kernel: RowsAndColumns, sums: dict[Accumulator, str], geometry: RowGeometry
 ) -> None:
     partials, size, width = dict(kernel.partials), geometry.reduced[-1].size, geometry.width
     open_spans(w, block, geometry)

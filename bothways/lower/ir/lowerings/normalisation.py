@@ -10,7 +10,7 @@ import torch
 
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.reductions import variance
-from bothways.lower.ir.lowerings.registry import aten, lowers_floating
+from bothways.lower.ir.lowerings.registry import aten, lowers_floating, overloads
 from bothways.lower.ir.lowerings.term import Term, wide
 from bothways.lower.ir.prims import Buffer, Node, Shape
 
@@ -75,7 +75,7 @@ def _layer_norm_backward(
 # By the root of the mean square, which is one operation on GPUs -------------------------------------------------------
 
 
-@lowers_floating(*filter(None, [getattr(getattr(aten, "_fused_rms_norm", None), "default", None)]))
+@lowers_floating(*overloads("_fused_rms_norm", ["default"]))
 def _rms_norm(
     b: Builder, out: Any, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None
 ) -> tuple[Node, Node]:
@@ -87,7 +87,7 @@ def _rms_norm(
     return result.as_(out[0].dtype), b.reshape(rstd.as_(out[1].dtype), tuple(out[1].shape))
 
 
-@lowers_floating(*filter(None, [getattr(getattr(aten, "_fused_rms_norm_backward", None), "default", None)]))
+@lowers_floating(*overloads("_fused_rms_norm_backward", ["default"]))
 def _rms_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, shape: Sequence[int], rstd: Node, weight: Node | None,
     mask: Sequence[bool],

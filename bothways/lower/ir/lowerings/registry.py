@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.lower.ir.sizes import NotLowered
 from bothways.ops import LOWERINGS
 
@@ -51,4 +52,4 @@ def overloads(name: str, wanted: Iterable[str] = ()) -> list[Any]:
         return []
     names = tuple(wanted) or ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
     named = [getattr(packet, overload) for overload in packet.overloads() if overload in names]
-    return [target for target in named if str(target._schema.returns[0].type) == "Tensor"]
+    return [target for target in named if str(torch_compat.schema_of(target).returns[0].type) == "Tensor"]

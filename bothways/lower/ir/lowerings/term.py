@@ -75,9 +75,9 @@ class Term:
     def isnan(self) -> Node:
         return self.b.map("isnan", self.value, dtype=torch.bool, of=self.dtype)
 
-    def where(self, condition: Node, otherwise: Any) -> Term:
+    def where(self, condition: Node, other: Any) -> Term:
         """This where the condition holds, else the other."""
-        return Term(self.b, self.b.where(condition, self.value, _value(otherwise), self.dtype), self.dtype)
+        return Term(self.b, self.b.where(condition, self.value, _value(other), self.dtype), self.dtype)
 
     # Functions.
 
