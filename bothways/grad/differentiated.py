@@ -23,7 +23,7 @@ from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
-from bothways.grad.nodes.changed import Changes, Versions, sharing
+from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
@@ -100,13 +100,13 @@ class DifferentiatedGraph:
         self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
         self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
-        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed), len(inputs))
+        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed, *facts.recounted), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
         # of that shape where no gradient depends on it.
         self.shared = frozenset(facts.changed) & frozenset(facts.unread_inputs) - frozenset(facts.needed_inputs)
         self.copied = frozenset(facts.changed) - self.shared
         self.unread = self.shared | {renewal.place for renewal in self.renewals if not renewal.matters}
-        self.changes_inputs = bool(facts.changed or plan.renewed)
+        self.changes_inputs = bool(facts.changed or plan.renewed or facts.recounted)
         self.is_random = facts.is_random
         self._expected = plan.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
@@ -163,7 +163,7 @@ class DifferentiatedGraph:
             and self.parts is None
             and not (self._backward_conditions or self.sizes or self.live)
         )
-        self.run_forward = with_arguments(compiled)
+        self.run_forward = recounting(with_arguments(compiled), facts.recounted, len(self.sizes.symbols))
 
     def at(self, numbers: tuple[int, ...]) -> DifferentiatedGraph:
         """The graph of the sizes of one call."""

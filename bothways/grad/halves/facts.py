@@ -37,7 +37,8 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
-    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results. Of the
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results, and the
+    ``recounted`` inputs are those whose versions grow while their elements stay, each as often as it does. Of the
     ``window_inputs`` eager saves windows on their memory. ``read_inputs`` are those that the forward reads;
     ``strange_inputs`` those that no backward comes to, ``uneven_inputs`` those that it comes to from some of the
     differentiable results only; ``statistics_inputs`` are changed by operations that do not say so; on what is in the
@@ -67,6 +68,7 @@ class Facts:
     new_positions: tuple[int, ...]
     new_inputs: tuple[int, ...]
     is_turned: bool
+    recounted: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -102,7 +104,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
-        _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned,
+        _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
     )  # fmt: skip
 
 
