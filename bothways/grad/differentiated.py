@@ -6,7 +6,7 @@ where the graph has symbols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -80,6 +80,7 @@ class DifferentiatedGraph:
         self._backwards = Backwards()
         self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
         self._copied: dict[Moment, torch.fx.GraphModule] = {}
+        self._read: dict[Any, list[int]] = {}  # for sizes and a moment
         self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
@@ -120,6 +121,8 @@ class DifferentiatedGraph:
         self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in plan.ours)
         self._saved_positions = facts.saved_positions
         self.live, self.new_values = facts.live, tuple(zip(facts.new_positions, facts.new_inputs, strict=True))
+        own = zip(facts.own_positions, facts.own_versions, strict=True)
+        self.own_versions = {} if plan.renewed or facts.changed or facts.live else dict(own)
         kept = len(facts.saved_positions) + len(facts.needed_inputs)
         self.saves_something = kept > len(facts.live) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -335,6 +338,20 @@ class DifferentiatedGraph:
     ) -> tuple[torch.fx.GraphModule, Any]:
         joint = self.joint(moment, tangents, inputs)
         return extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted)), joint.moment.strides
+
+    def read_values(self, tangents: Tangents, inputs: Sequence[torch.Tensor]) -> Collection[int]:
+        """The places of what a backward for these gradients reads, of the inputs it takes and of what was saved."""
+        moment = Moment(strides_of(tangents[: self.result_count]), torch_compat.autocast_now(), False)
+        count = len(self.needed_inputs) + len(self._saved_positions)
+        key = self.numbers, moment
+        if key not in self._read:
+            try:
+                graph, _ = self._backward_graph(moment, tangents[: self.result_count], inputs, None)
+            except NotRepeatable:
+                return range(count)
+            takes = [node for node in graph.graph.nodes if node.op == "placeholder"][len(self.sizes.symbols) :]
+            self._read[key] = [place for place, node in enumerate(takes[:count]) if node.users]
+        return self._read[key]
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""

@@ -44,7 +44,8 @@ class Facts:
     differentiable results only; ``statistics_inputs`` are changed by operations that do not say so; on what is in the
     ``unread_inputs`` no gradient
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
-    when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change. A trace ``is_turned``
+    when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change, and those at
+    ``own_positions`` are results, of these ``own_versions`` when they are saved. A trace ``is_turned``
     when images lie in it as convolutions like them best; all traces of the function then are.
     """
 
@@ -69,6 +70,8 @@ class Facts:
     new_inputs: tuple[int, ...]
     is_turned: bool
     recounted: tuple[int, ...]
+    own_positions: tuple[int, ...]
+    own_versions: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -94,7 +97,10 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     reached = [behind for behind, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     needed = needed_inputs(joint) if has_backward else ()
-    live, new = _kept_outside(joint, [*(joint.primals[index] for index in needed), *saved])
+    kept = [*(joint.primals[index] for index in needed), *saved]
+    live, new = _kept_outside(joint, kept)
+    numbers = dict(zip(joint.results, joint.versions, strict=True))
+    own = {position: numbers[node] for position, node in enumerate(kept) if node in numbers}
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
         joint.versions,
@@ -105,6 +111,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
         _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
+        tuple(own), tuple(own.values()),
     )  # fmt: skip
 
 
