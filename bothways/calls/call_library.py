@@ -167,7 +167,8 @@ def call_library() -> CallLibrary | None:
     """
     if not _found:
         try:
-            _found.append(_built_library() if _layouts_are_known() else None)
+            with torch.inference_mode(False), torch.enable_grad():  # it is tried on tensors of every kind
+                _found.append(_built_library() if _layouts_are_known() else None)
         except NoCompiler as error:
             _failures.append(error.problem)
             if len(_failures) < TRIES:

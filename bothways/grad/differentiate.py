@@ -20,7 +20,7 @@ from bothways.grad.halves.facts import FactMemo, Facts, facts_of
 from bothways.grad.halves.partition import extract, saved_values, windows_beside
 from bothways.grad.halves.plan import Compiler, GradPlan
 from bothways.grad.halves.recalled import Changing, Forward, Groups, recall_function
-from bothways.grad.nodes.changed import Changes, Versions, sharing
+from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
 from bothways.grad.nodes.running import as_traced, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
@@ -204,9 +204,10 @@ def _inference(
     sizes: Sizes,
 ) -> Callable[..., Any]:
     """A graph without a backward."""
-    run = with_arguments(compiled)
+    run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    share, are_apart = sharing(changed, len(inputs))
+    written = (*changed, *facts.recounted)
+    share, are_apart = sharing(written, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
@@ -218,7 +219,7 @@ def _inference(
 
     def call(*values: Any) -> Any:
         nonlocal refused
-        if torch_compat.in_forward_mode() or (changed and share(values[skipped:])):
+        if torch_compat.in_forward_mode() or (written and share(values[skipped:])):
             if spares is not None:
                 spares.clear()
             return function(*values)

@@ -6,7 +6,7 @@ where the graph has symbols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -23,7 +23,7 @@ from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
-from bothways.grad.nodes.changed import Changes, Versions, sharing
+from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
@@ -80,6 +80,7 @@ class DifferentiatedGraph:
         self._backwards = Backwards()
         self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
         self._copied: dict[Moment, torch.fx.GraphModule] = {}
+        self._read: dict[Any, list[int]] = {}  # for sizes and a moment
         self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
@@ -100,13 +101,13 @@ class DifferentiatedGraph:
         self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
         self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
-        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed), len(inputs))
+        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed, *facts.recounted), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
         # of that shape where no gradient depends on it.
         self.shared = frozenset(facts.changed) & frozenset(facts.unread_inputs) - frozenset(facts.needed_inputs)
         self.copied = frozenset(facts.changed) - self.shared
         self.unread = self.shared | {renewal.place for renewal in self.renewals if not renewal.matters}
-        self.changes_inputs = bool(facts.changed or plan.renewed)
+        self.changes_inputs = bool(facts.changed or plan.renewed or facts.recounted)
         self.is_random = facts.is_random
         self._expected = plan.expected if facts.is_turned else None
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
@@ -120,6 +121,8 @@ class DifferentiatedGraph:
         self._uneven_inputs = tuple(index for index in facts.uneven_inputs if index not in plan.ours)
         self._saved_positions = facts.saved_positions
         self.live, self.new_values = facts.live, tuple(zip(facts.new_positions, facts.new_inputs, strict=True))
+        own = zip(facts.own_positions, facts.own_versions, strict=True)
+        self.own_versions = {} if plan.renewed or facts.changed or facts.live else dict(own)
         kept = len(facts.saved_positions) + len(facts.needed_inputs)
         self.saves_something = kept > len(facts.live) or set(facts.parts) != {None}
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
@@ -163,7 +166,7 @@ class DifferentiatedGraph:
             and self.parts is None
             and not (self._backward_conditions or self.sizes or self.live)
         )
-        self.run_forward = with_arguments(compiled)
+        self.run_forward = recounting(with_arguments(compiled), facts.recounted, len(self.sizes.symbols))
 
     def at(self, numbers: tuple[int, ...]) -> DifferentiatedGraph:
         """The graph of the sizes of one call."""
@@ -335,6 +338,20 @@ class DifferentiatedGraph:
     ) -> tuple[torch.fx.GraphModule, Any]:
         joint = self.joint(moment, tangents, inputs)
         return extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted)), joint.moment.strides
+
+    def read_values(self, tangents: Tangents, inputs: Sequence[torch.Tensor]) -> Collection[int]:
+        """The places of what a backward for these gradients reads, of the inputs it takes and of what was saved."""
+        moment = Moment(strides_of(tangents[: self.result_count]), torch_compat.autocast_now(), False)
+        count = len(self.needed_inputs) + len(self._saved_positions)
+        key = self.numbers, moment
+        if key not in self._read:
+            try:
+                graph, _ = self._backward_graph(moment, tangents[: self.result_count], inputs, None)
+            except NotRepeatable:
+                return range(count)
+            takes = [node for node in graph.graph.nodes if node.op == "placeholder"][len(self.sizes.symbols) :]
+            self._read[key] = [place for place, node in enumerate(takes[:count]) if node.users]
+        return self._read[key]
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""

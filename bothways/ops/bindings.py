@@ -12,7 +12,7 @@ from bothways.ops.operation import Binding, FactRow, Home
 
 METHODS = """
     abs acos acosh addbmm addcdiv addcmul addmm addmv addr all all.dim amax amin aminmax any any.dim argmax argmin
-    as_strided as_strided_scatter asin asinh atan atan2 atanh baddbmm bitwise_and.Tensor bitwise_not bmm ceil
+    as_strided asin asinh atan atan2 atanh baddbmm bitwise_and.Tensor bitwise_not bmm ceil
     cholesky cholesky_inverse cholesky_solve clamp clamp.Tensor clamp_max.Tensor clamp_min clamp_min.Tensor clone
     copysign.Tensor cos cosh count_nonzero count_nonzero.dim_IntList cummax cummin cumprod cumsum deg2rad detach
     diag_embed diagonal diagonal_scatter digamma dist div.Tensor_mode dot eq.Scalar eq.Tensor erf erfc erfinv exp
@@ -50,9 +50,9 @@ UNASKING_FUNCTIONS = """
 UNASKING_NN_FUNCTIONS = "gelu hardsigmoid hardswish hardtanh leaky_relu linear max_pool2d_with_indices silu"
 # And such as have no binding that is known to do the same.
 UNASKING = """
-    _to_copy _unsafe_view bernoulli.p convolution_backward embedding_dense_backward gelu_backward index.Tensor
-    index_put mse_loss mse_loss_backward native_layer_norm_backward nll_loss_backward nll_loss_forward slice.Tensor
-    threshold_backward
+    _to_copy _unsafe_view as_strided_scatter bernoulli.p convolution_backward embedding_dense_backward gelu_backward
+    index.Tensor index_put mse_loss mse_loss_backward native_layer_norm_backward nll_loss_backward nll_loss_forward
+    slice.Tensor threshold_backward
 """
 MAKING = ("dtype", "device")
 

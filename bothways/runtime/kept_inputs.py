@@ -27,10 +27,11 @@ _is_inference = torch.Tensor.is_inference  # torch's function of this name takes
 
 
 class Kept(NamedTuple):
-    """A tensor before the call; ``version`` is None where changes of it are not counted."""
+    """A tensor before the call; ``counted`` is None where changes of it are not counted."""
 
     tensor: torch.Tensor
-    version: int | None
+    version: int | None  # None where it was not looked at
+    counted: int | None
     is_written: bool  # before the graph fails, as far as names tell
     copy: torch.Tensor | None
     place: int | None  # where it begins in the copy, if that is one of several tensors
@@ -38,17 +39,23 @@ class Kept(NamedTuple):
 
     def may_have_changed(self, refused: bool) -> bool:
         """``refused``: whether autograd has raised, which it does before anything is written."""
-        if self.version is None or (self.is_half_written and not refused):
+        if self.counted is None or (self.is_half_written and not refused):
             return self.is_written
-        return torch_compat.version_of(self.tensor) != self.version
+        return torch_compat.version_of(self.tensor) != self.counted
 
     def put_back(self) -> None:
         copy = self.copy
         assert copy is not None
         if self.place is not None:
             copy = copy[self.place : self.place + self.tensor.numel()]
-        with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
-            _each_element_once(self.tensor).copy_(copy)
+        if self.tensor.is_inference():
+            with torch.inference_mode():
+                _each_element_once(self.tensor).copy_(copy)
+            return
+        _each_element_once(self.tensor.data).copy_(copy)
+        if self.version is not None:
+            # Whoever holds the tensor for a backward finds it as it was.
+            torch_compat.set_versions([self.tensor], [self.version])
 
 
 def keep_inputs(
@@ -118,7 +125,7 @@ class KeptOnItsWay:
             tensor, is_written = self._tensors[index], index in self._copies
             copy, place = self._together.get(id(tensor)) or (self._copies.get(index), None)
             counted = None if index in self._uncounted else version
-            yield Kept(tensor, counted, is_written, copy, place, is_written and self._breaks_off)
+            yield Kept(tensor, version, counted, is_written, copy, place, is_written and self._breaks_off)
 
 
 class KeptStatistics:
@@ -144,11 +151,11 @@ class KeptStatistics:
 
     def __iter__(self) -> Iterator[Kept]:
         for index, version in zip(self._counted, self._versions, strict=True):
-            yield Kept(self._tensors[index], version, False, None, None, False)
+            yield Kept(self._tensors[index], version, version, False, None, None, False)
         for index in sorted(self._as_data | self._statistics):
             tensor, is_written = self._tensors[index], index in self._statistics
             copy, place = self._together.get(id(tensor)) or (self._alone.get(index), None)
-            yield Kept(tensor, None, is_written, copy, place, is_written and self._breaks_off)
+            yield Kept(tensor, None, None, is_written, copy, place, is_written and self._breaks_off)
 
 
 # The sets belong to programs, and are the same objects at every call.

@@ -202,6 +202,23 @@ def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
         yield from (one for one in (saved if isinstance(saved, tuple) else (saved,)) if isinstance(one, torch.Tensor))
 
 
+def unchecked_saved_tensors(context: Any) -> list[tuple[torch.Tensor, Callable[[], bool]]] | None:
+    """The tensors that a node of Python has saved, changed or not, each with what tells whether it is as it was; that
+    says no of the node's own results. None where they are not there any more, or this PyTorch does not give them."""
+    try:
+        return [(one.data, functools.partial(_is_unchanged, one)) for one in context._raw_saved_tensors]
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _is_unchanged(saved: Any) -> bool:
+    try:
+        saved.unpack()
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
 @functools.cache
 def _saved_names(kind: Any) -> tuple[str, ...]:
     names = [name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")]

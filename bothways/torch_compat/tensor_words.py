@@ -50,6 +50,7 @@ WORDS: tuple[str, ...] = tuple(field.name for field in fields(TensorWords))
 
 
 @functools.cache
+@torch.inference_mode(False)  # where a process compiles its first function: tensors of inference have no versions
 def tensor_words() -> TensorWords | None:
     """Where the words are; None if unsure."""
     ask = c_function(_VERSION_COUNTER)
@@ -92,6 +93,7 @@ def holders_of(storage: torch.UntypedStorage) -> int:
 
 
 @functools.cache
+@torch.inference_mode(False)
 def held_as_gradient() -> tuple[int, int]:
     """The words that count who holds a Python tensor and its ``TensorImpl``, where it is a tensor's gradient, and one
     list holds it besides."""
@@ -145,6 +147,7 @@ def _hooks_words() -> tuple[int | None, int | None]:
 
 
 @functools.cache
+@torch.inference_mode(False)
 def tensor_length() -> int:
     """How many bytes a ``TensorImpl`` has at least, all there is of it; 0 if unsure."""
     ask = getattr(ctypes.CDLL(None), "malloc_usable_size", None)

@@ -132,3 +132,29 @@ def test_a_change_in_place_that_leaves_another_layout_behind_is_run_as_captured(
         return compiler(viewed)(a, d), d
 
     agree(scene, backend)
+
+
+DETACHED = {
+    "the first": lambda x, y: (x.detach(), y + 1),
+    "the second": lambda x, y: (y.detach(), x + 1),
+    "data": lambda x, y: (y.data, x + 1),
+    "twice": lambda x, y: (x.detach().detach(), y + 1),
+}
+
+
+@pytest.mark.parametrize("name", DETACHED)
+@pytest.mark.parametrize("first", ["shares", "is apart"])
+def test_what_was_detached_from_one_of_two_inputs_over_one_memory_counts_for_that_one(backend, name, first):
+    """Whether the two share memory may be another thing in the next call."""
+
+    def scene(compiler):
+        function, seen = compiler(DETACHED[name]), []
+        for shares in (first == "shares", first != "shares") * 2:
+            x = torch.zeros(3)
+            y = x.data if shares else torch.ones(3)
+            result, _ = function(x, y)
+            result.add_(1)
+            seen.append([x, y, x._version, y._version])
+        return seen
+
+    agree(scene, backend)

@@ -74,7 +74,7 @@ def shown(function, index, state=dict):
         steps = traceback.extract_tb(error.__traceback__)
         lines = [(step.name, step.lineno) for step in steps if step.filename == __file__]
         result = type(error).__name__, str(error), lines
-    return {"result": result, "input": x, "log": log, "state": copy.deepcopy(state())}
+    return {"result": result, "input": x, "version": x._version, "log": log, "state": copy.deepcopy(state())}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -171,6 +171,34 @@ def test_an_input_that_was_not_changed_yet_can_still_be_differentiated_with(back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("changed", [lambda x: x.data.add_(1), lambda x: x.add_(1), lambda x: x.detach().add_(1)])
+def test_an_input_that_was_put_back_can_still_be_differentiated_with(changed, backend):
+    """The user's line fails before the one that changes it, and whether a graph has changed it by then is not known."""
+
+    def program(x, other, index, log):
+        other.add_(1)
+        pick(other, index)
+        changed(x)
+        log.append(pick(x, index))
+
+    def observe(function, index):
+        x, weight, other, log = torch.ones(3), torch.ones(3, requires_grad=True), torch.ones(3), []
+        products = (x * weight).sum(), (other * weight).sum()
+        with contextlib.suppress(IndexError):
+            function(x, other, torch.tensor([index]), log)
+        return {"gradients": [derivative(product, weight) for product in products], "log": log}
+
+    agree(program, observe, 1, 9, 2, 9, backend=backend)
+
+
+def derivative(product, weight):
+    try:
+        return torch.autograd.grad(product, weight)[0]
+    except RuntimeError as error:
+        return str(error).partition("[")[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_expanded_tensors_refuse_at_the_users_line_and_are_put_back(backend):
     def program(base, wide):
         base.add_(1)
@@ -201,7 +229,7 @@ def test_inputs_that_share_their_memory_are_put_back(backend):
         memory, log = torch.arange(8.0), []
         with contextlib.suppress(IndexError):
             function(memory[:4], memory[1:5], torch.tensor([index]), log)
-        return memory, log
+        return memory, memory._version, log
 
     compiled = bothways.compile(program, backend=backend)
     for index in (1, 99, 99, 2):

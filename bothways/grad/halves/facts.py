@@ -38,13 +38,15 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
-    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results. Of the
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results, and the
+    ``recounted`` inputs are those whose versions grow while their elements stay, each as often as it does. Of the
     ``window_inputs`` eager saves windows on their memory. ``read_inputs`` are those that the forward reads;
     ``strange_inputs`` those that no backward comes to, ``uneven_inputs`` those that it comes to from some of the
     differentiable results only; ``statistics_inputs`` are changed by operations that do not say so; on what is in the
     ``unread_inputs`` no gradient
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
-    when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change. A trace ``is_turned``
+    when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change, and those at
+    ``own_positions`` are results, of these ``own_versions`` when they are saved. A trace ``is_turned``
     when images lie in it as convolutions like them best; all traces of the function then are.
     """
 
@@ -68,6 +70,9 @@ class Facts:
     new_positions: tuple[int, ...]
     new_inputs: tuple[int, ...]
     is_turned: bool
+    recounted: tuple[int, ...]
+    own_positions: tuple[int, ...]
+    own_versions: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -93,7 +98,10 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     reached = [behind for behind, moves in pairs if moves]
     anywhere, everywhere = frozenset().union(*reached), frozenset(range(len(joint.primals))).intersection(*reached)
     needed = needed_inputs(joint) if has_backward else ()
-    live, new = _kept_outside(joint, [*(joint.primals[index] for index in needed), *saved])
+    kept = [*(joint.primals[index] for index in needed), *saved]
+    live, new = _kept_outside(joint, kept)
+    numbers = dict(zip(joint.results, joint.versions, strict=True))
+    own = {position: numbers[node] for position, node in enumerate(kept) if node in numbers}
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
         joint.versions,
@@ -103,7 +111,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         tuple(index for index, node in enumerate(tensors) if node.users),
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
-        _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned,
+        _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
+        tuple(own), tuple(own.values()),
     )  # fmt: skip
 
 

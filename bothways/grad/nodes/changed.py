@@ -74,10 +74,7 @@ class Changes:
         if self._count is not None and self._count(inputs, values):
             return
         targets = self._targets(inputs)
-        if self._are_same(*targets, *values):
-            torch.autograd.graph.increment_version(self._counted(inputs))
-        else:
-            torch.autograd.graph.increment_version(self._copied(targets, values))
+        _count(self._counted(inputs) if self._are_same(*targets, *values) else self._copied(targets, values))
 
     def _copied(self, targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy what is not there yet; the inputs come back as often as they are still to be counted."""
@@ -93,6 +90,27 @@ class Changes:
                 alike = [pair for pair in pairs if pair[0].dtype is kind]
                 torch_compat.foreach_copy_(*map(list, zip(*alike, strict=True)))
         return rest
+
+
+def recounting(run: Callable[..., Any], places: Sequence[int], skipped: int) -> Callable[..., Any]:
+    """A forward after which the versions of these inputs have grown, each as often as its place is there; ``skipped``
+    numbers come before the inputs. What is kept for a backward is kept afterwards, as in eager: a trace in which it was
+    kept before has failed."""
+    if not places:
+        return run
+    counted = picker([skipped + place for place in places])
+
+    def call(*values: Any) -> Any:
+        results = run(*values)
+        _count(counted(values))
+        return results
+
+    return call
+
+
+def _count(tensors: Sequence[torch.Tensor]) -> None:
+    """Let versions grow; tensors that were made in inference mode have none."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 class Versions:

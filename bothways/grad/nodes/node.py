@@ -6,7 +6,7 @@ the graph and only looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from bothways.grad.halves.partition import NotRepeatable
 from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
+from bothways.grad.nodes.saved import check_unchanged, saved_values
 from bothways.grad.nodes.usual import UsualBackward
 from bothways.grad.nodes.windows import behind_windows, kept_windows
 
@@ -54,6 +55,7 @@ class Graph(Protocol):
     changes: Changes
     versions: Versions
     live: tuple[int, ...]
+    own_versions: dict[int, int]
     new_values: tuple[tuple[int, int], ...]
     copied: frozenset[int]
     shared: frozenset[int]
@@ -80,6 +82,8 @@ class Graph(Protocol):
     def is_current(self) -> bool: ...
 
     def tell(self, name: str, reason: str) -> None: ...
+
+    def read_values(self, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> Collection[int]: ...
 
     def run_backward(
         self,
@@ -180,7 +184,10 @@ class CompiledNode(torch.autograd.Function):
             and usual.holds(*tangents)
             and (not graph.is_asked or graph.wanted_gradients.of(ctx) == usual.wanted)
         ):
-            values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
+            try:
+                values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
+            except RuntimeError:  # something was changed, or freed: whether that matters is not asked here
+                return CompiledNode.run_backward(ctx, *tangents)
             # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
             # they go, as eager's do.
             ctx.maybe_clear_saved_tensors()
@@ -194,13 +201,19 @@ class CompiledNode(torch.autograd.Function):
     def run_backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
         # A node that saved nothing can be gone through any number of times, in eager as well.
-        values = _saved(ctx, graph, tangents) if graph.saves_something else []
+        values: list[torch.Tensor] = []
+        refusal = None
+        received, plain, current = _received(graph, tangents[: graph.result_count])
+        is_compiled = current and not torch.is_grad_enabled()
+        if graph.saves_something:
+            # Where the forward runs again, it reads all that was saved.
+            traced = partial(_traced_inputs, ctx, graph) if is_compiled else None
+            values, refusal = saved_values(ctx, graph, tangents, traced)
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         whole = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
         inputs = partial(_all_inputs, ctx, graph, whole)
-        received, plain, current = _received(graph, tangents[: graph.result_count])
-        if current and not torch.is_grad_enabled():
+        if is_compiled:
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
             some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
             if some == graph.needs_grad:
@@ -208,6 +221,8 @@ class CompiledNode(torch.autograd.Function):
             try:
                 return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
+                if refusal is not None:
+                    raise refusal from error
                 graph.tell("backward", str(error))
         values[:count] = whole
         wanted = graph.wanted_gradients.of(ctx)
@@ -233,6 +248,13 @@ class CompiledNode(torch.autograd.Function):
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), received, unchanged, wanted)
+
+
+def _traced_inputs(ctx: Any, graph: Graph, saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Inputs to trace the forward with, from what was saved."""
+    values = list(saved)
+    add_live(values, ctx, graph)
+    return _all_inputs(ctx, graph, values[: len(graph.needed_inputs)])
 
 
 def _all_inputs(ctx: Any, graph: Graph, needed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -356,27 +378,6 @@ def _run_below_autograd(graph: Graph, inputs: Sequence[torch.Tensor]) -> Sequenc
         return _run_with_grad_mode(graph, inputs)
 
 
-def _saved(ctx: Any, graph: Graph, tangents: Gradients) -> list[torch.Tensor]:
-    """What the forward saved; raises where eager has freed it.
-
-    A backward through some of the results leaves what the others need, as far as eager saves it apart.
-    """
-    if graph.parts is None:
-        return list(ctx.saved_tensors)
-    wanted = {part for part, tangent in zip(graph.parts, tangents, strict=False) if tangent is not None}
-    if ctx.kept is None or not wanted.isdisjoint(ctx.used):
-        values = list(ctx.saved_tensors)
-    else:
-        for value, version in ctx.kept:
-            check_unchanged(value, version)
-        values = [value for value, _ in ctx.kept]
-    if not torch_compat.graph_is_retained():
-        ctx.used |= wanted
-        left = set(graph.parts) - ctx.used - {None}
-        ctx.kept = [(value, value._version) for value in values] if left else None
-    return values
-
-
 # PyTorch's own ``apply`` asks for function transforms first; behind the guards of a program there are none.
 apply_node: Callable[..., Any] = torch_compat.unchecked_apply(CompiledNode)
 
@@ -390,13 +391,3 @@ def set_random_states(gpus: Sequence[int], states: Sequence[torch.Tensor]) -> No
     torch.set_rng_state(states[0])
     for gpu, state in zip(gpus, states[1:], strict=True):
         torch.cuda.set_rng_state(state, gpu)
-
-
-def check_unchanged(tensor: torch.Tensor, version: int) -> None:
-    """Raise as autograd does when a tensor that the backward needs was changed since the forward."""
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
-            "instead."
-        )

@@ -7,7 +7,7 @@ raises ``NotDifferentiable``, and the caller runs the captured graph as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -131,7 +131,8 @@ def trace_thin(
     while True:
         known = sizes.environment.version
         mode = ThinMode()
-        fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
+        with torch.inference_mode(False):  # where tensors count their changes, as inputs do that were made outside
+            fakes = [mode.from_tensor(*pair) for pair in zip(_detached(inputs), outlines, strict=True)]
         bound = partial(function, *sizes.numbers)
         recorder = Recorder(decompositions, answer, layouts)
         with nullcontext() if sizes.may_specialise else sizes.environment.unfrozen():
@@ -185,7 +186,7 @@ def _trace_joint(
             tuple(_changes(value, 0) for value in results.values),
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
-            stand_ins=_stand_ins(recorder), keeping=kept,
+            stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
         )  # fmt: skip
         if grad:
             if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
@@ -240,7 +241,7 @@ def _keep_apart(joint: Joint) -> None:
             groups.append((own, members))
     if len(groups) < 2:
         return
-    if joint.updates or joint.random_nodes:
+    if joint.updates or joint.recounted or joint.random_nodes:
         raise NotDifferentiable("independent results, with random numbers or mutated inputs between them")
     raise IndependentResults(_output_groups(joint.outputs, [members for _, members in groups]))
 
@@ -348,6 +349,14 @@ def _changes(value: torch.Tensor, before: int | None) -> int:
     """How often a tensor was changed in place since; inference tensors do not count."""
     now = torch_compat.version_of(value)
     return 0 if now is None or before is None else now - before
+
+
+def _recounted(
+    wrapped: list[torch.Tensor], versions: Sequence[int | None], updates: Container[int]
+) -> tuple[int, ...]:
+    """The inputs whose versions grew while their elements stayed, as often as they did."""
+    pairs = enumerate(zip(wrapped, versions, strict=True))
+    return tuple(index for index, pair in pairs if index not in updates for _ in range(_changes(*pair)))
 
 
 def _updates(

@@ -14,6 +14,9 @@ from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import DATA, DETACH, NotDifferentiable, Output, Result, ResultView, Variables
 
 
+_DETACHED = torch.ops.aten.detach.default
+
+
 class TracedResults:
     """The values the forward graph has to return, and how each output is made from them."""
 
@@ -26,9 +29,10 @@ class TracedResults:
         self._inputs = {id(value): index for index, value in enumerate(wrapped)}
         self._wrapped = wrapped
         pairs = enumerate(zip(wrapped, fakes, strict=True))
-        self._input_memory = {
-            memory_of(one): place for place, (value, fake) in pairs for one in (unwrapped(value), fake)
-        }
+        self._input_memory: dict[int, list[int]] = {}  # the places of inputs, which may be several over one memory
+        for place, (value, fake) in pairs:
+            for memory in {memory_of(unwrapped(value)), memory_of(fake)}:
+                self._input_memory.setdefault(memory, []).append(place)
         self._owners: dict[int, int] = {}
         tensors = {id(output): output for output in outputs if isinstance(output, torch.Tensor)}
         self._sharing = Counter(memory_of(unwrapped(output)) for output in tensors.values())
@@ -53,8 +57,16 @@ class TracedResults:
             return False
         inner = unwrapped(output)
         made_by = self.recorder.known(inner)
-        is_detached = made_by is not None and made_by.target is torch.ops.aten.detach.default
+        is_detached = made_by is not None and made_by.target is _DETACHED
         return is_detached or inner is unwrapped(other)
+
+    def _made_of(self, output: torch.Tensor) -> torch.Tensor:
+        """What was detached, as often as it was, to give an output."""
+        inner = unwrapped(output)
+        while (made_by := self.recorder.known(inner)) is not None and made_by.target is _DETACHED:
+            source: Any = made_by.args[0]
+            inner = source.meta["val"]
+        return inner
 
     def describe(self, output: Any) -> Output:
         if not isinstance(output, torch.Tensor):
@@ -71,9 +83,11 @@ class TracedResults:
                 return ResultView(True, index)
             return ResultView(True, index, output, _taken_without_grad(output))
         if memory_of(inner) in self._input_memory:
-            place = self._input_memory[memory_of(inner)]
-            if not self._is_same(base, self._wrapped[place]):
+            places = self._input_memory[memory_of(inner)]
+            same = [place for place in places if self._is_same(base, self._wrapped[place])]
+            if not same:
                 raise NotDifferentiable("an output shares memory with an input in a way that leaves no trace")
+            place = min(same, key=lambda place: self._made_of(base) is not unwrapped(self._wrapped[place]))
             by = _without_history(base, self._wrapped[place])
             if base is output:
                 return ResultView(True, place, by=by)

@@ -117,7 +117,8 @@ class Joint:
     of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
     finds behind each result: in eager a backward through the others does not come near them. ``counts``
     says how often each of the inputs that are updated was changed: by so much its version grows, and not at all where
-    that was done to its ``.data``. The last results, as many as
+    that was done to its ``.data``. Of the ``recounted`` inputs the version grows though no element changes, once for
+    each time they are there: the shape of a view was changed in place. The last results, as many as
     ``hidden`` says, are no outputs: a backward that is differentiated again reads them. ``stand_ins`` are values laid
     out in another way, with those that eager has, and saves, in their place. ``keeping`` is what custom functions keep.
     """
@@ -143,6 +144,7 @@ class Joint:
     variables: Variables = field(default_factory=dict)
     stand_ins: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
     keeping: Keeping = NOTHING_KEPT
+    recounted: tuple[int, ...] = ()
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from bothways import ops, torch_compat
 from bothways.ops import Binding, Home
 
@@ -21,6 +23,15 @@ HOMES: dict[Home, Any] = {
     Home.FUNCTIONS: torch_compat.VARIABLE_FUNCTIONS,
     Home.NN_FUNCTIONS: torch_compat.NN_FUNCTIONS,
 }
+
+
+def strided_scatter(tensor: torch.Tensor, source: torch.Tensor, *layout: Any, **named: Any) -> torch.Tensor:
+    """``as_strided_scatter``, which refuses a tensor with gaps that needs a gradient, also where none is computed."""
+    return torch.as_strided_scatter(tensor.detach(), source, *layout, **named)
+
+
+# Overload -> what is called in its place.
+OURS: dict[Any, Callable[..., Any]] = {torch.ops.aten.as_strided_scatter.default: strided_scatter}
 
 
 def asks_for_grad_mode(target: Any) -> bool:
@@ -35,6 +46,8 @@ def entry(
     if not torch_compat.is_plain_overload(target):
         function: Callable[..., Any] = target
         return function
+    if target in OURS:
+        return OURS[target]
     row = _row_of(target)
     if row is None or not all(is_tensor(args[place]) for place in row.tensors if place < len(args)):
         return direct(target)

@@ -1,0 +1,107 @@
+"""What a node has saved, as far as a backward through some of its results needs it.
+
+Eager has a node for each operation, and a backward looks at what those have saved that it comes to. One node stands for
+all of them here: where something was changed in place, or freed, it matters only to backwards that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from bothways import torch_compat
+
+Gradients = Sequence[torch.Tensor | None]
+
+
+class Saving(Protocol):
+    """What is known of a graph about what its node saves."""
+
+    parts: tuple[int | None, ...] | None
+    live: tuple[int, ...]
+    own_versions: dict[int, int]
+
+    def read_values(self, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> Collection[int]: ...
+
+
+# All inputs of the forward, from what was saved.
+Inputs = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class Saved(NamedTuple):
+    """What a node saved, and the error of a backward that would read all of it."""
+
+    values: list[torch.Tensor]
+    refusal: RuntimeError | None = None
+
+
+def saved_values(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+    """What the forward saved; raises where eager has freed it, or where it was changed and the backward reads it.
+
+    A backward through some of the results leaves what the others need, as far as eager saves it apart. Without
+    ``inputs`` nothing may be changed, read or not.
+    """
+    if graph.parts is None:
+        return _unpacked(ctx, graph, tangents, inputs)
+    wanted = {part for part, tangent in zip(graph.parts, tangents, strict=False) if tangent is not None}
+    if ctx.kept is None or not wanted.isdisjoint(ctx.used):
+        saved = _unpacked(ctx, graph, tangents, inputs)
+    else:
+        saved = _kept(ctx, graph, tangents, inputs)
+    if not torch_compat.graph_is_retained():
+        ctx.used |= wanted
+        left = set(graph.parts) - ctx.used - {None}
+        ctx.kept = [(value, value._version) for value in saved.values] if left else None
+    return saved
+
+
+def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+    try:
+        return Saved(list(ctx.saved_tensors))
+    except RuntimeError as error:
+        saved = torch_compat.unchecked_saved_tensors(ctx)
+        if saved is None or inputs is None:
+            raise
+        values = [value for value, _ in saved]
+        for place in _read(graph, tangents, inputs(values)):
+            value, is_unchanged = saved[place]
+            own = graph.own_versions.get(place)
+            if value._version != own if own is not None else not is_unchanged():
+                raise
+        return Saved(values, error)
+
+
+def _kept(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+    """What was left by a backward through other results."""
+    values = [value for value, _ in ctx.kept]
+    changed = [place for place, (value, version) in enumerate(ctx.kept) if value._version != version]
+    if not changed:
+        return Saved(values)
+    refusal = changed_error(*ctx.kept[changed[0]])
+    if inputs is None or not set(changed).isdisjoint(_read(graph, tangents, inputs(values))):
+        raise refusal
+    return Saved(values, refusal)
+
+
+def _read(graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> list[int]:
+    """The places, among what was saved, of what a backward for these gradients reads."""
+    read = graph.read_values(tangents, inputs)
+    count = max(read, default=-1) + 1
+    places = {position: place for place, position in enumerate(p for p in range(count) if p not in graph.live)}
+    return [places[position] for position in sorted(read) if position in places]
+
+
+def check_unchanged(tensor: torch.Tensor, version: int) -> None:
+    """Raise as autograd does when a tensor that the backward needs was changed since the forward."""
+    if tensor._version != version:
+        raise changed_error(tensor, version)
+
+
+def changed_error(tensor: torch.Tensor, version: int) -> RuntimeError:
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
+        "instead."
+    )

@@ -1,0 +1,102 @@
+"""What was changed in place matters to backwards that read it, also where one node stands for several losses."""
+
+import pytest
+import torch
+from agreeing import BACKENDS, agree
+
+import bothways
+from bothways.testing import difference
+
+pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
+SMALL = {"kernels_for_small_graphs": True}
+
+
+def tried(function, *arguments, **options):
+    """What is given, or that it is refused: of what was freed and what was changed, eager comes to either first."""
+    try:
+        return function(*arguments, **options)
+    except RuntimeError:
+        return "refused"
+
+
+def two_losses(x, w, v):
+    shared = x.sin()  # what it saves is read by both
+    return (shared * w).sum(), (shared * v).sum()
+
+
+def two_losses_apart(x, w, v):
+    shared = x + 1  # which saves nothing: each backward frees what is its own
+    return (shared * w).sum(), (shared * v).sum()
+
+
+def through_one_another(x, w, v):
+    first = (x * w).sin()
+    return first.sum(), (first * v).sum()
+
+
+@pytest.mark.parametrize("program", [two_losses, two_losses_apart, through_one_another])
+@pytest.mark.parametrize("changed", [0, 1, 2])
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_step_between_two_backwards(program, changed, retained, backend):
+    def observe(function, count):
+        tensors = [torch.linspace(0.5, 1, count).requires_grad_() for _ in range(3)]
+        losses = function(*tensors)
+        shown = []
+        for number, loss in enumerate(losses):
+            shown.append(tried(torch.autograd.grad, loss, tensors, retain_graph=retained, allow_unused=True))
+            if number == 0:
+                with torch.no_grad():
+                    tensors[changed].sub_(1)
+        return {"gradients": shown}
+
+    # Other sizes are other programs at first, and then one for all.
+    agree(program, observe, 3, 3, 4, 5, backend=backend, within=SMALL, fullgraph=True)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_result_that_was_changed_counts_for_what_was_computed_from_it_inside(which, backend):
+    def program(x, w):
+        first = x.erf()
+        return first, first * w
+
+    def observe(function, _):
+        x, w = torch.full((3,), 0.5, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+        results = function(x, w)
+        copies = [result * 1 for result in results]
+        with torch.no_grad():
+            results[0].abs_()
+        return {"gradients": tried(torch.autograd.grad, copies[which].sum(), [x, w], allow_unused=True)}
+
+    agree(program, observe, 1, 2, backend=backend, within=SMALL, fullgraph=True)
+
+
+def test_what_a_cut_graph_has_changed_counts_for_what_is_behind_it(backend):
+    def program(c):
+        total = c.sum(0)
+        changed = total.erf()
+        product = total * changed
+        kept = changed.float()
+        with torch.no_grad():
+            changed.transpose(0, -1).abs_()
+        return kept.transpose(0, -1), product.to(torch.int16)
+
+    def observe(function, _):
+        c = torch.full((1,), 0.5, requires_grad=True)
+        return {"gradient": tried(torch.autograd.grad, function(c)[0], c)}
+
+    agree(program, observe, 1, 2, backend=backend, within=SMALL)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_gradients_that_are_differentiated_again_are_of_what_was_there(changed, backend):
+    """Where the forward would run again, and reads what was changed, there is an error, and never another number."""
+
+    def gradients(function):
+        tensors = [torch.linspace(0.5, 1, 3).requires_grad_() for _ in range(3)]
+        _, loss = function(*tensors)
+        with torch.no_grad():
+            tensors[changed].sub_(1)
+        return tried(torch.autograd.grad, loss, tensors, create_graph=True, allow_unused=True)
+
+    found = gradients(bothways.compile(two_losses, backend=backend))
+    assert found == "refused" or difference(gradients(two_losses), found) is None
