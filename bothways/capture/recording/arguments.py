@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.slices import SliceValue
@@ -27,9 +28,11 @@ GRAPH_CONSTANTS = (
 )  # fmt: skip
 # Python types that stand for dtypes where an operation takes one.
 TYPES_AS_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+# The tensors that an operation is given, by their fakes, with how often each was changed before.
+Arguments = dict[int, tuple[TensorValue, int | None]]
 
 
-def argument(builder: GraphBuilder, value: Value | ObjectInput, tensors: dict[int, TensorValue]) -> tuple[Any, Any]:
+def argument(builder: GraphBuilder, value: Value | ObjectInput, tensors: Arguments) -> tuple[Any, Any]:
     """An argument twice: as the graph holds it and as the fakes take it. Tensors are put into ``tensors`` by fakes."""
     if isinstance(value, ObjectInput):
         return value.node, None
@@ -38,7 +41,7 @@ def argument(builder: GraphBuilder, value: Value | ObjectInput, tensors: dict[in
         return builder.sizes.node(value.content), value.content
     if isinstance(value, TensorValue):
         builder.levels.use(value.node)
-        tensors[id(value.fake)] = value
+        tensors[id(value.fake)] = value, torch_compat.version_of(value.fake.meta)
         return value.node, value.fake
     if isinstance(value, (ListValue, TupleValue)):
         pairs = [argument(builder, item, tensors) for item in value.items_for_graph(builder.tracer)]

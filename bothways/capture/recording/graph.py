@@ -17,7 +17,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
-from bothways.capture.recording.arguments import argument
+from bothways.capture.recording.arguments import Arguments, argument
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.copied_views import CopiedViews
 from bothways.capture.recording.handlers_around import fails_past_handler
@@ -126,7 +126,7 @@ class GraphBuilder:
 
     def node(self, target: Any, args: Sequence[Value | ObjectInput], result: Any) -> Value:
         """Record a call whose result is known already, with Fakes where tensors will be."""
-        tensors: dict[int, TensorValue] = {}
+        tensors: Arguments = {}
         pairs = [argument(self, arg, tensors) for arg in args]
         node = self.graph.create_node("call_function", target, tuple(node for node, _ in pairs))
         self._note_origin(node)
@@ -155,12 +155,12 @@ class GraphBuilder:
             target = Pinned(target)
         check_writes(self.tracer, kind, _name_of(target), args, kwargs)
         self.written.check_operation(_name_of(target), args, kwargs, self.inputs)
-        tensors: dict[int, TensorValue] = {}
+        tensors: Arguments = {}
         pairs = [argument(self, arg, tensors) for arg in args]
         keyword_pairs = {name: argument(self, arg, tensors) for name, arg in kwargs.items()}
         arguments = tuple(fake for _, fake in pairs), {name: fake for name, (_, fake) in keyword_pairs.items()}
         if ops.named(_name_of(target)).writes_no_elements:
-            _keep_outlines(tensors.values())
+            _keep_outlines(value for value, _ in tensors.values())
         before = heard()
         try:
             result = fakes.run(run, *arguments)
@@ -275,17 +275,10 @@ class GraphBuilder:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         self.tracer.stop(*meaning_of(name, failure.error))
 
-    def _result(self, node: torch.fx.Node, result: Any, tensors: dict[int, TensorValue]) -> Value:
+    def _result(self, node: torch.fx.Node, result: Any, tensors: Arguments) -> Value:
         if isinstance(result, Fake):
-            own = tensors.get(id(result))
-            if own is not None:
-                # The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
-                own.node = node
-                node.meta["example_value"] = own.fake.outline()
-                self.autograd.meet(node, own)
-                if torch_compat.version_of(own.fake.meta) or isinstance(node.target, ApplyFunction):
-                    note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
-                return own
+            if id(result) in tensors:
+                return self._given_back(node, *tensors[id(result)])
             # The shape is what readers and backends look for; the meta tensor has no storage to keep alive.
             node.meta["example_value"] = result.outline()
             value = TensorValue(node, result)
@@ -305,7 +298,23 @@ class GraphBuilder:
             return constant_value(result)
         self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")
 
-    def _items(self, node: torch.fx.Node, results: Any, tensors: dict[int, TensorValue]) -> list[Value]:
+    def _given_back(self, node: torch.fx.Node, own: TensorValue, version: int | None) -> Value:
+        """The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
+
+        Its node is the one that made or changed it: where a backward is divided at a tensor, all uses are behind that.
+        """
+        node.meta["example_value"] = own.fake.outline()
+        now, call = torch_compat.version_of(own.fake.meta), node.args[0] if node.target is operator.getitem else node
+        is_user_s = isinstance(getattr(call, "target", None), ApplyFunction)
+        is_changed = now is None or now != version or is_user_s or changes_something(node)
+        if now or is_user_s:
+            note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
+        if is_changed:
+            own.node = node
+            self.autograd.meet(node, own)
+        return own
+
+    def _items(self, node: torch.fx.Node, results: Any, tensors: Arguments) -> list[Value]:
         return [
             self._result(self.graph.create_node("call_function", operator.getitem, (node, index)), item, tensors)
             for index, item in enumerate(results)

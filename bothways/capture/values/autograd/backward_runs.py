@@ -318,7 +318,10 @@ class BackwardRun:
             history = self.autograd.history_in_parts()
         except HistoryUnknown as reason:
             self.tracer.stop("backward", str(reason))
-        results, _ = history.run(self.call.along(nodes, along), [target.node for target in targets])
+        try:
+            results, _ = history.run(self.call.along(nodes, along), [target.node for target in targets])
+        except Exception as error:
+            self.tracer.stop("backward", f"a backward that is divided fails: {error}")
         self._record(nodes, along, targets, results)
 
     def _record(
