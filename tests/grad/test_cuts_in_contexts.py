@@ -1,4 +1,4 @@
-"""A graph that is cut inside of autocast or ``no_grad`` enters that again behind the cut, and all parts are compiled."""
+"""A graph that is cut inside of autocast or ``no_grad`` enters that again behind the cut; all parts are compiled."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The first compiled call of a process, under what may be in force there: what is found out once is found out rightly."""
+"""The first compiled call of a process, under whatever is in force there: what is found out once is right."""
 
 from pythons import run_python
 
