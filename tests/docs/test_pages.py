@@ -86,6 +86,19 @@ def test_files_that_a_page_names_are_there(page):
     assert missing == []
 
 
+OF_FILE = re.compile(r"`(\w+)`s? (?:of|in)\s+`([\w/]+\.py)`")
+FILE_WITH = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+| and )?)+)\)")
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_names_beside_a_file_are_in_that_file(page):
+    """As in "`HINTS` of `hints.py`", or "`errors.py` (`ONCE`, `OF_FIRST_CALLS`)"."""
+    pairs = [(path, name) for name, path in OF_FILE.findall(prose(page))]
+    pairs += [(path, name) for path, names in FILE_WITH.findall(prose(page)) for name in re.findall(r"\w+", names)]
+    files = {path: next(place / path for place in (PACKAGE, ROOT) if (place / path).exists()) for path, _ in pairs}
+    assert [pair for pair in pairs if not re.search(rf"\b{pair[1]}\b", files[pair[0]].read_text())] == []
+
+
 NAMES_TESTS = [DOCS / "reliability.md", DOCS / "what-works.md", DOCS / "conformance.md", *CHECKED]
 TEST = re.compile(r"`((?:\w+/)*test_\w+\.py)(?:::(test_\w+)(…?))?`")
 

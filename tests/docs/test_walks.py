@@ -2,12 +2,15 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 from walks import changes_of
+
+import bothways
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
@@ -28,6 +31,17 @@ def test_a_walk_touches_few_files_and_names_each(page):
     files = {change.path for change in changes_of(text)}
     assert files and len(files) <= MOST_FILES.get(page.stem, 4)
     assert "**Files to touch:" in text
+
+
+NOW = re.compile(r"^## 1. See what happens now\n\n```python\n(.*?)^# (.*?)\n```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if NOW.search(page.read_text())], ids=lambda page: page.stem)
+def test_what_happens_now_is_what_the_page_says(page, capsys):
+    [(program, said)] = NOW.findall(page.read_text())
+    with bothways.config.patch(kernels_for_small_graphs=False):
+        exec(program, {})
+    assert capsys.readouterr().out.splitlines()[0] == said
 
 
 @pytest.fixture(scope="module")

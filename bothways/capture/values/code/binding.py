@@ -47,19 +47,25 @@ def bound_arguments(tracer: Tracer, function: FunctionValue, args: Args, kwargs:
 
 def _add_defaults(tracer: Tracer, function: FunctionValue, bound: dict[str, Value]) -> None:
     """What is left out has its default; positional parameters are complained of first."""
-    code = function.code
-    count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-    positional, by_keyword = code.co_varnames[:count], code.co_varnames[count : count + keyword_only]
-    defaults = dict(zip(reversed(positional), reversed(function.defaults), strict=False))
-    for kind, names, known in (
-        ("positional", positional, defaults),
-        ("keyword-only", by_keyword, function.keyword_defaults),
-    ):
-        left_out = [name for name in names if name not in bound]
-        missing = [name for name in left_out if name not in known]
-        if missing:
-            _complain_missing(tracer, function, missing, kind)
-        bound.update({name: known[name] for name in left_out})
+    names, count = function.code.co_varnames, function.code.co_argcount
+    first_default = count - len(function.defaults)
+    missing = []
+    for index, name in enumerate(names[:count]):
+        if name not in bound:
+            if index >= first_default:
+                bound[name] = function.defaults[index - first_default]
+            else:
+                missing.append(name)
+    if missing:
+        _complain_missing(tracer, function, missing, "positional")
+    for name in names[count : count + function.code.co_kwonlyargcount]:
+        if name not in bound:
+            if name in function.keyword_defaults:
+                bound[name] = function.keyword_defaults[name]
+            else:
+                missing.append(name)
+    if missing:
+        _complain_missing(tracer, function, missing, "keyword-only")
 
 
 def _complain_unknown(tracer: Tracer, function: FunctionValue, name: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections.sequences import SequenceValue, content, has_state, unchanged
 from bothways.capture.values.collections.sorting import sort_values
-from bothways.capture.values.core import linked, protocols, wording
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, none
@@ -84,12 +84,6 @@ class ListValue(SequenceValue):
             return
         for item in protocols.elements(tracer, protocols.iterate(tracer, iterable)):
             self.append_item(tracer, item)
-
-    def _write(self, tracer: Tracer) -> list[Value]:
-        """The elements, for a change that depends on how many there are."""
-        self.look_at_all(tracer)
-        self.touch(tracer)
-        return self.items
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         index = self.subscript(tracer, key)
@@ -166,14 +160,6 @@ class ListValue(SequenceValue):
         del self._write(tracer)[place]
         return none()
 
-    def _index(
-        self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
-    ) -> Value:
-        place = self.find(tracer, item, start, stop)
-        if place is None:
-            tracer.throw(ValueError, wording.not_found(tracer, "list.index", item))
-        return ConstantValue(place)
-
     def _clear(self, tracer: Tracer) -> Value:
         self._write(tracer).clear()
         return none()
@@ -199,7 +185,7 @@ class ListValue(SequenceValue):
         "insert": _insert,
         "pop": _pop,
         "remove": _remove,
-        "index": _index,
+        "index": SequenceValue.index,
         "count": SequenceValue.count,
         "clear": _clear,
         "copy": _copy,
@@ -373,14 +359,6 @@ class TupleValue(SequenceValue):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         return call_from_table(tracer, self, self.METHODS, (), name, args, kwargs)
 
-    def _index(
-        self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
-    ) -> Value:
-        place = self.find(tracer, item, start, stop)
-        if place is None:
-            tracer.throw(ValueError, "tuple.index(x): x not in tuple")
-        return ConstantValue(place)
-
     def _numel(self, tracer: Tracer) -> Value:
         product: Value = ConstantValue(1)
         for item in self.known_items():
@@ -391,7 +369,7 @@ class TupleValue(SequenceValue):
         return none()  # a tuple has its content since it was made
 
     METHODS: ClassVar[dict[str, Method]] = {
-        "index": _index,
+        "index": SequenceValue.index,
         "count": SequenceValue.count,
         "numel": _numel,
         "__init__": _init,

@@ -123,11 +123,6 @@ class DequeValue(SequenceValue):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         return call_from_table(tracer, self, self.METHODS, deque(), name, args, kwargs)
 
-    def _write(self, tracer: Tracer) -> list[Value]:
-        self.look_at_all(tracer)
-        self.touch(tracer)
-        return self.items
-
     def _append(self, tracer: Tracer, item: Value) -> Value:
         if self._bound() is not None:
             self.look_at_all(tracer)
@@ -194,14 +189,6 @@ class DequeValue(SequenceValue):
         self._write(tracer).insert(where, item)
         return none()
 
-    def _index(
-        self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None
-    ) -> Value:
-        place = self.find(tracer, item, start, stop)
-        if place is None:
-            tracer.throw(ValueError, wording.not_found(tracer, "deque.index", item))
-        return ConstantValue(place)
-
     def _remove(self, tracer: Tracer, item: Value) -> Value:
         place = self.find(tracer, item, None, None)
         if place is None:
@@ -234,7 +221,7 @@ class DequeValue(SequenceValue):
         "copy": _copy,
         "__copy__": _copy,
         "insert": _insert,
-        "index": _index,
+        "index": SequenceValue.index,
         "count": SequenceValue.count,
         "remove": _remove,
         "reverse": _reverse,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bothways.capture.guards.sources import BaseItem, Item, Length, Source
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import reject_attribute
@@ -114,6 +114,12 @@ class SequenceValue(Value):
 
     def items_for_graph(self, tracer: Tracer) -> list[Value]:
         return self.known_items()
+
+    def _write(self, tracer: Tracer) -> list[Value]:
+        """The elements, for a change that depends on how many there are."""
+        self.look_at_all(tracer)
+        self.touch(tracer)
+        return self.items
 
     def touch(self, tracer: Tracer) -> None:
         """Note that the sequence is about to change."""
@@ -224,6 +230,12 @@ class SequenceValue(Value):
             if position < len(items) and protocols.equal(tracer, items[position], item):
                 return position
         return None
+
+    def index(self, tracer: Tracer, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
+        place = self.find(tracer, item, start, stop)
+        if place is None:
+            tracer.throw(ValueError, wording.not_found(tracer, f"{self.WORD}.index", item))
+        return ConstantValue(place)
 
     def count(self, tracer: Tracer, item: Value) -> Value:
         return ConstantValue(sum(protocols.equal(tracer, element, item) for element in self.known_items()))

@@ -22,7 +22,7 @@ NO_CONTAINER = "is not a container or iterable" if SINCE_314 else "is not iterab
 def not_found(tracer: Tracer, method: str, item: Value) -> str:
     """What ``list.index`` and its like say of an item that is not there."""
     container = method.partition(".")[0]
-    if SINCE_314:
+    if SINCE_314 or container == "tuple":
         return f"{method}(x): x not in {container}"
     return f"{linked.protocols.text(tracer, item, 'repr')} is not in {container}"
 
