@@ -49,7 +49,9 @@ def released(
         views = [(index, is_one) for index, (value, is_one) in pairs if value is not None and value._is_view()]
         may_refuse = torch.is_grad_enabled()
         refused = tuple(
-            index for index, is_one in views if not is_one or (may_refuse and torch_compat.refuses_changes(results[index]))
+            index
+            for index, is_one in views
+            if not is_one or (may_refuse and torch_compat.refuses_changes(results[index]))
         )
     if refused:
         results = [value.detach() if index in refused else value for index, value in enumerate(results)]

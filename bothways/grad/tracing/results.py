@@ -13,7 +13,6 @@ from bothways import torch_compat
 from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import DATA, DETACH, NotDifferentiable, Output, Result, ResultView, Variables
 
-
 _DETACHED = torch.ops.aten.detach.default
 
 
