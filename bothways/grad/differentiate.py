@@ -214,7 +214,7 @@ def _inference(
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
-    refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
+    refused: Sequence[int] | None = None
     spares = known_of(compiled).spares
 
     def call(*values: Any) -> Any:
@@ -229,7 +229,7 @@ def _inference(
         else:
             results = run(*values)
         if refused != ():
-            results, refused = released(results, count, refused)
+            results, refused = released(results, facts.views, refused)
         if versions.others != []:
             versions.set(results)
         if only_results:

@@ -29,6 +29,7 @@ from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.nodes.usual import UsualBackward, usual
 from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.sizes import always
 from bothways.grad.tracing.traced import (
     Joint,
@@ -80,7 +81,7 @@ class DifferentiatedGraph:
         self._backwards = Backwards()
         self.at_hand: dict[Any, CompiledBackward] = {}  # those that the sizes of this call have needed
         self._copied: dict[Moment, torch.fx.GraphModule] = {}
-        self._read: dict[Any, list[int]] = {}  # for sizes and a moment
+        self._read: dict[Any, Collection[int]] = {}  # for sizes and a moment
         self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
@@ -341,17 +342,28 @@ class DifferentiatedGraph:
 
     def read_values(self, tangents: Tangents, inputs: Sequence[torch.Tensor]) -> Collection[int]:
         """The places of what a backward for these gradients reads, of the inputs it takes and of what was saved."""
-        moment = Moment(strides_of(tangents[: self.result_count]), torch_compat.autocast_now(), False)
+        tangents = tangents[: self.result_count]
         count = len(self.needed_inputs) + len(self._saved_positions)
+        if not any(moves and tangent is None for moves, tangent in zip(self.differentiable, tangents, strict=True)):
+            return range(count)  # what is saved is what eager saves
+        moment = Moment(strides_of(tangents), torch_compat.autocast_now(), False)
         key = self.numbers, moment
         if key not in self._read:
-            try:
-                graph, _ = self._backward_graph(moment, tangents[: self.result_count], inputs, None)
-            except NotRepeatable:
-                return range(count)
-            takes = [node for node in graph.graph.nodes if node.op == "placeholder"][len(self.sizes.symbols) :]
-            self._read[key] = [place for place, node in enumerate(takes[:count]) if node.users]
+            self._read[key] = self._read_of_some(moment, tangents, inputs, count)
         return self._read[key]
+
+    def _read_of_some(
+        self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], count: int
+    ) -> Collection[int]:
+        try:
+            joint = self.joint(moment, tangents, inputs)
+            graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(None))
+        except NotRepeatable:
+            return range(count)
+        if joint.keeping is not NOTHING_KEPT:  # a custom function is asked for all that it has saved, read or not
+            return range(count)
+        takes = [node for node in graph.graph.nodes if node.op == "placeholder"][len(self.sizes.symbols) :]
+        return [place for place, node in enumerate(takes[:count]) if node.users]
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""

@@ -26,6 +26,10 @@ MOST_ELEMENTS = 1 << 16
 _is_inference = torch.Tensor.is_inference  # torch's function of this name takes twice the time, for hundreds of inputs
 
 
+# Sizes, strides, and where it begins; None of tensors that have none.
+Layout = tuple[Sequence[int], Sequence[int], int]
+
+
 class Kept(NamedTuple):
     """A tensor before the call; ``counted`` is None where changes of it are not counted."""
 
@@ -36,6 +40,7 @@ class Kept(NamedTuple):
     copy: torch.Tensor | None
     place: int | None  # where it begins in the copy, if that is one of several tensors
     is_half_written: bool  # what an operation has written before it fails does not count
+    layout: Layout | None = None  # where its elements lay, if that may have changed: ``out=`` gives other sizes
 
     def may_have_changed(self, refused: bool) -> bool:
         """``refused``: whether autograd has raised, which it does before anything is written."""
@@ -50,12 +55,19 @@ class Kept(NamedTuple):
             copy = copy[self.place : self.place + self.tensor.numel()]
         if self.tensor.is_inference():
             with torch.inference_mode():
+                self._lay_back()
                 _each_element_once(self.tensor).copy_(copy)
             return
+        self._lay_back()
         _each_element_once(self.tensor.data).copy_(copy)
         if self.version is not None:
             # Whoever holds the tensor for a backward finds it as it was.
             torch_compat.set_versions([self.tensor], [self.version])
+
+    def _lay_back(self) -> None:
+        if self.layout is not None and _layout(self.tensor) != self.layout:
+            with torch.no_grad():
+                self.tensor.as_strided_(*self.layout)
 
 
 def keep_inputs(
@@ -81,7 +93,9 @@ def keep_inputs(
     written = _written(counted, as_data)
     # Where inputs share their memory, a differentiated graph runs as captured.
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
-    for_inference = any(map(_is_inference, map(tensors.__getitem__, written)))
+    for_inference = (
+        any(map(_is_inference, map(tensors.__getitem__, written))) and not torch_compat.is_inference_mode_enabled()
+    )
     if not on_its_way and not statistics and not for_inference:
         return ()
     if on_its_way or for_inference:
@@ -119,13 +133,15 @@ class KeptOnItsWay:
             index: None if id(tensors[index]) in self._together else _copy(tensors[index], relies_late)
             for index in (*spoilt, *statistics)
         }
+        self._layouts = {index: _layout(tensors[index]) for index in spoilt}
 
     def __iter__(self) -> Iterator[Kept]:
         for index, version in zip(self._looked_at, self._versions, strict=True):
             tensor, is_written = self._tensors[index], index in self._copies
             copy, place = self._together.get(id(tensor)) or (self._copies.get(index), None)
             counted = None if index in self._uncounted else version
-            yield Kept(tensor, version, counted, is_written, copy, place, is_written and self._breaks_off)
+            is_half_written, layout = is_written and self._breaks_off, self._layouts.get(index)
+            yield Kept(tensor, version, counted, is_written, copy, place, is_half_written, layout)
 
 
 class KeptStatistics:
@@ -205,6 +221,12 @@ def _copy(tensor: torch.Tensor, of_any_size: bool) -> torch.Tensor | None:
     if (tensor.numel() > MOST_ELEMENTS and not of_any_size) or tensor.grad_fn is not None:
         return None
     return _each_element_once(tensor.detach() if tensor.requires_grad else tensor).clone()
+
+
+def _layout(tensor: torch.Tensor) -> Layout | None:
+    if tensor.layout is not torch.strided:
+        return None
+    return tensor.size(), tensor.stride(), int(tensor.storage_offset())
 
 
 def _each_element_once(tensor: torch.Tensor) -> torch.Tensor:

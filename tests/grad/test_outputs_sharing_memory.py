@@ -158,3 +158,25 @@ def test_what_was_detached_from_one_of_two_inputs_over_one_memory_counts_for_tha
         return seen
 
     agree(scene, backend)
+
+
+CHANGED_THROUGH_VIEWS = {
+    "a part": lambda x: ((y := x.clone()), y[..., :].sub_(1))[:1],
+    "a part, returned": lambda x: ((y := x.clone()), y[..., :].sub_(1)),
+    "the same": lambda x: ((y := x * 2), y.view_as(y).sub_(1)),
+    "transposed": lambda x: ((y := x * 2).t().sub_(1).t(), y),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_THROUGH_VIEWS)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_what_was_changed_through_a_view_is_none_itself(backend, name, mode):
+    def scene(compiler):
+        function, seen = compiler(CHANGED_THROUGH_VIEWS[name]), []
+        for _ in range(2):
+            with mode():
+                results = function(torch.ones(3, 4))
+            seen += [results, who_shares(results), [result._is_view() for result in results]]
+        return seen
+
+    agree(scene, backend)

@@ -1,4 +1,4 @@
-"""The first compiled call of a process, under whatever is in force there: what is found out once is right."""
+"""The first compiled call of a process, in whatever mode: what is found out once is found out rightly."""
 
 from pythons import run_python
 

@@ -54,6 +54,25 @@ def change_between(x, index, log):
     return y
 
 
+def give_other_sizes(x, index, log):
+    torch.add(index, 1, out=x)
+    log.append("smaller")
+    return pick(torch.arange(8.0), index)
+
+
+def give_more_room(x, index, log):
+    torch.cat([index, torch.ones(99)], out=x)
+    log.append("larger")
+    return pick(torch.arange(8.0), index)
+
+
+def transpose(x, index, log):
+    x.unsqueeze_(0).t_()
+    x[1:].mul_(2)
+    log.append("a column")
+    return pick(x, index)
+
+
 class Normalised(torch.nn.Module):
     def __init__(self, norm):
         super().__init__()
@@ -77,8 +96,11 @@ def shown(function, index, state=dict):
     return {"result": result, "input": x, "version": x._version, "log": log, "state": copy.deepcopy(state())}
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [change_and_pick, catch_it, change_a_view, change_between])
+@pytest.mark.parametrize(
+    "function", [change_and_pick, catch_it, change_a_view, change_between, give_other_sizes, give_more_room, transpose]
+)
 def test_an_error_finds_the_inputs_as_they_were(function, backend):
     agree(function, shown, 1, 99, 2, 99, backend=backend)
 

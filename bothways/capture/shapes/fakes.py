@@ -237,9 +237,25 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
             result = function(*_replace(args, stand_in, int), **_replace(kwargs, stand_in, int))
     except Exception as error:
         raise FakeFailure(error) from error
+    _check_resized(function, args, kwargs, stand_in)
     for fake in fakes:
         fake.become(stand_in(fake))
     return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_torch_fake(tensor))
+
+
+def _check_resized(
+    function: Callable[..., Any], args: Any, kwargs: Any, stand_in: Callable[[Fake], torch.Tensor]
+) -> None:
+    """Raise where what ``out=`` names gets other sizes, and strides that are not known for certain: most kernels lay it
+    out like a result of their own, some without gaps, and PyTorch's fakes mostly say the latter."""
+    out = kwargs.get("out")
+    if type(out) is not Fake or out.shape == tuple(stand_in(out).shape):
+        return
+    others = {name: value for name, value in kwargs.items() if name != "out"}
+    with stand_in(out).fake_mode:  # type: ignore[attr-defined]
+        result = function(*_replace(args, stand_in, int), **_replace(others, stand_in, int))
+    if result.stride() != stand_in(out).stride():
+        raise FakeFailure(NotImplementedError("out= gets other sizes, and strides that only a kernel knows"))
 
 
 def _from_torch_fake(tensor: torch.Tensor) -> Fake:

@@ -38,7 +38,8 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
-    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results, and the
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results, of which some
+    are ``views`` in eager, and the
     ``recounted`` inputs are those whose versions grow while their elements stay, each as often as it does. Of the
     ``window_inputs`` eager saves windows on their memory. ``read_inputs`` are those that the forward reads;
     ``strange_inputs`` those that no backward comes to, ``uneven_inputs`` those that it comes to from some of the
@@ -73,6 +74,7 @@ class Facts:
     recounted: tuple[int, ...]
     own_positions: tuple[int, ...]
     own_versions: tuple[int, ...]
+    views: tuple[bool, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -112,7 +114,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
         _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
-        tuple(own), tuple(own.values()),
+        tuple(own), tuple(own.values()), joint.views,
     )  # fmt: skip
 
 

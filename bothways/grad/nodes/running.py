@@ -36,14 +36,23 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
     return without_autocast
 
 
-def released(results: Sequence[Any], count: int, refused: Sequence[int] | None) -> tuple[Sequence[Any], Sequence[int]]:
-    """The results of a graph, the first ``count`` as views of no tensor, and which of them autograd lets none change.
+def released(
+    results: Sequence[Any], eager: Sequence[bool], refused: Sequence[int] | None
+) -> tuple[Sequence[Any], Sequence[int]]:
+    """The results of a graph, as views of no tensor where they are none in ``eager`` or autograd lets none change them,
+    and which those are.
 
     That is so in every call, and looked for in the first one, where ``refused`` is None.
     """
     if refused is None:
-        views = (index for index, value in enumerate(results[:count]) if value is not None and value._is_view())
-        refused = tuple(index for index in views if torch_compat.refuses_changes(results[index]))
+        pairs = enumerate(zip(results, eager, strict=False))
+        views = [(index, is_one) for index, (value, is_one) in pairs if value is not None and value._is_view()]
+        may_refuse = torch.is_grad_enabled()
+        refused = tuple(
+            index
+            for index, is_one in views
+            if not is_one or (may_refuse and torch_compat.refuses_changes(results[index]))
+        )
     if refused:
         results = [value.detach() if index in refused else value for index, value in enumerate(results)]
     return results, refused

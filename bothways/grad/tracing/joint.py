@@ -187,6 +187,7 @@ def _trace_joint(
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
+            views=tuple(value._is_view() for value in results.values),
         )  # fmt: skip
         if grad:
             if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):

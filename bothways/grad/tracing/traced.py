@@ -145,6 +145,7 @@ class Joint:
     stand_ins: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
     keeping: Keeping = NOTHING_KEPT
     recounted: tuple[int, ...] = ()
+    views: tuple[bool, ...] = ()  # of the results, whether each is a view in eager
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
