@@ -1,8 +1,8 @@
 """Operations that give back the tensor they are given leave it where it was: hooks see all of its uses.
 
-``contiguous()``, ``float()``, ``to(...)``, ``dropout`` outside of training and ``broadcast_tensors`` give back their own
-argument, where it is as they would make it. A backward in the function stops at the hooked tensor, whichever use its
-gradients come by.
+``contiguous()``, ``float()``, ``to(...)``, ``dropout`` outside of training and ``broadcast_tensors`` give back their
+own argument, where it is as they would make it. A backward in the function stops at the hooked tensor, whichever use
+its gradients come by.
 """
 
 import agreeing

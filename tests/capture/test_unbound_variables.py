@@ -1,4 +1,6 @@
-"""Variables that are unbound raise plain Python's errors, which tell free ones from local ones, on both sides of a break."""
+"""Unbound variables raise plain Python's errors, before and after a break: free ones another than local ones."""
+
+# ruff: noqa: F821
 
 import agreeing
 import pytest
@@ -97,7 +99,8 @@ def stored_in_time(x):
 
 
 PROGRAMS = [
-    read_after_a_break, read_in_a_default, deleted_before_a_break, deleted_twice, deleted_by_its_own, local_in_a_cell, stored_in_time,
+    read_after_a_break, read_in_a_default, deleted_before_a_break, deleted_twice, deleted_by_its_own, local_in_a_cell,
+    stored_in_time,
 ]  # fmt: skip
 
 

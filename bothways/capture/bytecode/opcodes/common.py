@@ -163,10 +163,8 @@ def read_cell(frame: Frame, name: str) -> Value:
     if cell.content is not None:
         return cell.content
     if name in free_names(frame.code):
-        shown = name.removesuffix(FREE)
-        frame.tracer.throw(
-            NameError, f"cannot access free variable {shown!r} where it is not associated with a value in enclosing scope"
-        )
+        shown, where = name.removesuffix(FREE), "where it is not associated with a value in enclosing scope"
+        frame.tracer.throw(NameError, f"cannot access free variable {shown!r} {where}")
     frame.tracer.throw(
         UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
     )
