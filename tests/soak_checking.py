@@ -11,11 +11,11 @@ import re
 import types
 import warnings
 
+import soak_rounding
 import soak_ways
 import torch
 
 import bothways
-from bothways.testing import difference
 
 # What stays from call to call, beside the arguments.
 GLOBALS = "total SEEN COUNTS NAMES RECENT WEIGHT MODEL LOG".split()
@@ -180,11 +180,11 @@ def disagreement(source, way=soak_ways.EAGER, plain=None):
         undo(module)
         torch.set_grad_enabled(True)
         bothways.reset()
-    for number, (before, after) in enumerate(zip(expected, got, strict=True)):
-        for part in before:
-            different = difference(before[part], after[part])
-            if different is not None:
-                return f"call {number}, {part}: {different}\nplain    {before[part]}\ncompiled {after[part]}"
+    place = soak_rounding.beyond_rounding(expected, got, lambda: soak_rounding.rounded(lambda: plainly(source)))
+    if place is not None:
+        number, part, different = place
+        shown = f"plain    {expected[number][part]}\ncompiled {got[number][part]}"
+        return f"call {number}, {part}: {different}\n{shown}"
     return found
 
 

@@ -71,13 +71,26 @@ _EDGES = [
 _EDGE_LAYERS = ["relu6", "softshrink", "hardtanh", "hardswish", "silu", "softplus", "elu", "leaky_relu", "tanhshrink"]
 # Not fmod and remainder: where a quotient overflows, eager gives NaN, and at the end of a tensor a number.
 _EDGE_PAIRS = ["maximum", "minimum", "atan2", "copysign", "fmax", "fmin", "div", "eq", "lt", "true_divide", "ge", "logical_xor"]
+# These read a sign, and that of a NaN that was computed is nobody's: eager's own loops do not agree about it.
+_READ_SIGNS = ("signbit", "copysign")
+
+
+def _edge(name):
+    given = "special({t}).nan_to_num(1.0)" if name in _READ_SIGNS else "special({t})"
+    return f"torch.{name}({given}).float()"
+
+
+def _edge_pair(name, second):
+    return f"torch.{name}(special({{tv=a}}), {second}{'.nan_to_num(1.0)' if name in _READ_SIGNS else ''}).float()"
+
+
 SPECIAL = Feature(
     {
         "t": [
-            "special({t})", *(f"torch.{name}(special({{t}})).float()" for name in _EDGES),
+            "special({t})", *map(_edge, _EDGES),
             *(f"torch.nn.functional.{name}(special({{t}}))" for name in _EDGE_LAYERS),
-            *(f"torch.{name}(special({{tv=a}}), special({{a}}.neg())).float()" for name in _EDGE_PAIRS),
-            *(f"torch.{name}(special({{tv=a}}), {{a}}).float()" for name in _EDGE_PAIRS),
+            *(_edge_pair(name, "special({a}.neg())") for name in _EDGE_PAIRS),
+            *(_edge_pair(name, "{a}") for name in _EDGE_PAIRS),
             "special({t}).double().sinh().float()", "special({t}).clamp(-1, 1)", "special({t}).sum()", "special({t}).amax()", "special({t}).reshape(-1).softmax(0)",
             "torch.fmod(special({t}), 3.0)", "(special({t}) > {t}).float()", "torch.where(special({t}).isnan(), {t}, 0.0)", "special({t}).half().float()",
         ]
@@ -102,12 +115,8 @@ SIGNS = Feature(
     {
         "t": [
             *(f"signs(torch.nn.functional.{name}(special({{t}})))" for name in _EDGE_LAYERS if name != "softshrink"),
-            *(f"signs(torch.{name}(special({{t}})).float())" for name in _EDGES),
-            *(
-                f"signs(torch.{name}(special({{tv=a}}), special({{a}}.neg())).float())"
-                for name in _EDGE_PAIRS
-                if name not in ("maximum", "minimum")
-            ),
+            *(f"signs({_edge(name)})" for name in _EDGES),
+            *(f"signs({_edge_pair(name, 'special({a}.neg())')})" for name in _EDGE_PAIRS if name not in ("maximum", "minimum")),
         ]
     },
     prelude=SPECIAL.prelude

@@ -235,7 +235,7 @@ class Writer:
         dtype = "" if self.single else ".double()"
         lines = [
             f"MODEL = Model(){dtype}", "EMA = copy.deepcopy(MODEL)", "AVERAGED = torch.optim.swa_utils.AveragedModel(MODEL)", "CRITERION = nn.CrossEntropyLoss()", f"OPTIMIZER = {optimizer}",
-            f"SCHEDULE = {self.schedule}", self.pick(SETUPS), self.pick(SETUPS),
+            f"SCHEDULE = {self.schedule}", *self.setups(),
         ]  # fmt: skip
         names = ["MODEL", "EMA", "AVERAGED", "OPTIMIZER", "SCHEDULE"]
         if self.kind == "two":
@@ -246,6 +246,12 @@ class Writer:
             names += ["SCALER"]
         self.names = names
         return "\n".join([*lines, f"STATE = dict({', '.join(f'{name.lower()}={name}' for name in names)})"])
+
+    def setups(self):
+        """Two, but not twice a hook that takes the gradient away: the second would fail in the middle of a backward,
+        and which parameters have their gradients by then is PyTorch's to choose."""
+        first, second = self.pick(SETUPS), self.pick(SETUPS)
+        return [first] if first == second and "p.grad = None" in first else [first, second]
 
     def loss(self, out, y):
         return self.pick(LOSSES).replace("{out}", out).replace("{y}", y)

@@ -20,7 +20,7 @@ from bothways.grad.again import Tangents, TwinInUse, Wanted, backward_function, 
 from bothways.grad.backwards import Backwards, CompiledBackward
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
-from bothways.grad.halves.partition import NotRepeatable, extract
+from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
@@ -323,6 +323,7 @@ class DifferentiatedGraph:
         if known is not None:
             return as_traced(known), None, moment.strides
         graph, strides = self._backward_graph(moment, tangents, inputs(), wanted)
+        check_takes(graph, values)
         run = self.plan.bw_compiler(graph, [*self.numbers, *values])  # type: ignore[list-item]
         note(memo, {}, run)
         return as_traced(run), graph, strides

@@ -28,7 +28,7 @@ from bothways.grad.differentiate import differentiate
 from bothways.grad.differentiated import DifferentiatedGraph, Inputs
 from bothways.grad.halves.facts import facts_of
 from bothways.grad.halves.kept import connections
-from bothways.grad.halves.partition import NotRepeatable, extract
+from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
 from bothways.grad.nodes.node import Own, Unchanged
 from bothways.grad.nodes.renewed import Renewing
 from bothways.grad.nodes.running import as_traced, strides_of
@@ -90,6 +90,7 @@ def connected_backward(
             joint = twin.joint(Moment(*moment), tangents, inputs())
             takes = twin.backward_inputs(joint)
             graph = connected_graph(joint, takes, wanted)
+            check_takes(graph, values)
             sizes = twin.sizes.about([node.meta["val"] for node in takes])
             return _compile_connected(twin, graph, values, sizes), graph, joint.moment.strides
 

@@ -19,6 +19,7 @@ import torch.nn.modules.module as module_internals
 import torch.utils._contextlib
 import torch.utils._device
 
+from bothways.torch_compat import statistics
 from bothways.torch_compat.functionalizing import from_functional
 from bothways.torch_compat.names import (
     function_mode_depth,
@@ -92,10 +93,10 @@ def _fake_tensor_mode_without_log() -> Any:
         def _should_skip_dynamo(cls) -> bool:
             return False  # which would load it
 
-        def __torch_dispatch__(self, *args: Any, **kwargs: Any) -> Any:
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
-                return super().__torch_dispatch__(*args, **kwargs)
+                return statistics.corrected(func, args, super().__torch_dispatch__(func, types, args, kwargs or {}))
             finally:
                 fake_tensor.log.disabled = before
 

@@ -188,12 +188,13 @@ def test_a_view_of_what_has_no_gradient_may_not_get_one(needs, backend):
 
 @pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["unbind", "custom", "custom, several"])
 @pytest.mark.parametrize("question", ["is_leaf", "grad_fn", "grad", "output_nr", "retain_grad", "register_hook"])
-def test_a_view_whose_base_was_changed_is_not_told_about(question, backend):
+def test_a_view_whose_base_was_changed_is_not_told_about(question, name, backend):
     def program(x, y):
         y.add_(1)
         base = x * y
-        view = base.unbind(0)[1]
+        view = VIEWS[name](base).view(-1)
         base += 1
         try:
             found = getattr(view, question)
@@ -314,3 +315,25 @@ def test_a_program_made_for_an_ordinary_view_is_not_used_for_one_of_several(back
             result.backward()
             results.append([result.detach(), x.grad, y])
         assert difference(*results) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_uses_a_view_whose_base_was_changed_raises_at_its_line(backend):
+    """Also where the shape of what it would give is known at once: after the effects of the lines before it."""
+    seen = []
+
+    def program(x):
+        base = x * 1
+        view = base.chunk(2)[0]
+        base.mul_(2)
+        seen.append("before")
+        return view * 2  # the line
+
+    def observe(function, size):
+        seen.clear()
+        with pytest.raises(RuntimeError, match="base or another view") as caught:
+            function(torch.ones(size, size, requires_grad=True))
+        lines = [str(entry.statement) for entry in caught.traceback if entry.name == "program"]
+        return {"error": str(caught.value), "lines": lines[-1:], "seen": list(seen)}
+
+    agree(program, observe, 2, 4, 4, 6, 5, backend=backend)

@@ -235,6 +235,7 @@ ELSEWHERE = {
     "lower/dialects/": "how primitives are spelled",
     "lower/ir/lowerings/": "lowerings, registered by overload",
     "torch_compat/names.py": "functions of PyTorch's under private names",
+    "torch_compat/statistics.py": "what PyTorch's fake tensors say of normalizations, put right",
 }
 COLLECTIONS = (ast.Set, ast.List, ast.Tuple, ast.Dict)
 ROOTS = ("torch", "aten", "F", "operator")

@@ -7,6 +7,7 @@ import os
 
 import pytest
 import soak_checking
+import soak_rounding
 import soak_scripts
 import soak_steps
 import soak_training
@@ -87,10 +88,11 @@ def test_what_training_leaves_behind_is_compared():
     """The comparison is not blind: another learning rate, a hook that is not called, numbers drawn once more."""
     source = soak_steps.program(3)
     assert soak_training.disagreement(source) is None
-    plain = soak_training.plainly(source)
+    plain, again = soak_training.plainly(source), lambda: soak_training.plainly(source)
     for change in ("torch.rand(1)", "LOG.append('more')", "MODEL.last.weight.data.add_(0.1)"):
         changed = f"{source}\nold = between\ndef between(number):\n    old(number)\n    {change}\n"
-        assert soak_training.first_place(plain, soak_training.training(changed), 1e-6), change
+        found = soak_training.training(changed)
+        assert soak_rounding.beyond_rounding(plain, found, lambda: soak_rounding.rounded(again), 1e-6), change
 
 
 def test_a_training_that_differs_can_be_made_smaller():

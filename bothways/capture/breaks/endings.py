@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from bothways import torch_compat
+from bothways.capture.breaks.given_cells import may_be_given
 from bothways.capture.breaks.steps import (
     END,
     Fact,
@@ -70,7 +71,8 @@ class Stop:
 
     def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
         self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
-        origin = origin if self._is_watched else origin.without_closure()
+        if not self._is_watched and may_be_given(origin.code, frame.function.closure):
+            origin = origin.without_closure()
         if origin.closure is not None:
             tracer.names.bind()
         self._tracer, self._frame, self._origin = tracer, frame, origin
@@ -161,8 +163,8 @@ class Stop:
         code = function.code
         if code.co_flags & SUSPENDS or "__class__" in code.co_freevars or not policy.is_users(function.globals):
             return step
-        if free_names(code) != code.co_freevars:  # two parameters would have one name
-            return step
+        if free_names(code) != code.co_freevars or not may_be_given(code, function.closure):
+            return step  # two parameters would have one name, or an error another one
         split = len(step.operands) - len(step.keywords)
         arguments = [value for value in step.operands[1:split] if isinstance(value, Value)]
         keywords = dict(zip(step.keywords, step.operands[split:], strict=True))

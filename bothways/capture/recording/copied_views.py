@@ -6,6 +6,7 @@ apart as long as neither leaves the program nor is written to; where one does, t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 
 import torch
@@ -37,3 +38,23 @@ class CopiedViews:
         is_written = any(shared & roots for roots in written_roots(self._nodes[0].graph.nodes))
         if leaves or is_written or copied.intersection(left_behind):
             raise ViewIsSeen
+
+
+class OwnViews:
+    """The nodes of custom functions that give views as such: autograd refuses these once their memory was changed."""
+
+    def __init__(self) -> None:
+        self._nodes: set[torch.fx.Node] = set()
+
+    def meet(self, node: torch.fx.Node) -> None:
+        self._nodes.add(node)
+
+    def was_changed(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor is such a view, or one of it, and what it lies in was changed after it was made."""
+        return any(map(_is_changed_later, self._nodes.intersection(path_of(node))))
+
+
+def _is_changed_later(node: torch.fx.Node) -> bool:
+    later = itertools.dropwhile(lambda other: other is not node, node.graph.nodes)
+    roots = {root_of(member) for member in (node, *node.all_input_nodes)}
+    return any(roots & written for written in written_roots(itertools.islice(later, 1, None)))

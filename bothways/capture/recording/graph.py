@@ -19,7 +19,7 @@ from bothways import ops, torch_compat
 from bothways.capture.guards.sources import Source
 from bothways.capture.recording.arguments import Arguments, argument
 from bothways.capture.recording.autograd import GraphAutograd
-from bothways.capture.recording.copied_views import CopiedViews
+from bothways.capture.recording.copied_views import CopiedViews, OwnViews
 from bothways.capture.recording.handlers_around import fails_past_handler
 from bothways.capture.recording.late_checks import put_off_checks
 from bothways.capture.recording.levels import Levels
@@ -66,7 +66,7 @@ class GraphBuilder:
         self.statements: set[Any] = set()  # what it holds that sets modes
         self.left_behind: dict[torch.fx.Node, None] = {}  # copied into the graph of one node, and not needed here
         self.written = WrittenInputs(tracer)
-        self.copied_views = CopiedViews()
+        self.copied_views, self.own_views = CopiedViews(), OwnViews()
         self._input_names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
         self.sizes = SizeNodes(self.graph)
@@ -299,14 +299,13 @@ class GraphBuilder:
         self.tracer.stop("call_unknown", f"{node.target} returned a {type(result).__name__}")
 
     def _given_back(self, node: torch.fx.Node, own: TensorValue, version: int | None) -> Value:
-        """The operation gave back its own argument (x.add_(1), x.contiguous()): one object, one Value.
-
-        Its node is the one that made or changed it: where a backward is divided at a tensor, all uses are behind that.
-        """
+        """The operation gave back its own argument: one object, one Value. Its node is the one that made or changed it
+        (x.add_(1), not x.contiguous()): where a backward is divided at a tensor, all uses are behind that."""
         node.meta["example_value"] = own.fake.outline()
-        now, call = torch_compat.version_of(own.fake.meta), node.args[0] if node.target is operator.getitem else node
-        is_user_s = isinstance(getattr(call, "target", None), ApplyFunction)
-        is_changed = now is None or now != version or is_user_s or changes_something(node)
+        now = torch_compat.version_of(own.fake.meta)
+        call: Any = node.args[0] if node.target is operator.getitem else node  # of one of several results
+        is_user_s = isinstance(call.target, ApplyFunction)
+        is_changed = now is None or now != version or is_user_s or changes_something(call)
         if now or is_user_s:
             note_of_node(node, is_in_place=True)  # or something before it was; names do not tell all
         if is_changed:

@@ -93,6 +93,11 @@ class Fake:
             return str(error)
         return None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether autograd refuses operations on it: it is a view, and what it lies in was changed."""
+        return self._meta is not None and bool(torch_compat.version_of(self._meta)) and self.refusal is not None
+
     def become(self, other: torch.Tensor) -> None:
         """Take over what an operation on a stand-in has changed about it."""
         facts = (tuple(other.shape), other.stride(), other.dtype, other.requires_grad)
@@ -157,7 +162,7 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """
     autocast = torch_compat.is_any_autocast_enabled()
     prediction = None if autocast else predict(function, args, kwargs)
-    if prediction is not None:
+    if prediction is not None and not any(isinstance(arg, Fake) and arg.is_refused for arg in args):
         return Fake(None, prediction.device, prediction)
     fakes = list(_fakes_in((args, kwargs)))
     known = {id(fake.meta): fake for fake in fakes}

@@ -48,6 +48,16 @@ class NotRepeatable(Exception):
     """A backward reads what can only be had by drawing random numbers again."""
 
 
+def check_takes(graph: torch.fx.GraphModule, values: Sequence[torch.Tensor]) -> None:
+    """A backward that was traced by itself takes what the forward has saved, or it does not run: memory that is read
+    as what it is not gives any numbers."""
+    taken = [node for node in graph.graph.nodes if node.op == "placeholder"][-len(values) :]
+    for node, value in zip(taken, values, strict=False):
+        expected = node.meta.get("val")
+        if isinstance(expected, torch.Tensor) and expected.dtype is not value.dtype:
+            raise NotRepeatable(f"{node.name} is traced as {expected.dtype}, and saved as {value.dtype}")
+
+
 def saved_values(joint: Joint, recompute: bool = True) -> tuple[Node, ...]:
     """The forward values that the backward gets besides the inputs; without ``recompute`` those that eager saves.
 

@@ -152,22 +152,22 @@ def LOAD_CLOSURE(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def LOAD_DEREF(frame: Frame, inst: Instruction) -> None:
-    cell: CellValue = frame.locals[inst.argval]
-    if cell.content is None:
-        free = inst.argval in free_names(frame.code)
-        if free:
-            name = inst.argval.removesuffix(FREE)
-            frame.tracer.throw(
-                NameError,
-                f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope",
-            )
-        frame.tracer.throw(
-            UnboundLocalError,
-            f"cannot access local variable {inst.argval!r} where it is not associated with a value",
-        )
-    if cell.content.source is not None:
-        frame.tracer.assumptions.look_up(cell.content.source)
-    frame.push(cell.content)
+    content = read_cell(frame, inst.argval)
+    if content.source is not None:
+        frame.tracer.assumptions.look_up(content.source)
+    frame.push(content)
+
+
+def read_cell(frame: Frame, name: str) -> Value:
+    cell: CellValue = frame.locals[name]
+    if cell.content is not None:
+        return cell.content
+    if name in free_names(frame.code):
+        shown, where = name.removesuffix(FREE), "where it is not associated with a value in enclosing scope"
+        frame.tracer.throw(NameError, f"cannot access free variable {shown!r} {where}")
+    frame.tracer.throw(
+        UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
+    )
 
 
 @opcode
@@ -177,6 +177,7 @@ def STORE_DEREF(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def DELETE_DEREF(frame: Frame, inst: Instruction) -> None:
+    read_cell(frame, inst.argval)
     frame.locals[inst.argval].store(frame.tracer, None)
 
 

@@ -254,6 +254,8 @@ def _record(call: FunctionCall, findings: ForwardFindings, opaque: bool) -> Valu
     described = tuple(results.describe(value) for value in findings.outputs)
     single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, arguments.given, described[0] if single else described)
+    if _sharing(findings):
+        call.tracer.graph.own_views.meet(_node_of(value))
     return results.completed(value)
 
 
@@ -274,12 +276,23 @@ def _record_bodies(call: FunctionCall, findings: ForwardFindings) -> Value:
     single = not isinstance(findings.output, TupleValue)
     value = call.tracer.graph.node(target, operands, described[0] if single else tuple(described))
     parts: list[Any] = [value] if single else value.items  # type: ignore[attr-defined]
-    if copies:
-        call.tracer.graph.copied_views.meet(parts[0].node if single else parts[0].node.args[0])
+    if shared:
+        views = call.tracer.graph.copied_views if copies else call.tracer.graph.own_views
+        views.meet(_node_of(value))
     tensors = iter(parts)
     return _assembled(
         call, findings, [next(tensors) if isinstance(each, TensorValue) else each for each in findings.outputs]
     )
+
+
+def _node_of(result: Value) -> torch.fx.Node:
+    """The node that gives a result, or the several in a tuple."""
+    if isinstance(result, TensorValue):
+        return result.node
+    assert isinstance(result, TupleValue)
+    item: Any = next(value.node for value in result.items if isinstance(value, TensorValue))
+    node: torch.fx.Node = item.args[0]
+    return node
 
 
 def _assembled(call: FunctionCall, findings: ForwardFindings, results: Args) -> Value:

@@ -357,6 +357,8 @@ def check_history(tracer: Tracer, value: TensorValue) -> None:
     """Stop where autograd refuses to say how a tensor was computed: of a view whose base was changed, for one."""
     if (refusal := value.fake.refusal) is not None:
         tracer.stop("op_failed", f"autograd refuses a tensor: {refusal}")
+    if tracer.graph.own_views.was_changed(value.node):
+        tracer.stop("op_failed", "autograd refuses a view by a custom function whose memory was changed")
 
 
 def _is_number(value: ConstantValue) -> bool:
