@@ -358,10 +358,11 @@ class DifferentiatedGraph:
     def _read_of_some(
         self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], count: int
     ) -> Collection[int]:
+        refusals: tuple[type[Exception], ...] = (NotRepeatable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             joint = self.joint(moment, tangents, inputs)
             graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(None))
-        except (NotRepeatable, Undecided, *torch_compat.fake_tensor_errors()):  # the error of what was changed leaves
+        except refusals:  # the error of what was changed leaves
             return range(count)
         if joint.keeping is not NOTHING_KEPT:  # a custom function is asked for all that it has saved, read or not
             return range(count)
