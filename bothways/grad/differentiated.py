@@ -44,6 +44,7 @@ from bothways.grad.tracing.whys import SHARED, UNEVEN, WATCHED
 from bothways.record import generated
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.listening import listening
+from bothways.symbols import Undecided
 from bothways.symbols.layouts import symbolic_strides
 
 Inputs = Callable[[], Sequence[torch.Tensor]]
@@ -350,16 +351,19 @@ class DifferentiatedGraph:
         moment = Moment(strides_of(tangents), torch_compat.autocast_now(), False)
         key = self.numbers, moment
         if key not in self._read:
-            self._read[key] = self._read_of_some(moment, tangents, inputs, count)
+            # What is found out about sizes holds for those of this call, which is all that is asked.
+            with self.sizes.later(self.numbers), generated.kept_in(self.generated), listening():
+                self._read[key] = self._read_of_some(moment, tangents, inputs, count)
         return self._read[key]
 
     def _read_of_some(
         self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], count: int
     ) -> Collection[int]:
+        refusals: tuple[type[Exception], ...] = (NotRepeatable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             joint = self.joint(moment, tangents, inputs)
             graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(None))
-        except NotRepeatable:
+        except refusals:  # the error of what was changed leaves
             return range(count)
         if joint.keeping is not NOTHING_KEPT:  # a custom function is asked for all that it has saved, read or not
             return range(count)

@@ -70,6 +70,22 @@ def test_a_result_that_was_changed_counts_for_what_was_computed_from_it_inside(w
     agree(program, observe, 1, 2, backend=backend, within=SMALL, fullgraph=True)
 
 
+def test_sizes_that_a_backward_compares_are_those_of_its_call(backend):
+    def program(c, d):
+        chosen = c.scatter_reduce(1, c.argsort(1), d, "amax")
+        doubled = chosen + chosen
+        with torch.no_grad():
+            c.transpose(0, -1).add_(3)
+            c.data.scatter_add_(0, chosen.argsort(0), chosen)
+        return doubled, doubled.atan()
+
+    def observe(function, size):
+        c, d = torch.randn(size, size // 2).requires_grad_(), torch.randn(size, size // 2).requires_grad_()
+        return {"gradients": tried(torch.autograd.grad, function(c, d)[0].sum(), [c, d], allow_unused=True)}
+
+    agree(program, observe, 8, 10, 12, 10, backend=backend, within=SMALL, reset=lambda: torch.manual_seed(0))
+
+
 def test_what_a_cut_graph_has_changed_counts_for_what_is_behind_it(backend):
     def program(c):
         total = c.sum(0)
