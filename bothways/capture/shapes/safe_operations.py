@@ -87,7 +87,7 @@ def _holds_numbers(node: torch.fx.Node) -> bool:
 
 def _is_of_unknown_size(tensor: torch.Tensor) -> bool:
     """Whether how many elements there are is found only when the program runs."""
-    sizes = [size.node for size in tensor.shape if isinstance(size, torch.SymInt)]
+    sizes = [size.node for size in tensor.shape if isinstance(size, torch.SymInt)]  # type: ignore[attr-defined]
     return any(size.environment.is_unknown(size.expression) for size in sizes)
 
 
