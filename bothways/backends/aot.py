@@ -296,8 +296,13 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
     return compile
 
 
-def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
-    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer."""
+def small_within(
+    limits: Limits, with_gradients: Limits, layers: tuple[int, int] | None = None
+) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
+    """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer.
+
+    ``layers`` is a limit for layers with gradients, where products alternate with what is one operation of ATen's.
+    """
 
     def is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
         if config.kernels_for_small_graphs:
@@ -306,7 +311,7 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
         operations = sum(map(_operations, graph.graph.nodes))
         elements = max((tensor.numel() for tensor in tensors), default=0)
         gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if gradients and _are_small_layers(graph.graph, elements, operations):
+        if gradients and layers is not None and _are_small_layers(graph.graph, elements, operations, layers):
             return True
         few = with_gradients if gradients else limits
         if gradients and any(map(writes_by_index, graph.graph.nodes)):
@@ -316,13 +321,8 @@ def small_within(limits: Limits, with_gradients: Limits) -> Callable[[torch.fx.G
     return is_small
 
 
-# Layers with gradients, where products alternate with what is one operation of ATen's: nothing can be fused but in the
-# backward, and what that saves goes to our node. With second derivatives there are three nodes, and it is a loss.
-_SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations
-
-
-def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int) -> bool:
-    most, count = _SMALL_LAYERS
+def _are_small_layers(graph: torch.fx.Graph, elements: int, operations: int, limit: tuple[int, int]) -> bool:
+    most, count = limit
     if elements > most or operations > count or any(map(_feeds_its_like, graph.nodes)):
         return False
     results = (node.meta.get("example_value") for node in graph.nodes)
@@ -348,11 +348,12 @@ def _operations(node: torch.fx.Node) -> int:
 # (elements of the largest input, operations), as many elements as you like: our autograd node is Python, and costs what
 # calling a few operations without autograd saves.
 SMALL_WITH_GRADIENTS = ((1 << 62, 5),)
+SMALL_LAYERS = 1 << 16, 12  # elements of the largest tensor, operations: the same for more of them, in layers
 
 # Forward and backward graphs of ATen operations, run as they are; what is too small to gain stays as captured.
 aot_eager = Lowering(
     "aot_eager",
     forward=_said("forward", run_as_is),
     backward=_said("backward", run_and_forget),
-    is_small=small_within((), SMALL_WITH_GRADIENTS),
+    is_small=small_within((), SMALL_WITH_GRADIENTS, SMALL_LAYERS),
 )

@@ -159,6 +159,7 @@ KINDS = {
     "elements": lambda x: torch.sigmoid(x) * 3 - x.abs(),
     "rows": lambda x: F.layer_norm(x, x.shape[-1:]),
     "rows with scratch": lambda x: F.log_softmax(x.exp(), -1),
+    "scratch of several loops": lambda x: F.softmax(x.view(4, -1, x.shape[1]).transpose(1, 2).exp(), -1).amax((0, 2)),
     "one long row": lambda x: (x * x).sum(),
     "columns": lambda x: (x - x.mean(0)) / (x.var(0) + 1),
     "several reduced loops": lambda x: x.view(4, -1, x.shape[1]).transpose(1, 2).amax((0, 2)),
@@ -177,6 +178,32 @@ def test_kernels_of_every_kind(kind, shape):
     case = case_of(KINDS[kind], x)
     [plain], [compiled] = run_merged([case], Reference()), run_merged([case], C())
     assert differences(case, plain) == [] and all(map(close, plain, compiled))
+
+
+def test_what_costs_much_is_computed_once_for_a_row_of_several_loops():
+    def function(x, g, weight):
+        slope = torch.ops.aten.silu_backward(g, x) * weight[:, None]
+        return slope - slope.mean((1, 2), keepdim=True)
+
+    x, g, weight = torch.randn(4, 6, 5), torch.randn(4, 6, 5), torch.randn(6)
+    case = case_of(function, x, g, weight)
+    [kernel] = steps_of(case)
+    lines = str(kernel).splitlines()
+    assert sum("sigmoid(" in line for line in lines) == 1
+    assert sum(line.strip().startswith("sweep r0 < 6, r1 < 5") for line in lines) == 2
+    [plain], [compiled] = run_merged([case], Reference()), run_merged([case], C())
+    assert differences(case, plain) == [] and all(map(close, plain, compiled))
+
+
+def test_the_gradient_of_gelu_has_one_exponential():
+    x, g = torch.linspace(-9, 9, 999), torch.ones(999)
+    case = case_of(lambda g, x: torch.ops.aten.gelu_backward(g, x), g, x)
+    [kernel] = steps_of(case)
+    assert str(kernel).count("exp(") == 1 and "erf(" not in str(kernel)
+    exact = torch.ops.aten.gelu_backward(g.double(), x.double())
+    for dialect in (Reference(), C()):
+        [results] = run_merged([case], dialect)
+        torch.testing.assert_close(results[0].double(), exact, rtol=0, atol=5e-7)
 
 
 def test_exact_arithmetic_agrees_to_the_last_bit():

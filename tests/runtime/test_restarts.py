@@ -288,3 +288,32 @@ def test_what_dtypes_and_zeros_do_not_allow_is_caught_where_the_user_catches_it(
             x, log = torch.tensor([1, 2, 3]), []
             found.append((called(x, divisor, log), x, log))
         assert difference(*found) is None
+
+
+def test_a_model_with_batch_norm_copies_no_statistics():
+    """Its operations take any data, so that no call begins anew."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.1))
+    compiled = bothways.compile(model, backend="eager", fullgraph=True)
+    compiled(torch.randn(5, 4))
+    assert "keep_inputs" not in bothways.explain(compiled).code
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batch_norm_of_a_number_of_rows_that_data_decides_may_fail(backend):
+    norm = torch.nn.BatchNorm1d(3)
+    begin = copy.deepcopy(norm.state_dict())
+
+    def program(x, mask):
+        try:
+            return norm(x[mask])
+        except ValueError as error:
+            return str(error)
+
+    def observe(function, rows):
+        result = function(torch.arange(18.0).view(6, 3).sin(), torch.arange(6) < rows)
+        return {"result": result, "state": copy.deepcopy(norm.state_dict())}
+
+    agree(
+        program, observe, 5, 4, 1, 3, 1, backend=backend, reset=lambda: norm.load_state_dict(begin),
+        within={"sizes_from_data": True},
+    )  # fmt: skip

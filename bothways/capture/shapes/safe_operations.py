@@ -60,6 +60,8 @@ def _fills_mask(node: torch.fx.Node) -> bool:
 def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     if operation.takes_numbers and not _holds_numbers(node):
         return False
+    if operation.keeps_statistics and any(map(_is_of_unknown_size, _tensors(node))):
+        return False  # of one value alone there are none
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
     kinds = {example.is_floating_point() for example in _tensors(node)}
@@ -81,6 +83,12 @@ def _holds_numbers(node: torch.fx.Node) -> bool:
     result = node.meta.get("example_value")
     tensors = [*_tensors(node), *([result] if isinstance(result, torch.Tensor) else [])]
     return all(holds(tensor.dtype, number) for number in numbers for tensor in tensors)
+
+
+def _is_of_unknown_size(tensor: torch.Tensor) -> bool:
+    """Whether how many elements there are is found only when the program runs."""
+    sizes = [size.node for size in tensor.shape if isinstance(size, torch.SymInt)]  # type: ignore[attr-defined]
+    return any(size.environment.is_unknown(size.expression) for size in sizes)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:

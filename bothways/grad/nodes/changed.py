@@ -18,6 +18,7 @@ Share = Callable[[Sequence[torch.Tensor]], bool]
 Apart = Callable[..., Any] | None
 
 _is_inference = torch.Tensor.is_inference
+FEW = 2  # tensors, which are copied faster one by one
 
 
 def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart]:
@@ -85,10 +86,16 @@ class Changes:
             if is_copied:
                 pairs.append((target if count else target.data, value))
             rest += [target] * (count - (is_copied and count > 0))
-        with torch.no_grad():
-            for kind in dict.fromkeys(target.dtype for target, _ in pairs):  # one launch on a GPU, which wants one kind
-                alike = [pair for pair in pairs if pair[0].dtype is kind]
-                torch_compat.foreach_copy_(*map(list, zip(*alike, strict=True)))
+        grad = torch_compat.is_grad_enabled()
+        torch_compat.set_grad_enabled(False)
+        try:
+            if len(pairs) <= FEW:  # a model with normalisations copies their counters at every call
+                for target, value in pairs:
+                    target.copy_(value)
+            else:
+                _copy_alike(pairs)
+        finally:
+            torch_compat.set_grad_enabled(grad)
         return rest
 
 
@@ -111,6 +118,13 @@ def recounting(run: Callable[..., Any], places: Sequence[int], skipped: int) -> 
 def _count(tensors: Sequence[torch.Tensor]) -> None:
     """Let versions grow; tensors that were made in inference mode have none."""
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+def _copy_alike(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy by one launch on a GPU for each kind of tensors."""
+    for kind in dict.fromkeys(target.dtype for target, _ in pairs):
+        alike = [pair for pair in pairs if pair[0].dtype is kind]
+        torch_compat.foreach_copy_(*map(list, zip(*alike, strict=True)))
 
 
 class Versions:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 
 from bothways.lower.ir.prims import Expand, Permute, Shape, View
+from bothways.lower.ir.sizes import as_known
 
 Loops = tuple[int, ...]
 Mapping = tuple[Loops | None, ...]
@@ -126,14 +127,19 @@ def _regrouped(mapping: Mapping, shape: Shape, new: Shape, domain: Domain) -> Ma
 
 
 def _covering(flat: list[int], size: int, domain: Domain) -> Loops:
-    """Take loops from the front until they cover a dimension of this size."""
+    """Take loops from the front until they cover a dimension of this size.
+
+    What was asked about sizes since they were made may have told more about some: all are taken as they are known now.
+    """
     taken: list[int] = []
-    covered = 1
+    size, covered = as_known(size), 1
     while covered != size:
         if not flat:
             raise NoMapping
         loop = flat.pop(0)
-        length, wanted = domain.sizes[loop], size // covered
+        length, wanted = as_known(domain.sizes[loop]), size // covered
+        if wanted == 1:  # of sizes that are equal, but not known to be
+            raise NoMapping
         if wanted % length == 0:
             taken.append(loop)
             covered *= length

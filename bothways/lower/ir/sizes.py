@@ -79,6 +79,11 @@ class Size:
     def hint(self) -> int:
         return self.expression.value(self._names.environment.values)
 
+    @property
+    def now(self) -> Any:
+        """The same by what is known by now."""
+        return self._names.made(self.expression)
+
     def __repr__(self) -> str:
         text = self.expression.text(self._names.name)
         return f"({text})" if " " in text else text
@@ -283,6 +288,11 @@ def as_float(number: Any) -> Any:
 def has_fraction(name: str) -> bool:
     """Whether a name is that of a number with a fraction."""
     return name[0] in "fv"
+
+
+def as_known(number: Any) -> Any:
+    """A size with what was found out about its symbols since it was made: a plain number, where that tells it."""
+    return number.now if isinstance(number, Size) else number
 
 
 def size_hint(number: Any) -> int:

@@ -74,7 +74,7 @@ class Fusion:
         self._readers_of_memory: dict[Memory, list[Group]] = {}
         self._readers_of_value: dict[Node, list[Group]] = {}
         self._reducing: dict[tuple[Any, Any, int], list[Group]] = {}  # those that add up columns, by what and when
-        self._spreads = spreads
+        self.spreads = spreads
         needed = live(roots_needed, externs)
         self.stored: set[Node] = {
             memory.producer
@@ -134,11 +134,11 @@ class Fusion:
         producers = {self.group_of[leaf] for leaf in leaves if leaf in self.group_of}
         beside: dict[Group, None] = {}
         for leaf in leaves:
-            if self._spreads and leaf.numel == 1:
+            if self.spreads and leaf.numel == 1:
                 continue  # all parameters are updated by one rate: there each is better off by itself
             if isinstance(leaf, Buffer):
                 beside.update(dict.fromkeys(self._readers_of_memory.get(leaf.memory, ())))
-            elif self._spreads:
+            elif self.spreads:
                 beside.update(dict.fromkeys(self._readers_of_value.get(leaf, ())))
         ordered = sorted(producers, key=lambda group: -group.bit)
         return ordered + sorted((group for group in beside if group not in producers), key=lambda group: -group.bit)[:4]
@@ -146,7 +146,7 @@ class Fusion:
     def _alike(self, node: Map | Reduce) -> list[Group]:
         """Kernels that add up as many columns of other memory at the same time: one launch instead of two, or of four.
         Of what is large, what a norm's backward adds up is better off with its rows."""
-        if not self._spreads or not isinstance(node, Reduce) or len(node.shape) - 1 in node.axes:
+        if not self.spreads or not isinstance(node, Reduce) or len(node.shape) - 1 in node.axes:
             return []
         if type(node.arg.numel) is not int or node.arg.numel >= LARGE:
             return []
@@ -160,7 +160,7 @@ class Fusion:
     def _soonest_readers(self, needed: Iterable[Node]) -> dict[Node, int]:
         """How many calls of ATen lie before the first who reads a value; who is read later itself reads it later."""
         soonest: dict[Node, int] = {}
-        for node in sorted(needed if self._spreads else (), key=lambda node: -node.number):
+        for node in sorted(needed if self.spreads else (), key=lambda node: -node.number):
             if isinstance(node, (Map, Reduce)) and node not in self.inlined:
                 when = self._calls_before[node]
                 if isinstance(node, Map) and node not in self.stored:
@@ -197,7 +197,7 @@ class Fusion:
             return False
         if isinstance(node, Reduce):
             group.mapping_of_arg[node] = mapping
-            if self._spreads and len(node.shape) - 1 not in node.axes:
+            if self.spreads and len(node.shape) - 1 not in node.axes:
                 key = node.arg.numel, node.arg.shape[-1], self._calls_before[node]
                 self._reducing.setdefault(key, []).append(group)
             group.reduced = frozenset(_loops_of(group, [mapping[axis] for axis in node.axes]))
@@ -208,7 +208,7 @@ class Fusion:
         for memory in memories - group.memories:
             group.memories.add(memory)
             self._readers_of_memory.setdefault(memory, []).append(group)
-        for leaf in leaves if self._spreads else ():
+        for leaf in leaves if self.spreads else ():
             if not isinstance(leaf, Buffer):
                 self._readers_of_value.setdefault(leaf, []).append(group)
         return True

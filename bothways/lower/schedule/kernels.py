@@ -48,6 +48,7 @@ from bothways.ops import PRIMITIVES
 
 PARALLEL_FROM = 32768  # operations, below which one thread is faster
 SCRATCH = 8192  # elements of a row that may be kept for its next sweep
+MOST_SCRATCH = 8  # values of each of them
 WIDTH = 64  # how many columns are reduced side by side
 
 
@@ -253,14 +254,28 @@ class KernelScheduler:
     def _plan_scratch(self) -> None:
         """Values that cost much and are read in a later stage again are kept for the row."""
         nest = self.nest
-        if len(nest.reduced) != 1 or not nest.kept:
+        if not nest.kept or (self.fusion.spreads and len(nest.reduced) != 1):
             return
         length = SCRATCH if isinstance(nest.row_length, Size) else nest.row_length
+        readers: dict[Node, list[Node]] = {}
         for member in self.group.members:
-            if isinstance(member, Map) and self._in_loop(member) and self._is_expensive(member):
-                readers = [other for other in self.group.members if member in self.fusion.leaves(other)]
-                if any(self._stage[other] > self._stage[member] for other in readers) and nest.row_length <= SCRATCH:
-                    self._scratch[member] = Scratch(f"{plain(member.name)}_row", member.dtype, length)
+            for leaf in self.fusion.leaves(member):
+                readers.setdefault(leaf, []).append(member)
+        costly: set[Node] = set()  # what has to be computed once more, which costs much
+        for member in self.group.members:
+            if not isinstance(member, Map) or not self._in_loop(member):
+                continue
+            if not self._is_expensive(member) and costly.isdisjoint(self._computed_with(member)):
+                continue
+            later = any(self._stage[reader] > self._stage[member] for reader in readers.get(member, ()))
+            if later and len(self._scratch) < MOST_SCRATCH and nest.row_length <= SCRATCH:
+                self._scratch[member] = Scratch(f"{plain(member.name)}_row", member.dtype, length)
+            elif not self.fusion.spreads:  # registers, which such values are kept in there, are few
+                costly.add(member)
+
+    def _computed_with(self, member: Map) -> Iterable[Node]:
+        """The members of its own stage that a value is computed from."""
+        return (leaf for leaf in self.fusion.leaves(member) if self._stage.get(leaf) == self._stage[member])
 
     def _values(self, stage: int, into: dict[Reduce, Accumulator]) -> tuple[Inner, ...]:
         """The values of one stage at one index: stored ones are written, reduced ones accumulated."""
@@ -278,7 +293,7 @@ class KernelScheduler:
                 if member in self.stored:
                     scope.body.append(self._store(member, value))
                 if member in self._scratch:
-                    scope.body.append(Keep(self._scratch[member], self.nest.reduced[-1], value))
+                    scope.body.append(Keep(self._scratch[member], self.nest.reduced, value))
         return tuple(scope.body)
 
     def _prepare(self, member: Map | Reduce, scope: Scope) -> None:
@@ -322,7 +337,7 @@ class KernelScheduler:
             case Map() if node in self.members or node in self.fusion.inlined:
                 scratch = self._scratch.get(node)
                 if scratch is not None and self._stage_now != self._stage[node]:
-                    return self._let(scope, node, FromScratch(scratch, self.nest.reduced[-1]))
+                    return self._let(scope, node, FromScratch(scratch, self.nest.reduced))
                 args = tuple(self._value(arg, mapping, scope) for arg in node.args)
                 return self._let(scope, node, _operation(node, args))
         return self._value(self.stored[node], mapping, scope)

@@ -139,10 +139,10 @@ class FromScratch:
     """What an earlier sweep kept at this index."""
 
     scratch: Scratch
-    loop: Loop
+    loops: tuple[Loop, ...]
 
     def __str__(self) -> str:
-        return f"{self.scratch.hint}[{self.loop.index}]"
+        return f"{self.scratch.hint}[{place_in_row(self.loops)}]"
 
 
 Expression = Computed | Literal | Count | Apply | Convert | Load | FromScratch
@@ -179,11 +179,11 @@ class Keep:
     """Put a value into scratch memory."""
 
     scratch: Scratch
-    loop: Loop
+    loops: tuple[Loop, ...]
     value: Expression
 
     def lines(self) -> Iterator[str]:
-        yield f"keep {self.scratch.hint}[{self.loop.index}] = {self.value}"
+        yield f"keep {self.scratch.hint}[{place_in_row(self.loops)}] = {self.value}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,6 +337,11 @@ class Kernel:
         first = len(taken) - len(self.written)
         head = f"kernel {self.hint}({', '.join(taken[:first])}) -> {', '.join(taken[first:])}"
         return "\n".join([head, *indented(self.body)])
+
+
+def place_in_row(loops: tuple[Loop, ...]) -> str:
+    """How many elements of the row come before the one at the indices of its loops."""
+    return str(Count(tuple((loop, loop.size) for loop in loops)))
 
 
 def indented(body: tuple[Any, ...]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from bothways.lower.schedule.tree import (
     Statement,
     Store,
     Threads,
+    place_in_row,
 )
 
 SHORT = 256  # elements, up to which the width of vectors has to fit the row
@@ -147,7 +148,7 @@ class KernelWriter:
                 case Store():
                     block.add(self.store(part))
                 case Keep():
-                    block.add(f"{self.scratch[part.scratch]}[{part.loop.index}] = {self.text(part.value)};")
+                    block.add(f"{self.scratch[part.scratch]}[{place_in_row(part.loops)}] = {self.text(part.value)};")
                 case Accumulate():
                     assert take is not None
                     take(part, self.text(part.value))
@@ -179,7 +180,7 @@ class KernelWriter:
             case Load():
                 return operators.LOADS.get(value.dtype, "{0}").format(self.element(value.element))
             case FromScratch():
-                return f"{self.scratch[value.scratch]}[{value.loop.index}]"
+                return f"{self.scratch[value.scratch]}[{place_in_row(value.loops)}]"
             case Convert():
                 return self._converted(value)
             case Apply():

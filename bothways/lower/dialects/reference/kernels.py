@@ -39,6 +39,7 @@ from bothways.lower.schedule.tree import (
     Store,
     Sweep,
     Total,
+    place_in_row,
     short,
 )
 from bothways.source_text import in_comment
@@ -96,7 +97,7 @@ class KernelInPython:
             case Store():
                 self._add(f"{self._element(part.element)} = {self._text(part.value)}")
             case Keep():
-                self._add(f"{self._name(part.scratch)}[{part.loop.index}] = {self._text(part.value)}")
+                self._add(f"{self._name(part.scratch)}[{place_in_row(part.loops)}] = {self._text(part.value)}")
             case Accumulate():
                 name = self._name(part.into)
                 self._add(f"{name} = take_{part.into.op}({name}, {self._text(part.value)})")
@@ -126,7 +127,7 @@ class KernelInPython:
             case Load():
                 return self._element(value.element)
             case FromScratch():
-                return f"{self._name(value.scratch)}[{value.loop.index}]"
+                return f"{self._name(value.scratch)}[{place_in_row(value.loops)}]"
             case Convert():
                 return conversion(short(value.source), short(value.target), self._text(value.arg))
             case Apply():
