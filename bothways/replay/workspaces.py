@@ -2,8 +2,8 @@
 
 PyTorch keeps such memory for each thread and stream, 32 MB of it on today's GPUs, and a recorded launch holds its
 address. Recordings of a lane run one after the other, so that one piece does for all of them: it lies in the pool that
-they share, and is free in there once a recording is made. Outside of it another tensor might get it: PyTorch itself lets
-go of it when a graph that was recorded on the same stream is gone.
+they share, and is free in there once a recording is made. Outside of it another tensor might get it: PyTorch itself
+lets go of it when a graph that was recorded on the same stream is gone.
 """
 
 from __future__ import annotations
