@@ -34,6 +34,7 @@ HEAD = """\
 #define KERNEL(threads, blocks) void
 #define SHARED static
 #define RESTRICT
+#define INLINED static
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define UNROLL
 #define BY_VALUE const
@@ -51,7 +52,14 @@ static void wait_for_others(void) {
     if (!_setjmp(fibers[self])) _longjmp(scheduler, 1);
     threadIdx.x = self;
 }
-#define __syncthreads wait_for_others
+static unsigned block_threads, arrived[16], turns[16];
+static void wait_at(int which, unsigned threads) {
+    unsigned own = turns[which];
+    if (++arrived[which] == threads) { arrived[which] = 0; ++turns[which]; }
+    do wait_for_others(); while (turns[which] == own);
+}
+#define __syncthreads() wait_at(0, block_threads)
+#define TEAM_WAITS wait_at
 int failures;
 static void __assertfail(const char *what, const char *file, unsigned line, const char *where, uint64_t size) {
     ++failures;
@@ -82,7 +90,7 @@ __attribute__((noinline)) static void go_on(unsigned t) {
     setcontext(&first);
 }
 void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
-    function = which; words = given; gridDim.x = blocks;
+    function = which; words = given; gridDim.x = blocks; block_threads = threads;
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         unsigned left = threads;
         memset(done, 0, threads);

@@ -26,6 +26,7 @@ FORMAT = "1"  # changes when what an entry of the cache holds changes
 SOURCE, LAUNCHES = "kernels.cu", "launches.json"
 _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_LAST_WORD = re.compile(r"\w+(?=,|$)")
 
 # Where an argument of a kernel is found among what a routine is given.
 # As it is; so many bytes behind a pointer; as many as another number says; nowhere, but this number itself.
@@ -37,7 +38,8 @@ Argument = tuple[int, int, int]  # which one, which of these four, the bytes, th
 class CudaKernel:
     """A kernel, whose blocks have so many threads; as many of them fit a processor as ``together`` says, or more.
 
-    ``comment`` says where it comes from.
+    ``comment`` says where it comes from. ``aligned`` is a condition under which its body may read and write vectors:
+    that is then compiled twice, since tests at every vector are as many instructions again.
     """
 
     name: str
@@ -46,10 +48,16 @@ class CudaKernel:
     body: str
     threads: int
     together: int
+    aligned: str = ""
 
     def __str__(self) -> str:
         head = f"KERNEL({self.threads}, {self.together}) {self.name}({self.parameters})"
-        return f"{self.comment}{head} {{\n{self.body}\n}}\n"
+        if not self.aligned:
+            return f"{self.comment}{head} {{\n{self.body}\n}}\n"
+        body = f"INLINED void {self.name}_with({self.parameters}, const int aligned) {{\n{self.body}\n}}\n"
+        names = ", ".join(_LAST_WORD.findall(self.parameters))
+        calls = f"    if ({self.aligned}) {self.name}_with({names}, 1);\n    else {self.name}_with({names}, 0);"
+        return f"{self.comment}{body}{head} {{\n{calls}\n}}\n"
 
 
 @dataclass(frozen=True)

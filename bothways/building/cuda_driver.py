@@ -1,6 +1,6 @@
 """NVIDIA's driver, asked through ctypes: code is loaded into the context that PyTorch has on a device, and launched.
 
-Nothing here makes a context, a stream or memory: these are PyTorch's.
+Nothing here makes a context or memory: these are PyTorch's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 SHARED_BY_ALL = 48 * 1024  # bytes of shared memory that a block gets without asking
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -68,6 +69,14 @@ def context(device: int) -> int:
     check(driver().cuDeviceGet(ctypes.byref(number), device))
     check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(primary), number))
     return primary.value or 0
+
+
+def new_stream(device: int) -> int:
+    """The address of a stream that stays, and that waits for no other unless it is told to."""
+    stream = ctypes.c_void_p()
+    with DeviceContext(device):
+        check(driver().cuStreamCreate(ctypes.byref(stream), NON_BLOCKING))
+    return stream.value or 0
 
 
 class DeviceContext:

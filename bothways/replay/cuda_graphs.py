@@ -22,6 +22,7 @@ from bothways.locks import Lock
 from bothways.replay.kernel_nodes import KernelNode, NotRead, Slot, kernel_nodes, slots_of
 from bothways.replay.numbers import Expressions
 from bothways.replay.recorders import Lane
+from bothways.replay.workspaces import let_go, makes_products, multiply, stream_aside, wake_up
 
 # Numbers to find out where numbers are: of the order of one, so that sums with them show it.
 OTHER, STEP = 1.3720703125, 0.3115234375
@@ -38,7 +39,7 @@ class Stream(Lane):
     def __init__(self, key: tuple[int, int]) -> None:
         super().__init__(key)
         self.device = torch.device("cuda", key[0])
-        self.aside = torch.cuda.Stream(self.device)
+        self.aside, self._is_own = stream_aside(self.device)
         self._pool: Any = None
         self._anchor: Any = None
         self.shared = 0  # bytes of the pool that recordings share
@@ -52,7 +53,6 @@ class Stream(Lane):
     def pool(self) -> Any:
         """The pool that recordings share which lend nothing. A graph of one launch keeps it when they are gone."""
         if self._anchor is None:
-            self._warm_up()
             self._pool = torch.cuda.graph_pool_handle()
             anchor = torch.cuda.CUDAGraph()
             with aside(self), _capture(anchor, self._pool):
@@ -60,14 +60,22 @@ class Stream(Lane):
             self._anchor = anchor
         return self._pool
 
-    def _warm_up(self) -> None:
-        """Let libraries allocate what they keep for a stream outside of any pool."""
-        with aside(self), torch.inference_mode(False), torch.no_grad():
-            ones = torch.ones(16, 16, device=self.device)
-            for matrix in (ones, ones.bfloat16()):
-                torch.addmm(matrix[0], matrix, matrix)
-                torch.mm(matrix, matrix)
-        self.aside.synchronize()
+    @contextlib.contextmanager
+    def working_in_pool(self, run: Callable[..., Any]) -> Iterator[Any]:
+        """Have what a graph of products works in lie in the pool that recordings share. Gives who keeps that pool."""
+        pool = self.pool()
+        first = torch.cuda.CUDAGraph()
+        try:
+            if makes_products(run):
+                wake_up(self.device)
+                _left.append(first)
+                with aside(self), _capture(first, pool):
+                    multiply(self.device)
+                _left.remove(first)
+            yield self._anchor
+        finally:
+            if self._is_own:
+                let_go(self.aside)
 
 
 class CudaGraphs:
@@ -96,12 +104,12 @@ class CudaGraphs:
         self, run: Callable[..., Any], values: list[Any], takes_list: bool, lane: Lane, lends: bool
     ) -> RecordedGraph:
         assert isinstance(lane, Stream)
-        shared = lane.pool()
-        before = torch.cuda.memory_reserved(lane.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         try:
-            with aside(lane), _capture(graph, torch.cuda.graph_pool_handle() if lends else shared):
-                outputs = run(list(values)) if takes_list else run(*values)
+            with lane.working_in_pool(run) as anchor:
+                before = torch.cuda.memory_reserved(lane.device)
+                with aside(lane), _capture(graph, torch.cuda.graph_pool_handle() if lends else lane.pool()):
+                    outputs = run(list(values)) if takes_list else run(*values)
         except BaseException:
             lane.leave_pool(graph)
             raise
@@ -111,7 +119,7 @@ class CudaGraphs:
         if not lends:
             lane.shared += grown
         taken = grown if lends else lane.shared
-        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown, taken, lane.device)
+        return RecordedGraph(graph, outputs, _count_of_nodes(graph), grown, taken, lane.device, anchor)
 
 
 class RecordedGraph:
@@ -126,7 +134,9 @@ class RecordedGraph:
         grown: int,
         taken: int,
         device: torch.device,
+        anchor: Any,
     ) -> None:
+        self._anchor = anchor  # of the pool that products work in
         self.graph, self.outputs, self.nodes, self.bytes = graph, outputs, nodes, grown
         self._taken, self._device = taken, device
         self.replay = graph.replay

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,6 +52,27 @@ def stream_is_capturing() -> bool:
     """Whether what this thread launches goes into a CUDA graph."""
     answer: bool = _C._cuda_isCurrentStreamCapturing()
     return answer
+
+
+@functools.cache
+def _forgetting() -> Callable[[ctypes.c_void_p], None] | None:
+    """What PyTorch's own graphs do when they are gone. It has no name in Python, and is not in every version."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+        forget: Any = library["_ZN2at4cuda30clearCublasWorkspacesForStreamEP11CUstream_st"]
+    except (OSError, AttributeError):
+        return None
+    forget.restype, forget.argtypes = None, [ctypes.c_void_p]
+    return forget
+
+
+def forget_workspaces(stream: int) -> None:
+    """Free the memory that matrix products on a stream have worked in, where PyTorch can; the next ones take other."""
+    forget = _forgetting()
+    if forget is not None:
+        forget(ctypes.c_void_p(stream))
 
 
 foreach_mul: Any = torch._foreach_mul

@@ -187,3 +187,31 @@ def test_an_index_out_of_range_is_not_computed_with(backend):
     torch.testing.assert_close(compiled(x, 3), program(x, 3))
     with pytest.raises(IndexError):
         compiled(x, 4)
+
+
+def test_what_products_work_in_stays_as_long_as_a_recording(backend):
+    """Graphs that were recorded on one stream hold the same memory, also when some of them are gone."""
+
+    def trained(model, compiled, steps):
+        x, labels = batch(32)
+        for _ in range(steps):
+            model.zero_grad()
+            compiled(x, labels).backward()
+        return x, labels
+
+    with bothways.config.patch(cuda_graphs=True):
+        models = [Model().cuda().eval() for _ in range(2)]
+        compiled = [bothways.compile(model, backend=backend) for model in models]
+        for model, one in zip(models, compiled, strict=True):
+            trained(model, one, 6)
+        compiled.pop(0)
+        models.pop(0)
+        gc.collect()
+        torch.cuda.empty_cache()
+        others = [torch.full((1 << 22,), float("nan"), device="cuda") for _ in range(16)]
+        x, labels = trained(models[0], compiled[0], 3)
+        found = [parameter.grad.clone() for parameter in models[0].parameters()]
+        models[0].zero_grad()
+        models[0](x, labels).backward()
+        torch.testing.assert_close(found, [parameter.grad for parameter in models[0].parameters()])
+        assert all(other.isnan().all() for other in others)

@@ -18,6 +18,7 @@ MORE = {
     "RMS norm": (lambda x, w: F.rms_norm(x, (768,), w, 1e-5), [(300, 768), (768,)]),
     "RMS norm of many rows": (lambda x, w: F.rms_norm(x, (1024,), w, 1e-5), [(8200, 1024), (1024,)]),
     "layer norm of many rows": (lambda x, w, b: F.layer_norm(x, (768,), w, b), [(11000, 768), (768,), (768,)]),
+    "layer norm of long rows": (lambda x, w, b: F.layer_norm(x, (4096,), w, b), [(2100, 4096), (4096,), (4096,)]),
     "sigmoid and tanh of what is large": (lambda x: (x * 9).sigmoid() * 1e3 + (x * 8).tanh(), [(64, 256)]),
     "RMS norm without a weight": (lambda x: F.rms_norm(x, (64,)), [(64, 64)]),
     "comparisons": (lambda x: torch.where(x > 0.1, x * 2, x - 1).clamp(-1, 1) + x.abs().pow(1.5), [(64, 64)]),
@@ -179,3 +180,19 @@ def test_results_are_the_same_every_time():
     first = compiled(x)
     for _ in range(5):
         assert all(torch.equal(one, other) for one, other in zip(compiled(x), first, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows, columns", [(8192, 1024), (2100, 4096)])
+def test_gradients_of_a_norm_are_the_same_every_time(rows, columns, dtype):
+    """Teams of a block wait for each other only where they put together what they have."""
+    compiled = bothways.compile(lambda x, w, b: F.layer_norm(x, w.shape, w, b), backend="native")
+    given = [
+        torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_()
+        for shape in ((rows, columns), (columns,), (columns,))
+    ]
+    seed = torch.randn(rows, columns, device="cuda", dtype=dtype)
+    first = torch.autograd.grad(compiled(*given), given, seed)
+    for _ in range(20):
+        again = torch.autograd.grad(compiled(*given), given, seed)
+        assert all(torch.equal(one, other) for one, other in zip(again, first, strict=True))

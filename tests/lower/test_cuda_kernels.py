@@ -169,9 +169,9 @@ def test_a_vector_is_read_only_where_its_memory_is_aligned_for_it(as_on_gpu):
     [case] = cases_of("case", lambda *values: list(long_rows(*values)), [x, torch.randint(0, 5001, (300,))], grad=False)
     masks = {}
     for kernel in source_of(case).kernels:
-        masks = dict(re.findall(r"const int (\w+) = \(\(uint64_t\)\w+ & (\d+)\) == 0;", kernel.body))
-        for width, name in re.findall(r"(?:load|store)_pairs_(\d+)\([^;]*?(\w+_aligned_\d+)", kernel.body):
-            assert int(masks[name]) >= min(16, 2 * int(width)) - 1
+        masks = dict(re.findall(r"\(\(uint64_t\)(\w+) & (\d+)\)", kernel.aligned))
+        for width, pointer in re.findall(r"(?:load|store)_pairs_(\d+)\([^;]*?(\w+_p_\d+)[^;]*aligned", kernel.body):
+            assert int(masks[pointer]) >= min(16, 2 * int(width)) - 1
     assert masks
 
 

@@ -72,7 +72,7 @@ def test_kernels_of_rows_and_columns_compile(dtype):
     assert [type(kernel) for kernel in backward] == [RowsAndColumns, Phase]
     for kernel in backward:
         text = spell_kernel(kernel, None)
-        whole = CudaKernel("kernel", "", text.parameters, text.body, text.threads, text.together)
+        whole = CudaKernel("kernel", "", text.parameters, text.body, text.threads, text.together, text.aligned)
         source = CudaSource((whole,), {}, HELPERS, HEAD)
         assert len(found_nvrtc().compile(source.whole(str(whole)), "sm_90")) > 1000
 

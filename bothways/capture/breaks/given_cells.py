@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from bothways.capture.bytecode.instructions import decode, free_names
-from bothways.capture.values.code.functions import CellValue
+from bothways.capture.values.code.cells import CellValue
 
 
 def may_be_given(code: types.CodeType, closure: Sequence[Any]) -> bool:

@@ -82,7 +82,7 @@ class Size:
     @property
     def now(self) -> Any:
         """The same by what is known by now."""
-        return self._names.made(self.expression)
+        return self._names.size_of(self.expression)
 
     def __repr__(self) -> str:
         text = self.expression.text(self._names.name)

@@ -41,6 +41,8 @@ VECTOR = 16  # bytes that it reads at once
 REGISTERS = 80  # of 32 bits, that what is kept of a row may take in a thread
 REGISTERS_OF_MANY = 24  # the same in blocks of as many threads as there can be
 SPAN_OF_ROW = 4  # vectors of a row that one thread takes, where there are as many
+WARP = 32
+KEPT_BY_WARP = 48  # numbers of rows that a thread keeps, above which two warps take a row and not one
 LONG_CODE = (
     1500  # operations that one thread spells out one after the other: compilers take a second for ten times more
 )
@@ -240,6 +242,7 @@ class RowGeometry:
     spans: int
     threads: int
     splits: int = 1
+    turns: bool = False  # whether a team takes one row after the other
 
     @property
     def teams(self) -> int:
@@ -285,6 +288,8 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
         -(-longest // team) * width * bytes_kept > 4 * REGISTERS
         or (rows * team < PROCESSORS * 512 and vectors >= 2 * team)
     ):
+        team *= 2
+    if team == WARP and -(-vectors // team) * width * len(kept_elements(body, reduced[-1])) > KEPT_BY_WARP:
         team *= 2
     splits = 1
     if not scratch and rows * team < FEW_BLOCKS * 256 and vectors >= LONG_ROW:

@@ -149,7 +149,7 @@ def member_of(kernel: Kernel) -> Member | None:
     span = Span(LANE, width, "first", "count" if width > 1 else "") if lane is not None else Span(None, 1, "")
     writer.body(block, statements, span)
     kinds = tuple(writer.declared(memory) for memory in memories)
-    text = (*kinds, "\n".join(writer.alignments()), "\n".join(block.lines))
+    text = (*kinds, writer.aligned(), "\n".join(block.lines))
     return Member(text, tuple(plain.slots), tuple(plain.numbers), 0 if lane is None else lane.size, width)
 
 
@@ -231,7 +231,7 @@ def _is_symbol(value: Literal) -> bool:
 def batch_lines(batch: Batch) -> tuple[list[str], int, int]:
     """The lines of the kernel, how many blocks there are, and of how many threads."""
     first, shared = batch.members[0], batch.shared
-    *pointers, alignments, body = first.text
+    *pointers, aligned, body = first.text
     own = [place for place in range(len(first.numbers)) if place not in shared]
     wide = first.words - len(shared)
     lines = Lines()
@@ -254,7 +254,8 @@ def batch_lines(batch: Batch) -> tuple[list[str], int, int]:
         lines.add(f"{kind} *{restrict}{name} = ({kind} *)table.word[row + {at}];")
     for at, place in enumerate(own):
         lines.add(f"const double number_{place} = as_double(table.word[row + {len(pointers) + at}]);")
-    lines.lines += filter(None, [alignments])
+    if aligned:
+        lines.add(f"const int aligned = {aligned};")
     if not first.size:
         return [*lines.lines, body], -(-len(batch.members) // ONE_BY_ONE), ONE_BY_ONE
     width = first.width

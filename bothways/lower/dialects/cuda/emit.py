@@ -7,7 +7,7 @@ as one vector; what does not move along the loop is read once; everything else i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -99,8 +99,7 @@ class ThreadWriter:
     def __init__(self, kernel: Kernel, index_type: str) -> None:
         self.kernel, self.index_type = kernel, index_type
         self.pointers: dict[Memory, str] = {}
-        self.aligned: dict[Memory, str] = {}  # memories that are read or written as vectors, and who knows if they can
-        self._widest: dict[Memory, int] = {}  # and the most elements of such a vector
+        self._widest: dict[Memory, int] = {}  # memories that are read or written as vectors, and of how many elements
         self.kept: dict[Element, Raw] = {}  # what is in registers already, for the whole row
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each column
         self.scratch: dict[Scratch, str] = {}
@@ -141,9 +140,10 @@ class ThreadWriter:
                         block.add(f"const {COMPUTED[part.value.dtype]} {part.value.name} = {text};")
                 case Store():
                     if part.element in outputs:
+                        part, array = outputs[part.element]
                         paired = part.dtype in PAIRED
                         text = self.text(part.value, span) if paired else self.stored_text(part, span)
-                        block.add(f"{outputs[part.element][1]}[v] = {text};")
+                        block.add(f"{array}[v] = {text};")
                     else:
                         conditions = [condition for condition in (active, _inside(span)) if condition]
                         guard = f"if ({' && '.join(conditions)}) " if conditions else ""
@@ -162,9 +162,12 @@ class ThreadWriter:
     def _outputs(self, block: Lines, statements: list[Inner], span: Span) -> dict[Element, tuple[Store, str]]:
         """The arrays for what is written as vectors."""
         outputs: dict[Element, tuple[Store, str]] = {}
+        lets = {part.value: part.expression for part in statements if isinstance(part, Let)}
         for part in statements:
             if isinstance(part, Store) and self.is_vector(part.element, span):
                 array = self.fresh(f"{plain(part.element.memory.name)}_out")
+                if part.is_rounded and isinstance(part.value, Computed):
+                    part = _rounded_by_storing(part, lets.get(part.value))
                 outputs[part.element] = part, array
                 kind = COMPUTED[part.dtype] if part.dtype in PAIRED else IN_MEMORY[part.dtype]
                 block.add(f"{kind} {array}[{span.width}];")
@@ -227,10 +230,8 @@ class ThreadWriter:
     def _whole(self, element: Element, span: Span) -> str:
         """Whether a whole vector may be read or written at once."""
         memory = element.memory
-        if memory not in self.aligned:
-            self.aligned[memory] = self.fresh(f"{plain(memory.name)}_aligned")
         self._widest[memory] = max(span.width, self._widest.get(memory, 1))
-        return f"{self.aligned[memory]} && {span.count} == {span.width}" if span.count else self.aligned[memory]
+        return f"aligned && {span.count} == {span.width}" if span.count else "aligned"
 
     def is_vector(self, element: Element, span: Span) -> bool:
         return span.loop is not None and span.width > 1 and lies_as_vector(element, span.loop, span.width)
@@ -292,13 +293,13 @@ class ThreadWriter:
         kind = IN_MEMORY[memory.dtype]
         return f"{kind if memory in self.kernel.written else f'const {kind}'} {self.pointer(memory)}"
 
-    def alignments(self) -> list[str]:
-        """The lines that find out which memories can be read as vectors."""
-        lines = []
-        for memory, name in self.aligned.items():
-            most = min(16, self._widest[memory] * memory.dtype.itemsize) - 1
-            lines.append(f"    const int {name} = ((uint64_t){self.pointer(memory)} & {most}) == 0;")
-        return lines
+    def aligned(self) -> str:
+        """Whether all memories that are read and written as vectors lie where that can be; nothing if none are."""
+        rests = [
+            f"((uint64_t){self.pointer(memory)} & {min(16, width * memory.dtype.itemsize) - 1})"
+            for memory, width in self._widest.items()
+        ]
+        return f"({' | '.join(rests)}) == 0" if rests else ""
 
 
 # Reductions: in which type, from what, and how two parts become one.
@@ -327,6 +328,14 @@ def memory_dtype(reduction: Accumulator) -> torch.dtype:
 _IN_ORDER = (
     torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 )  # fmt: skip
+
+def _rounded_by_storing(part: Store, expression: Expression | None) -> Store:
+    """A store of what a value was rounded from, where that is known: two numbers are rounded as one pair."""
+    if part.dtype not in PAIRED or not isinstance(expression, Convert) or not isinstance(expression.arg, Computed):
+        return part
+    rounds = expression.source is torch.float32 and expression.target is part.dtype
+    return replace(part, value=expression.arg, is_rounded=False) if rounds else part
+
 
 # Loops and vectors.
 

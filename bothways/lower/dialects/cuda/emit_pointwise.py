@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bothways.lower.dialects.cuda.arranging import PROCESSORS, THREADS, width_along
 from bothways.lower.dialects.cuda.emit import Lines, Span, ThreadWriter, counted, indices, product
 from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.loops import Loop
-from bothways.lower.schedule.tree import Kernel, Lanes, Let, Rows, Store
+from bothways.lower.schedule.tree import Kernel, Lanes, Let, Load, Rows, Statement, Store
 
 MOST_BLOCKS = 2**31 - 1
 LONG_ROW = 256
+TURNS = 4  # vectors that a thread takes, where it computes something of what is the same for all
+MANY_BLOCKS = 4 * PROCESSORS
 
 
 def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int, int]:
@@ -39,6 +43,14 @@ def write_pointwise(w: ThreadWriter, block: Lines, kernel: Kernel) -> tuple[int,
     w.body(block, first.body, Span(lane, width, "first", counted(block, lane.size, width)))
     block.close()
     blocks = -(-size_hint(total) // THREADS)
+    if blocks >= TURNS * MANY_BLOCKS and _reads_one_number(first.body):
+        blocks = -(-blocks // TURNS)
     if isinstance(total, Size):  # more of them may come
         blocks = max(blocks, PROCESSORS * 8)
     return min(blocks, MOST_BLOCKS), THREADS
+
+
+def _reads_one_number(body: Sequence[Statement]) -> bool:
+    """Whether something is read that is the same wherever it is read: a loss's own gradient, or how many it is of."""
+    loads = [part.expression for part in body if isinstance(part, Let) and isinstance(part.expression, Load)]
+    return any(not load.element.steps and load.element.taken is None for load in loads)

@@ -6,11 +6,12 @@ memory. Every thread of a team then has the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
+    WARP,
     Phase,
     RowGeometry,
     elements_in,
@@ -45,7 +46,6 @@ from bothways.lower.schedule.tree import (
     Total,
 )
 
-WARP = 32
 MOST_BLOCKS = 2**31 - 1
 OUTSIDE = Span(None, 1, "")
 SINGLE_NUMBERS = 40  # of what is kept in pairs, that a thread has registers for
@@ -106,7 +106,7 @@ def write_stages(w: ThreadWriter, block: Lines, kernel: Kernel, geometry: RowGeo
             case Sweep():
                 wholes = write_sweep(w, block, part, geometry.of_sweep(part), active)
                 if wholes:
-                    write_reduction(w, block, wholes, geometry.team, geometry.threads)
+                    write_reduction(w, block, wholes, geometry)
                     keep_in_pairs(w, block, geometry)
 
 
@@ -186,7 +186,7 @@ def write_reads(
 def write_reading(
     w: ThreadWriter, block: Lines, arrays: Mapping[Element, Raw], geometry: RowGeometry, declared: bool = False
 ) -> None:
-    """Read elements along a row into registers, where they are kept; these may be ``declared``."""
+    """Read elements along a row into registers, where they are kept; where these are ``declared``, of another row."""
     if not arrays:
         return
     kind, width, inner = w.index_type, geometry.width, geometry.reduced[-1]
@@ -205,7 +205,8 @@ def write_reading(
         block.add(f"{array.name}[span * {width} + v] = {w.element(element)};")
         block.close()
     close_spans(block, geometry)
-    w.kept.update(arrays)
+    if not declared:
+        w.kept.update(arrays)
 
 
 def keep_in_pairs(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
@@ -214,13 +215,22 @@ def keep_in_pairs(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
     pairs = [array for array in w.kept.values() if array.in_pairs]
     count = geometry.spans * geometry.width
     if count >= LONG_PART and len(pairs) * count > SINGLE_NUMBERS:
+        keep_as_pairs(block, pairs, count)
+
+
+def keep_as_pairs(block: Lines, arrays: Iterable[Raw], count: int) -> None:
+    """Have a compiler forget what it has computed of so many numbers."""
+    pairs = [array for array in arrays if array.in_pairs]
+    if pairs:
         block.add("UNROLL")
         each = " ".join(f"STAYS({array.name}[word]);" for array in pairs)
         block.add(f"for (int word = 0; word < {count // 2}; ++word) {{ {each} }}")
 
 
-def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, team: int, threads: int) -> None:
-    """Let a team put together what its threads have; each has the whole then."""
+def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, geometry: RowGeometry) -> None:
+    """Let a team put together what its threads have; each has the whole then. Where teams take one row after the other,
+    that is by turns through two places, so that none waits for those who still read."""
+    team, teams = geometry.team, geometry.teams
     lanes = min(team, WARP)
     if lanes > 1:
         block.add("UNROLL")
@@ -231,19 +241,19 @@ def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, team: int, thr
         block.close()
     if team <= WARP:
         return
-    warps = threads // WARP
+    warps = team // WARP
     parts = {reduction: w.fresh(f"{reduction.hint}_parts") for reduction in wholes}
+    size, place = (f"[2][{teams}]", "[turn][team]") if geometry.turns else ("", "")
     for reduction, name in parts.items():
-        block.add(f"SHARED {accumulated(reduction)} {name}[{warps}];")
-        block.add(f"if (threadIdx.x % {WARP} == 0) {name}[threadIdx.x / {WARP}] = {wholes[reduction]};")
-    block.add("__syncthreads();")
+        block.add(f"SHARED {accumulated(reduction)} {name}{size}[{warps}];")
+        block.add(f"if (thread % {WARP} == 0) {name}{place}[thread / {WARP}] = {wholes[reduction]};")
+    block.add(f"TEAM_WAITS(team + 1, {team});" if teams > 1 else "__syncthreads();")
     for reduction, name in parts.items():
         whole = wholes[reduction]
         block.add(f"{whole} = {initial(reduction)};")
         block.add("UNROLL")
-        block.add(
-            f"for (int part = 0; part < {warps}; ++part) {whole} = {combined(reduction, whole, f'{name}[part]')};"
-        )
+        each = combined(reduction, whole, f"{name}{place}[part]")
+        block.add(f"for (int part = 0; part < {warps}; ++part) {whole} = {each};")
 
 
 def write_store(w: ThreadWriter, block: Lines, store: Store | None, condition: str) -> None:
@@ -309,7 +319,7 @@ def write_part(w: ThreadWriter, block: Lines, kernel: Phase, geometry: RowGeomet
     block.close()
     if not wholes:
         return
-    write_reduction(w, block, wholes, geometry.threads, threads)
+    write_reduction(w, block, wholes, geometry)
     for reduction, name in wholes.items():
         pointer = w.pointer(kernel.partials[reduction])
         block.add(f"if (thread == 0) {pointer}[row * {kernel.splits} + part] = {name};")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Argument, CudaKernel, CudaSource, Launch
 from bothways.lower.dialects.c_family.operators import IN_MEMORY
-from bothways.lower.dialects.cuda import rows_and_columns
 from bothways.lower.dialects.cuda.arranging import index_type, statements_of_row
 from bothways.lower.dialects.cuda.batching import Batch, arguments_of, batch_lines, table_words
 from bothways.lower.dialects.cuda.emit import Lines, ThreadWriter
@@ -30,6 +29,7 @@ class LaunchedText:
 
     parameters: str
     body: str
+    aligned: str  # whether it may read and write vectors
     sizes: tuple[str, ...]
     blocks: int
     threads: int
@@ -41,25 +41,23 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     if isinstance(kernel, Batch):
         lines, blocks, threads = batch_lines(kernel)
         parameters = f"BY_VALUE Words_{table_words(kernel)} table"
-        return LaunchedText(parameters, "\n".join(lines), kernel.numbers, blocks, threads, 1)
+        return LaunchedText(parameters, "\n".join(lines), "", kernel.numbers, blocks, threads, 1)
     writer, block = ThreadWriter(kernel, index_type(kernel)), Lines()
     if names is not None:
         names.written.clear()
     first = kernel.body[0]
-    is_pointwise = False
+    together = 0
     if isinstance(kernel, RowsAndColumns):
-        blocks, threads = write_both(writer, block, kernel)
+        blocks, threads, together = write_both(writer, block, kernel)
     elif isinstance(first, Columns):
         blocks, threads = write_columns(writer, block, kernel, first)
     elif any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         blocks, threads = write_rows(writer, block, kernel)
     else:
-        is_pointwise = True
         blocks, threads = write_pointwise(writer, block, kernel)
+        together = 1
     # A reduction waits for its slowest thread, so others have to be there that go on.
-    together = 1 if is_pointwise else max(1, RESIDENT // threads)
-    if isinstance(kernel, RowsAndColumns):
-        together = rows_and_columns.together(threads)
+    together = together or max(1, RESIDENT // threads)
     sizes = tuple(sorted(names.written)) if names is not None else ()
     taken = [
         f"{IN_MEMORY[memory.dtype]} *{writer.pointer(memory)}"
@@ -68,8 +66,8 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
         for memory in kernel.memories
     ]
     taken += [f"{'double' if has_fraction(name) else 'int64_t'} {name}" for name in sizes]
-    lines = [*writer.alignments(), *block.lines]
-    return LaunchedText(", ".join(taken), "\n".join(lines), sizes, max(blocks, 1), threads, together)
+    body, aligned = "\n".join(block.lines), writer.aligned()
+    return LaunchedText(", ".join(taken), body, aligned, sizes, max(blocks, 1), threads, together)
 
 
 def spell(
@@ -84,7 +82,10 @@ def spell(
         if text not in functions:
             functions[text] = name = f"kernel_{len(functions)}_{kernel.hint}"
             comment = "".join(f"// {in_comment(line)}\n" for line in kernel.origins)
-            kernels.append(CudaKernel(name, comment, text.parameters, text.body, text.threads, text.together))
+            kernel_text = CudaKernel(
+                name, comment, text.parameters, text.body, text.threads, text.together, text.aligned
+            )
+            kernels.append(kernel_text)
     sizes: dict[str, tuple[str, ...]] = {}
     launches: dict[str, tuple[Launch, ...]] = {}
     for routine in routines:

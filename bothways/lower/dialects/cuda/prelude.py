@@ -23,8 +23,10 @@ typedef unsigned char uint8_t;
 #define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define SHARED __shared__
 #define RESTRICT __restrict__
+#define INLINED static __forceinline__
 #define ALIGNED(bytes) __align__(bytes)
 #define UNROLL _Pragma("unroll")
+#define TEAM_WAITS(which, threads) asm volatile("bar.sync %0, %1;" :: "r"(which), "r"(threads) : "memory")
 #define BY_VALUE const __grid_constant__
 #define STAYS(word) asm volatile("" : "+r"(word))
 """

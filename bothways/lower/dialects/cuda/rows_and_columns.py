@@ -1,8 +1,9 @@
 """Kernels that reduce the rows of a matrix and its columns at once, so that what both read is read once: the backward
 of a norm, whose gradients are of the rows for the input and of the columns for the parameters.
 
-A block takes rows one after the other. Each thread has columns of its own, whose sums it carries from row to row; what
-the blocks come to is put together, in order, by a kernel that follows. The next row is read while one is computed.
+A team of threads takes rows one after the other. Each thread has columns of its own, whose sums it carries from row to
+row; the teams of a block put theirs together in the end, in order, and a kernel that follows what the blocks come to.
+The next row is read while one is computed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,20 @@ from bothways.lower.dialects.cuda.arranging import (
     statements_of_row,
     width_along,
 )
-from bothways.lower.dialects.cuda.emit import Lines, Raw, Span, ThreadWriter, accumulated, combined, indices, initial
+from bothways.lower.dialects.cuda.emit import (
+    Lines,
+    Span,
+    ThreadWriter,
+    accumulated,
+    combined,
+    indices,
+    initial,
+    memory_dtype,
+)
 from bothways.lower.dialects.cuda.emit import product as product_of
 from bothways.lower.dialects.cuda.emit_rows import (
     close_spans,
+    keep_as_pairs,
     open_spans,
     write_indices,
     write_reading,
@@ -52,8 +63,11 @@ from bothways.lower.schedule.tree import (
 )
 
 LEAST_TEAM, MOST_TEAM = 64, 512  # threads that take a row
+MOST_TEAMS = 8  # of a block: there are as many barriers, and as many again
 COLUMNS, MOST_COLUMNS = 8, 16  # that a thread takes, and of which it has registers for the sums
-RESIDENT = 1024  # threads on a processor
+# Numbers that a thread has of rows and columns, up to which so many threads are on a processor, in one block or a few.
+RESIDENT = ((40, 1024), (1 << 20, 768))
+SHARED_OF_TEAMS = 40 << 10  # bytes that they have to put their sums together
 ROWS_OF_PART = 8  # at least: what a block comes to is as large as a row or two
 LEAST_PARTS = 64  # that keep a GPU busy
 
@@ -87,9 +101,22 @@ def all_arranged(kernels: Sequence[Kernel]) -> list[Kernel]:
     return result
 
 
-def together(threads: int) -> int:
-    """How many blocks of so many threads are on a processor at once."""
-    return max(1, RESIDENT // threads)
+def together(kernel: Kernel, geometry: RowGeometry) -> int:
+    """How many blocks are on a processor at once."""
+    return max(1, _resident(kernel, geometry) // geometry.threads)
+
+
+def _resident(kernel: Kernel, geometry: RowGeometry) -> int:
+    numbers = numbers_of(kernel, geometry)
+    return next(threads for most, threads in RESIDENT if numbers <= most)
+
+
+def numbers_of(kernel: Kernel, geometry: RowGeometry) -> float:
+    """How many registers a thread needs for what it has of rows, of the next ones as well, and of columns."""
+    own, always = _read(statements_of_row(kernel), geometry)
+    words = sum(element.memory.dtype.itemsize / 4 for element in (*own, *own, *always))
+    sums = [one for part in statements_of_row(kernel) if isinstance(part, SweepForColumns) for one in part.accumulators]
+    return geometry.spans * geometry.width * (words + len(sums))
 
 
 def _conflict(one: Kernel, other: Kernel) -> bool:
@@ -123,7 +150,7 @@ def _joined(rows: Kernel, columns: Kernel) -> list[Kernel] | None:
     count = product_of(first.loops)
     if count * lane.size < LARGE:  # of what a cache holds, the second reading costs next to nothing
         return None
-    splits = min(PROCESSORS * together(geometry.team), count // ROWS_OF_PART)
+    splits = min(PROCESSORS * together(whole, geometry), count // ROWS_OF_PART)
     if splits < LEAST_PARTS:
         return None
     parts, finish = phases_of(columns, across.body, splits, lane.size)
@@ -157,7 +184,11 @@ def geometry_of(kernel: Kernel) -> RowGeometry | None:
     team = -(-vectors // (32 * spans)) * 32
     if width == 1 or team < LEAST_TEAM or spans * width > MOST_COLUMNS:
         return None
-    return RowGeometry(first.loops, (lane,), width, team, spans, team)
+    sums = [one for part in sweeps for one in part.accumulators if isinstance(part, SweepForColumns)]
+    each = team * spans * width * max(map(_bytes, sums), default=1)
+    one = RowGeometry(first.loops, (lane,), width, team, spans, team, turns=True)
+    teams = max(1, min(MOST_TEAMS, _resident(kernel, one) // team, SHARED_OF_TEAMS // each))
+    return replace(one, threads=teams * team)
 
 
 class _Renamed:
@@ -205,32 +236,36 @@ class _Renamed:
 # Spelling.
 
 
-def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[int, int]:
-    """Returns how many blocks of how many threads."""
+def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[int, int, int]:
+    """Returns how many blocks of how many threads, and how many of them fit a processor."""
     geometry = geometry_of(kernel)
     assert geometry is not None
-    kind, rows = w.index_type, product_of(geometry.kept)
+    kind, rows, teams = w.index_type, product_of(geometry.kept), geometry.teams
     [across, *rest] = statements_of_row(kernel)
     assert isinstance(across, SweepForColumns)
     own, always = _read(statements_of_row(kernel), geometry)
-    block.add("const int thread = threadIdx.x;")
-    write_reading(w, block, {element: w.raw(element, "all", _span(geometry)) for element in always}, geometry)
+    block.add(f"const int thread = threadIdx.x % {geometry.team}, team = threadIdx.x / {geometry.team};")
+    constant = {element: w.raw(element, "all", _span(geometry)) for element in always}
+    write_reading(w, block, constant, geometry)
     sums = _started(w, block, across, geometry)
-    ahead = {element: w.raw(element, "ahead", _span(geometry)) for element in own}
-    for array in ahead.values():
-        block.add(array.declared(geometry.spans * geometry.width))
-    _write_ahead(w, block, ahead, geometry, "blockIdx.x")
-    block.open(f"for ({kind} row = blockIdx.x; row < {rows}; row += gridDim.x)")
+    ahead = _Ahead(w, block, geometry, own)
+    ahead.read(f"blockIdx.x * {teams} + team", rows)
+    block.add("int turn = 0;")  # what a row is reduced through is read while the next one is
+    step = f"({kind})gridDim.x * {teams}"
+    block.open(f"for ({kind} row = blockIdx.x * {teams} + team; row < {rows}; row += {step})")
     indices(block, geometry.kept, "row", kind)
-    current = {element: _copied(w, block, array, element, geometry) for element, array in ahead.items()}
-    _write_ahead(w, block, ahead, geometry, f"row + gridDim.x < {rows} ? row + gridDim.x : row")
-    w.kept.update(current)
+    keep_as_pairs(block, constant.values(), geometry.spans * geometry.width)
+    ahead.take()
+    ahead.read(f"row + {step}", rows)
     _write_across(w, block, across, sums, geometry)
     write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, tuple(rest)),)), geometry, "")
-    block.add("__syncthreads();")
+    block.add("turn ^= 1;")
     block.close()
-    _write_parts(w, block, kernel, sums, geometry)
-    return kernel.splits, geometry.team
+    if teams > 1:
+        _put_together(w, block, kernel, sums, geometry.reduced[-1].size)
+    else:
+        _write_parts(w, block, kernel, sums, geometry)
+    return kernel.splits, geometry.threads, together(kernel, geometry)
 
 
 def _span(geometry: RowGeometry) -> Span:
@@ -262,24 +297,39 @@ def _started(w: ThreadWriter, block: Lines, across: SweepForColumns, geometry: R
     return sums
 
 
-def _write_ahead(w: ThreadWriter, block: Lines, ahead: dict[Element, Raw], geometry: RowGeometry, row: str) -> None:
-    """Read a row, which is computed later."""
-    kind = w.index_type
-    block.open("")
-    block.add(f"const {kind} ahead = {row};")
-    indices(block, geometry.kept, "ahead", kind)
-    write_reading(w, block, ahead, geometry, declared=True)
-    block.close()
+def _bytes(reduction: Accumulator) -> int:
+    return memory_dtype(reduction).itemsize
 
 
-def _copied(w: ThreadWriter, block: Lines, array: Raw, element: Element, geometry: RowGeometry) -> Raw:
-    own = w.raw(element, "row", _span(geometry))
-    count = geometry.spans * geometry.width
-    block.add(own.declared(count))
-    block.add("UNROLL")
-    words = count // 2 if own.in_pairs else count
-    block.add(f"for (int word = 0; word < {words}; ++word) {own.name}[word] = {array.name}[word];")
-    return own
+class _Ahead:
+    """What is read of a row while the one before is computed."""
+
+    def __init__(self, w: ThreadWriter, block: Lines, geometry: RowGeometry, elements: Sequence[Element]) -> None:
+        self.w, self.block, self.geometry = w, block, geometry
+        self.arrays = {element: w.raw(element, "ahead", _span(geometry)) for element in elements}
+        for array in self.arrays.values():
+            block.add(array.declared(geometry.spans * geometry.width))
+
+    def read(self, row: str, rows: int) -> None:
+        """Read a row, or any where there is none."""
+        kind, block = self.w.index_type, self.block
+        block.open("")
+        block.add(f"const {kind} wanted = {row}, ahead = wanted < {rows} ? wanted : {rows} - 1;")
+        indices(block, self.geometry.kept, "ahead", kind)
+        write_reading(self.w, block, self.arrays, self.geometry, declared=True)
+        block.close()
+
+    def take(self) -> None:
+        """Let what was read be the row that is computed."""
+        w, block, geometry = self.w, self.block, self.geometry
+        for element, array in self.arrays.items():
+            current = w.raw(element, "row", _span(geometry))
+            count = geometry.spans * geometry.width
+            block.add(current.declared(count))
+            block.add("UNROLL")
+            words = count // 2 if current.in_pairs else count
+            block.add(f"for (int word = 0; word < {words}; ++word) {current.name}[word] = {array.name}[word];")
+            w.kept[element] = current
 
 
 def _write_across(
@@ -295,6 +345,37 @@ def _write_across(
 
     w.body(block, across.body, span, take)
     close_spans(block, geometry)
+
+
+def _put_together(w: ThreadWriter, block: Lines, kernel: RowsAndColumns, sums: dict[Accumulator, str], size: int) -> None:
+    """Write what a block comes to: the sums of its teams, in order, each column's by one thread."""
+    geometry = geometry_of(kernel)
+    assert geometry is not None
+    count, teams, kind = geometry.spans * geometry.width, geometry.teams, w.index_type
+    partials, each_team = dict(kernel.partials), count * geometry.team
+    block.add(f"SHARED ALIGNED(16) uint8_t all_teams[{teams * each_team * max(map(_bytes, sums))}];")
+    for place, (reduction, name) in enumerate(sums.items()):
+        shared, of = w.fresh(f"{reduction.hint}_teams"), accumulated(reduction)
+        block.open("")
+        block.add(f"{of} (*{shared})[{each_team}] = ({of} (*)[{each_team}])all_teams;")
+        if place:  # others may still read what was here
+            block.add("__syncthreads();")
+        open_spans(w, block, geometry)
+        block.add("UNROLL")
+        block.add(
+            f"for (int v = 0; v < {geometry.width}; ++v) "
+            f"{shared}[team][at * {geometry.width} + v] = {name}[span * {geometry.width} + v];"
+        )
+        close_spans(block, geometry)
+        block.add("__syncthreads();")
+        block.open(f"for (int column = threadIdx.x; column < {size}; column += {geometry.threads})")
+        block.add(f"{of} whole = {shared}[0][column];")
+        block.add("UNROLL")
+        each = combined(reduction, "whole", f"{shared}[one][column]")
+        block.add(f"for (int one = 1; one < {teams}; ++one) whole = {each};")
+        block.add(f"{w.pointer(partials[reduction])}[({kind})blockIdx.x * {size} + column] = whole;")
+        block.close()
+        block.close()
 
 
 def _write_parts(
