@@ -48,6 +48,7 @@ from bothways.symbols import Undecided
 from bothways.symbols.layouts import symbolic_strides
 
 Inputs = Callable[[], Sequence[torch.Tensor]]
+MOST_BOUND = 64  # sizes of calls of which a graph is kept at hand
 
 
 class DifferentiatedGraph:
@@ -162,11 +163,12 @@ class DifferentiatedGraph:
         described(self, writes_at_end=True, share=self.share, are_apart=self._are_apart, read_inputs=facts.read_inputs)
         self.usual: UsualBackward | None = None
         self._usuals: dict[Any, UsualBackward | None] = {}
+        self._bound: dict[tuple[int, ...], DifferentiatedGraph] = {}  # by the sizes of calls
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
         self._may_be_usual = (
             self.saves_something
             and self.parts is None
-            and not (self._backward_conditions or self.sizes or self.live)
+            and not (self._backward_conditions or self.live)
         )
         self.run_forward = recounting(with_arguments(compiled), facts.recounted, len(self.sizes.symbols))
 
@@ -174,10 +176,17 @@ class DifferentiatedGraph:
         """The graph of the sizes of one call."""
         if not numbers:
             return self
+        bound = self._bound.get(numbers)
+        if bound is not None:
+            return bound
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound.numbers, bound.at_hand = numbers, {}
+        bound.numbers, bound.at_hand, bound.usual, bound._usuals, bound._bound = numbers, {}, None, {}, {}
         bound.function, bound.run_forward = partial(self.function, *numbers), partial(self.run_forward, *numbers)
+        if all(type(number) is int for number in numbers):  # of others, equal ones may differ by their sign
+            if len(self._bound) >= MOST_BOUND:
+                self._bound.clear()
+            self._bound[numbers] = bound
         return bound
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
@@ -253,7 +262,8 @@ class DifferentiatedGraph:
         elif self._may_be_usual and takes_list(run):
             if key not in self._usuals:
                 all_tangents = (*tangents, *[None] * len(self.changed))
-                self._usuals[key] = usual(all_tangents, run, self.needs_grad if wanted is None else wanted)
+                known = _after(self.numbers, run) if self.numbers else run
+                self._usuals[key] = usual(all_tangents, known, self.needs_grad if wanted is None else wanted)
             self.usual = self._usuals[key]
         if self.numbers:
             values[:0] = self.numbers  # type: ignore[assignment]
@@ -439,6 +449,16 @@ class DifferentiatedGraph:
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self.autocast):
             pairs = zip(inputs, self.needs_grad, strict=True)
             yield [tensor.detach().requires_grad_(needed) for tensor, needed in pairs]
+
+
+def _after(numbers: tuple[int, ...], run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """A compiled backward that takes these numbers before what it is given, in the one list that it empties."""
+
+    def call(values: list[Any]) -> Any:
+        values[:0] = numbers
+        return run(values)
+
+    return call
 
 
 def _is_data(tensor: torch.Tensor) -> bool:

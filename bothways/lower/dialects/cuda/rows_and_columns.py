@@ -347,7 +347,9 @@ def _write_across(
     close_spans(block, geometry)
 
 
-def _put_together(w: ThreadWriter, block: Lines, kernel: RowsAndColumns, sums: dict[Accumulator, str], size: int) -> None:
+def _put_together(
+    w: ThreadWriter, block: Lines, kernel: RowsAndColumns, sums: dict[Accumulator, str], size: int
+) -> None:
     """Write what a block comes to: the sums of its teams, in order, each column's by one thread."""
     geometry = geometry_of(kernel)
     assert geometry is not None
