@@ -140,7 +140,15 @@ def with_data_of(fake: Fake, other: Fake) -> Fake:
 def with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
         return tensor
-    return tensor.requires_grad_() if like.is_leaf else _computed(tensor)
+    return tensor.requires_grad_() if _is_leaf(like) else _computed(tensor)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf; a view of which autograd refuses to tell was computed."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def _computed(tensor: torch.Tensor) -> torch.Tensor:
@@ -237,9 +245,28 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
             result = function(*_replace(args, stand_in, int), **_replace(kwargs, stand_in, int))
     except Exception as error:
         raise FakeFailure(error) from error
+    out = kwargs.get("out")
+    if isinstance(out, Fake) and tuple(stand_in(out).shape) != out.shape:
+        _check_resized(mode, function, args, {name: value for name, value in kwargs.items() if name != "out"})
     for fake in fakes:
         fake.become(stand_in(fake))
     return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_torch_fake(tensor))
+
+
+def _check_resized(mode: Any, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    """Raise where an ``out=`` that is too small or too large may lie otherwise than PyTorch's fakes say, for whom what
+    was resized is contiguous: some kernels lay it out like a result of their own."""
+
+    def stand_in(fake: Fake) -> torch.Tensor:
+        return torch_fake(mode, fake)
+
+    try:
+        with mode:
+            own = function(*_replace(args, stand_in, int), **_replace(kwargs, stand_in, int))
+    except Exception as error:
+        raise FakeFailure(error) from error
+    if not own.is_contiguous():
+        raise FakeFailure(NotImplementedError("how a tensor lies that is resized is not known without its kernel"))
 
 
 def _from_torch_fake(tensor: torch.Tensor) -> Fake:
