@@ -24,6 +24,7 @@ from bothways.grad.nodes.changed import Changes, Versions, sharing
 from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
 from bothways.grad.nodes.running import as_traced, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions
 from bothways.grad.tracing.traced import (
@@ -68,6 +69,8 @@ def differentiate(
     ``kernels`` each operation of the halves costs a call: nothing is computed again, and a function that only changes
     inputs raises ``ChangesInPlace``. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
+    if torch.is_grad_enabled() and not all(map(has_known_history, inputs)):
+        raise NotDifferentiable("autograd does not let an input be used any more")
     images = tuple(expected) if turns_images else None
     plan = GradPlan(
         fw_compiler, bw_compiler, reads, memo, sizes, images, ours, decompositions=decompositions, kernels=kernels
@@ -210,7 +213,7 @@ def _inference(
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
-    refused: Sequence[int] | None = None if torch.is_grad_enabled() else ()
+    refused: Sequence[int] | None = None if facts.whole or torch.is_grad_enabled() else ()
     spares = known_of(compiled).spares
 
     def call(*values: Any) -> Any:
@@ -225,7 +228,7 @@ def _inference(
         else:
             results = run(*values)
         if refused != ():
-            results, refused = released(results, count, refused)
+            results, refused = released(results, count, facts.whole, refused)
         if versions.others != []:
             versions.set(results)
         if only_results:

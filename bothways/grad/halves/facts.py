@@ -37,7 +37,8 @@ class Facts:
 
     ``saved_positions`` name forward values by their place in the trace: all traces of one function agree on the
     forward, operation by operation. ``counts`` says how often each of the ``changed`` inputs is: so much its
-    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results. Of the
+    version grows, not at all where that is done to its ``.data``; ``versions`` are those of the results, the ``whole``
+    ones of which are views of nothing. Of the
     ``window_inputs`` eager saves windows on their memory. ``read_inputs`` are those that the forward reads;
     ``strange_inputs`` those that no backward comes to, ``uneven_inputs`` those that it comes to from some of the
     differentiable results only; ``statistics_inputs`` are changed by operations that do not say so; on what is in the
@@ -54,6 +55,7 @@ class Facts:
     changed: tuple[int, ...]
     counts: tuple[int, ...]
     versions: tuple[int, ...]
+    whole: tuple[int, ...]
     is_random: bool
     needed_inputs: tuple[int, ...]
     window_inputs: tuple[int, ...]
@@ -95,7 +97,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     live, new = _kept_outside(joint, [*(joint.primals[index] for index in needed), *saved])
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
-        joint.versions,
+        joint.versions, joint.whole,
         bool(joint.random_nodes),
         needed, window_inputs(joint) if has_backward else (),
         tuple(places[node] - len(joint.tangents) for node in saved),

@@ -36,14 +36,20 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
     return without_autocast
 
 
-def released(results: Sequence[Any], count: int, refused: Sequence[int] | None) -> tuple[Sequence[Any], Sequence[int]]:
-    """The results of a graph, the first ``count`` as views of no tensor, and which of them autograd lets none change.
+def released(
+    results: Sequence[Any], count: int, whole: Sequence[int], refused: Sequence[int] | None
+) -> tuple[Sequence[Any], Sequence[int]]:
+    """The results of a graph, and which of the first ``count`` were made views of no tensor: those that are ``whole``
+    in eager, where a graph gives a window on a buffer of its own, and those that autograd lets none change.
 
     That is so in every call, and looked for in the first one, where ``refused`` is None.
     """
     if refused is None:
         views = (index for index, value in enumerate(results[:count]) if value is not None and value._is_view())
-        refused = tuple(index for index in views if torch_compat.refuses_changes(results[index]))
+        guards = torch.is_grad_enabled()
+        refused = tuple(
+            index for index in views if index in whole or (guards and torch_compat.refuses_changes(results[index]))
+        )
     if refused:
         results = [value.detach() if index in refused else value for index, value in enumerate(results)]
     return results, refused

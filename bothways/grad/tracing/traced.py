@@ -129,6 +129,7 @@ class Joint:
     updates: dict[int, torch.fx.Node]
     counts: tuple[int, ...]
     versions: tuple[int, ...]  # of the results
+    whole: tuple[int, ...]  # the results that are views of nothing
     differentiable: tuple[bool, ...]
     parts: tuple[int | None, ...]
     reached: tuple[frozenset[int], ...]
