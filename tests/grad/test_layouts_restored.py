@@ -175,3 +175,22 @@ def test_a_result_is_a_view_of_nothing_in_secret(program, grad, backend):
         return {"result": result, "is a view": result._is_view()}
 
     agree(program, observe, 1, 1, backend=backend, within=KERNELS, programs=1, fullgraph=True)
+
+
+def padded_and_turned(x):
+    padded = torch.nn.functional.pad(x, (1, 2))
+    joined = torch.cat([x, torch.ones(2, 3)])
+    with torch.no_grad():
+        x.swapaxes_(0, -1)
+    return padded, joined
+
+
+@backends
+def test_a_backward_that_reads_nothing_of_an_input_which_has_another_shape_by_then(backend):
+    def observe(function, call):
+        x = torch.ones(5, 3).requires_grad_()
+        padded, joined = function(x)
+        weighted = padded.sum() + (joined * torch.arange(21.0).view(7, 3)).t().contiguous().t().sum()
+        return {"gradient": torch.autograd.grad(weighted, x)}
+
+    agree(padded_and_turned, observe, 1, 1, backend=backend, within=KERNELS)
