@@ -10,6 +10,8 @@ import soak_checking
 import soak_tensors
 import soak_ways
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import bothways
 from bothways.testing import difference
@@ -96,6 +98,8 @@ def disagreement(source, way=soak_ways.EAGER, plain=None):
             mistake = soak_ways.mistake(function, failures, catches=catches)
     finally:
         bothways.reset()
+    if first_difference(expected, got, min(soak_tensors.PRECISIONS.values())) is None:
+        return mistake
     return first_difference(expected, got, tolerance_of(source)) or mistake
 
 
@@ -121,6 +125,22 @@ def both_raise(before, after, part):
 
 
 def tolerance_of(source):
-    """By the least precise numbers that occur."""
-    written = source.replace(".float()", "float32")
-    return max(tolerance for name, tolerance in soak_tensors.PRECISIONS.items() if name in written)
+    """By the least precise numbers that occur when it runs: not all are written, a quotient of integers has them."""
+    module, seen = soak_checking.load(source, "<soak>"), Seen()
+    with warnings.catch_warnings(), seen:
+        warnings.simplefilter("ignore")
+        calls(module, module.target)
+    return max(soak_tensors.PRECISIONS.get(str(dtype).removeprefix("torch."), 0) for dtype in seen.dtypes)
+
+
+class Seen(TorchDispatchMode):
+    """Notes what kinds of numbers operations give."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = {torch.float64}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        self.dtypes.update(leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        return result

@@ -24,6 +24,7 @@ from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
 from bothways.grad.nodes.running import as_traced, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
+from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions
 from bothways.grad.tracing.traced import (
@@ -68,6 +69,8 @@ def differentiate(
     ``kernels`` each operation of the halves costs a call: nothing is computed again, and a function that only changes
     inputs raises ``ChangesInPlace``. Raises ``NotDifferentiable`` for what the differentiator does not express.
     """
+    if torch.is_grad_enabled() and not all(map(has_known_history, inputs)):
+        raise NotDifferentiable("autograd does not let an input be used any more")
     images = tuple(expected) if turns_images else None
     plan = GradPlan(
         fw_compiler, bw_compiler, reads, memo, sizes, images, ours, decompositions=decompositions, kernels=kernels

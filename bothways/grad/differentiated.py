@@ -6,6 +6,7 @@ where the graph has symbols.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -78,6 +79,7 @@ class DifferentiatedGraph:
         self.plan = plan
         self._forward_conditions = [read.forward for read in plan.reads if read.forward is not None]
         self._backward_conditions = [read.backward for read in plan.reads if read.backward is not None]
+        self._outlines = [] if plan.sizes else [(tuple(tensor.shape), tensor.stride()) for tensor in inputs]
         self._set_facts(facts, plan, inputs)
         self._set_run(facts, compiled)
         self._backwards = Backwards()
@@ -447,8 +449,14 @@ class DifferentiatedGraph:
     def as_at_first(self, inputs: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """The inputs as tensors to trace the forward with, in the modes in which it ran."""
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self.autocast):
-            pairs = zip(inputs, self.needs_grad, strict=True)
-            yield [tensor.detach().requires_grad_(needed) for tensor, needed in pairs]
+            pairs = itertools.zip_longest(map(torch.Tensor.detach, inputs), self._outlines)
+            tensors = [tensor if outline is None else _outlined(tensor, *outline) for tensor, outline in pairs]
+            yield [tensor.requires_grad_(needed) for tensor, needed in zip(tensors, self.needs_grad, strict=True)]
+
+
+def _outlined(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor as it was laid out: what nothing reads may have got another shape in place since."""
+    return tensor if tuple(tensor.shape) == shape else tensor.new_empty_strided(shape, strides)
 
 
 def _after(numbers: tuple[int, ...], run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -157,6 +157,11 @@ class Environment:
             self._bring_back(self._put_aside[0])
             self._put_aside.clear()
 
+    @property
+    def equations(self) -> int:
+        """How many equations between sizes are known."""
+        return len(self.known.replaced) + len(self.known.products)
+
     def simplified(self, expression: Expression) -> Expression:
         if self.known.replaced:
             expression = expression.replaced(self.known.replaced)

@@ -27,6 +27,13 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(tensor)
 
 
+def replace_functional(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Have a functional wrapper, and what it is a view of, stand for another value. That is not counted as a change."""
+    torch._functionalize_replace(tensor, from_functional(value))
+    torch._functionalize_commit_update(tensor)
+    torch._functionalize_sync(tensor)
+
+
 # Functionalization also runs every in-place operation on meta tensors, to find sizes that do not fit, unless this is
 # set when the first one is met. Those kernels are Python: 0.3 ms an operation, and they load sympy.
 _WITHOUT_META_CHECKS = "TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE"

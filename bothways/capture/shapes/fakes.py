@@ -145,7 +145,15 @@ def with_data_of(fake: Fake, other: Fake) -> Fake:
 def with_history(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not like.requires_grad:
         return tensor
-    return tensor.requires_grad_() if like.is_leaf else _computed(tensor)
+    return tensor.requires_grad_() if _is_leaf(like) else _computed(tensor)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf; a view of which autograd refuses to tell was computed."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def _computed(tensor: torch.Tensor) -> torch.Tensor:
@@ -257,8 +265,11 @@ def _check_resized(
     if type(out) is not Fake or out.shape == tuple(stand_in(out).shape):
         return
     others = {name: value for name, value in kwargs.items() if name != "out"}
-    with stand_in(out).fake_mode:  # type: ignore[attr-defined]
-        result = function(*_replace(args, stand_in, int), **_replace(others, stand_in, int))
+    try:
+        with stand_in(out).fake_mode:  # type: ignore[attr-defined]
+            result = function(*_replace(args, stand_in, int), **_replace(others, stand_in, int))
+    except Exception as error:
+        raise FakeFailure(error) from error
     if result.stride() != stand_in(out).stride():
         raise FakeFailure(NotImplementedError("out= gets other sizes, and strides that only a kernel knows"))
 

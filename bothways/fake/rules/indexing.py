@@ -148,6 +148,14 @@ def _index_add(tensor: ThinTensor, dim: int, index: ThinTensor, source: ThinTens
     return _new(tuple(tensor.shape), tensor.dtype)
 
 
+def _masked_scatter(operand: ThinTensor, mask: ThinTensor, source: ThinTensor) -> Spec:
+    if mask.dtype is not torch.bool or source.dtype is not operand.dtype:
+        raise NotThin("a mask that is not boolean, or a source of another dtype")
+    if any(type(size) is int and not size for size in source.shape):
+        raise NotThin("a source without elements")
+    return _new(broadcast((tuple(operand.shape), tuple(mask.shape))), operand.dtype)
+
+
 def _embedding(weight: ThinTensor, indices: ThinTensor, *parameters: Any) -> Spec:
     _check_index(indices)
     if weight.dim() != 2 or not weight.shape[0]:
@@ -186,6 +194,7 @@ RULES = {
     "scatter.value": _scatter,
     "scatter_add": _scatter,
     "scatter_reduce.two": _scatter_reduce,
+    "masked_scatter": _masked_scatter,
     "index_select": _index_select,
     "index_add": _index_add,
     "embedding": _embedding,

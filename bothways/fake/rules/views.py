@@ -137,6 +137,8 @@ def _squeeze(tensor: ThinTensor, dims: int | Sequence[int] | None = None) -> Thi
     rank = len(shape)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {wrap_dim(dim, rank) for dim in chosen}
+    if len(gone) != len(chosen):
+        raise NotThin("a dimension twice")
     kept = [dim for dim in range(rank) if shape[dim] != 1 or dim not in gone]
     return _like(tensor, [shape[dim] for dim in kept], [stride[dim] for dim in kept])
 

@@ -19,11 +19,13 @@ from bothways.config import config
 from bothways.grad.halves.mincut import UNLIMITED, Network
 from bothways.grad.tracing.sizes import SizeArguments
 from bothways.grad.tracing.traced import Joint
+from bothways.ops import Gives
 from bothways.runtime.graph_module import graph_module
 from bothways.symbols import hint
 
 Node = torch.fx.Node
 
+_LIFTED, _LIFTED_ANEW = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
 
 
 @dataclass(frozen=True)
@@ -284,12 +286,16 @@ def extract(
             raise NotRepeatable(f"{min(node.name for node in again)} would draw other numbers in the backward")
         order = _as_late_as_possible([*(node for node in order if node not in joint.forward_nodes), *roots], needed)
     constants = {}
+    seen = {*joint.results, *joint.updates.values(), *joint.gradients}  # what is only saved, no one else has
+    leaving = _constants_behind(node for node in outputs if node in seen)
     for node in order:
         if node.op == "placeholder":
             raise NotRepeatable(f"{node.name} is needed, and may have been changed since the forward")
         if numbers is not None:
             numbers.prepare(node)
         copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in leaving:
+            copies[node].target = _LIFTED_ANEW
         if numbers is not None:
             numbers.replace(copies[node])
         if node.op == "get_attr":
@@ -299,6 +305,19 @@ def extract(
     for name, tensor in constants.items():
         root.register_buffer(name, tensor)
     return graph_module(graph, root)
+
+
+def _constants_behind(outputs: Iterable[Node | None]) -> set[Node]:
+    """The nodes that make tensors of the constants which leave a graph: each call makes new ones, as who gets one may
+    change it."""
+    behind: set[Node] = set()
+    for node in outputs:
+        while node is not None and node.op == "call_function" and node.target is not _LIFTED:
+            is_view = ops.of_node(node).is_view or ops.of_node(node).gives is Gives.SECRET_VIEW
+            node = node.args[0] if is_view and isinstance(node.args[0], Node) else None
+        if node is not None and node.target is _LIFTED:
+            behind.add(node)
+    return behind
 
 
 def _as_late_as_possible(order: Iterable[Node], needed: set[Node]) -> list[Node]:

@@ -20,7 +20,7 @@ from bothways.fake import NotThin, SizedByData, ThinMode, answer
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.origins import Origins
-from bothways.grad.tracing.results import TracedResults, geometry, unwrapped
+from bothways.grad.tracing.results import TracedResults, geometry, memory_of, unwrapped
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
@@ -374,7 +374,8 @@ def _updates(
         if new is not fake:
             if value.grad_fn is not None or (value.requires_grad and moves):
                 raise ChangesGradient("an input that needs a gradient is mutated")
-            if geometry(new) != geometry(fake) and not _lie_alike(new, fake):
+            if geometry(new) != geometry(fake) and (not _lie_alike(new, fake) or memory_of(new) == memory_of(fake)):
+                # Also where it comes to the same in the end: what is only seen in another way is not written.
                 raise NotDifferentiable("the shape of an input is changed")
             updates[index] = recorder.node_of(new)
     return updates
@@ -404,7 +405,7 @@ def _add_backward(
     try:
         with torch_compat.without_addresses():  # formulas may be the user's Python, which capture has not looked at
             all_of_them = torch_compat.gradients(roots, sources, tangents, moment.again) if roots else ()
-    except RuntimeError as error:  # what the backward needs was changed in place, for one
+    except (RuntimeError, ValueError, IndexError) as error:  # what the backward needs was changed in place, for one
         if torch_compat.wants_numbers(error):
             raise NotThin("a formula that takes no symbolic sizes") from error
         raise NotDifferentiable(said(error)) from error

@@ -19,6 +19,7 @@ from bothways.fake import of_parts
 from bothways.grad.tracing.checked import without_data
 from bothways.grad.tracing.fused import update_of
 from bothways.grad.tracing.overlaps import Overlaps, WritesShared
+from bothways.grad.tracing.restoring import layouts_of, restore_layouts
 from bothways.grad.tracing.scaling import scaling_of
 from bothways.grad.tracing.traced import ReadsData
 from bothways.torch_compat.said import said
@@ -110,16 +111,21 @@ class _Noting(torch.fx.Interpreter):
         return result
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target == "bernoulli_" and not args[0].is_contiguous():
+            # Eager draws in the order in which memory lies; what functionalization makes of it, in that of the indices.
+            return args[0].copy_(torch.empty_like(args[0]).bernoulli_(*args[1:], **kwargs))
         product = of_parts(target, args)
         return super().call_method(target, args, kwargs) if product is None else product(*args, **kwargs)
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):
             self._origins.note(node.meta.get("stack_trace", ""))
-        before = self._overlaps.before([self.env[argument] for argument in node.all_input_nodes])
+        arguments = [self.env[argument] for argument in node.all_input_nodes]
+        before, layouts = self._overlaps.before(arguments), layouts_of(arguments)
         try:
             result = super().run_node(node)
         except torch_compat.fake_tensor_errors() as error:
             raise ReadsData(node, said(error)) from error
         self._overlaps.after(node, before, result)
+        restore_layouts(node, layouts)
         return result

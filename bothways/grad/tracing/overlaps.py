@@ -32,27 +32,28 @@ class Overlaps:
 
     def before(self, arguments: list[Any]) -> list[tuple[torch.Tensor, int]]:
         """The tensors a node is given, with their versions."""
-        return [(tensor, tensor._version) for tensor in _tensors(arguments) if not tensor.is_inference()]
+        return [(tensor, tensor._version) for tensor in tensors_in(arguments) if not tensor.is_inference()]
 
     def after(self, node: torch.fx.Node, before: list[tuple[torch.Tensor, int]], result: Any) -> None:
         """Look at what a node has done; raises where that cannot be expressed without memory."""
         behind = any(argument in self._through for argument in node.all_input_nodes)
-        views = [tensor for tensor in _tensors(result) if tensor._is_view() or node.op == "placeholder"]
+        views = [tensor for tensor in tensors_in(result) if tensor._is_view() or node.op == "placeholder"]
         if any(behind or shares_elements(tensor) for tensor in views):
             self._through.add(node)
         written = [tensor for tensor, version in before if tensor._version != version]
         for tensor in written:
             if shares_elements(tensor) or (behind and tensor._is_view()):
                 raise WritesShared("an operation writes to elements that share their memory")
-            if _fills_at_random(node) and not tensor.is_contiguous() and not _is_dense(tensor):
-                raise WritesShared("random numbers are drawn into a part of memory, in an order of its own")
+            in_order = tensor.is_contiguous() or ("out" not in node.kwargs and _is_dense(tensor))
+            if _fills_at_random(node) and not in_order:
+                raise WritesShared("random numbers are drawn into memory in an order of its own")
             if not puts_back(node) and any(_meet(tensor, other) for other, _ in before if other is not tensor):
                 raise WritesShared("an operation writes to a part of what it reads")
 
 
 def _fills_at_random(node: torch.fx.Node) -> bool:
     """Whether random numbers take the place of a tensor's elements; dropout draws into memory of its own."""
-    return node.op == "call_method" and ops.of_node(node).draws
+    return (node.op == "call_method" or "out" in node.kwargs) and ops.of_node(node).draws
 
 
 def puts_back(node: torch.fx.Node) -> bool:
@@ -179,11 +180,11 @@ def _are_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return False
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, (tuple, list)):
         for item in tree:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
+        yield from tensors_in(list(tree.values()))

@@ -74,7 +74,7 @@ class TracedResults:
             return None
         base = _base_of(output)
         inner = unwrapped(output)
-        if not _has_known_history(output):
+        if not has_known_history(output):
             raise NotDifferentiable("autograd does not let an output be used any more")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
@@ -129,10 +129,10 @@ def _without_history(output: torch.Tensor, other: torch.Tensor) -> str:
     return DETACH if shares else DATA
 
 
-def _has_known_history(output: torch.Tensor) -> bool:
-    """Whether autograd says how an output was computed: it does not of one view of several whose base was changed."""
+def has_known_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd says how a tensor was computed: it does not of one view of several whose base was changed."""
     try:
-        output.grad_fn  # noqa: B018
+        tensor.grad_fn  # noqa: B018
     except RuntimeError:
         return False
     return True

@@ -19,7 +19,9 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.errors import InvalidTarget
+from bothways.fake.layout import is_dense
 from bothways.grad.tracing.layouts import Layouts
+from bothways.grad.tracing.overlaps import WritesShared
 from bothways.grad.tracing.sizes import SymbolicArgument
 from bothways.node_facts import note_of_node
 from bothways.torch_compat import DispatchMode, tree_flatten, tree_map_only, tree_unflatten
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from bothways.grad.tracing.origins import Origins
 
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
+_AS_STRIDED_SCATTER = torch.ops.aten.as_strided_scatter.default
+_BY_PLACE = frozenset({torch.ops.aten.as_strided.default, _AS_STRIDED_SCATTER})
 
 
 def filled_with_bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -115,12 +119,26 @@ class Recorder(DispatchMode):
                     result = change(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
+        if func in _BY_PLACE and self.origins is not None and not self._lies_as_said(func, args[0]):
+            raise WritesShared("elements are taken by where they lie in memory that is made anew")
         if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:
             return self._fill_in_place(args, kwargs)
         result = func(*args, **kwargs) if self._answer is None else self._answer(func, args, kwargs)
         if not ops.of(func).is_question:
             self.record(func, args, kwargs, result)
         return result
+
+    def _lies_as_said(self, func: Any, tensor: torch.Tensor) -> bool:
+        """Whether the memory behind a tensor is laid out in every run as the trace has it: that of an input is, and new
+        memory without gaps. ATen writes through ``as_strided`` to nothing else than contiguous tensors."""
+        if func is _AS_STRIDED_SCATTER and not tensor.is_contiguous():
+            return False
+        node: Any = self.node_of(tensor)
+        while node.op == "call_function" and ops.of(node.target).is_view and isinstance(node.args[0], torch.fx.Node):
+            node = node.args[0]
+        memory = node.meta["val"]
+        is_given = node.op == "placeholder" or not isinstance(memory, torch.Tensor)
+        return is_given or (memory.storage_offset() == 0 and is_dense(tuple(memory.shape), memory.stride()))
 
     def _fill_in_place(self, args: Any, kwargs: Any) -> Any:
         """Dropout fills a mask laid out like its input; the operation that functionalization makes of that does not."""

@@ -34,7 +34,7 @@ from bothways.lower.ir.prims import (
     contiguous,
     is_dense,
 )
-from bothways.lower.ir.shapes import broadcast, normal_dim, reshaped_strides
+from bothways.lower.ir.shapes import broadcast, leaves_range, normal_dim, reshaped_strides
 from bothways.lower.ir.sizes import Fraction, NotLowered, Size, is_fake
 from bothways.ops import PRIMITIVES, REDUCTIONS
 
@@ -201,6 +201,8 @@ class Builder:
 
     def slice(self, node: Node, dim: int, start: int, length: int, step: int = 1) -> Node:
         """Every ``step``-th element from ``start``: a window on memory, so the node has to be there."""
+        if leaves_range(node.shape[dim], start, length, step):
+            raise NotLowered
         base = self.stored(node)
         shape = tuple(length if index == dim else size for index, size in enumerate(base.shape))
         strides = tuple(stride * step if index == dim else stride for index, stride in enumerate(base.strides))
@@ -283,6 +285,8 @@ class Builder:
         whole = Buffer(shape, dtype, memory, strides, **self.labels)
         copies = []
         for part, start in parts:
+            if any(map(leaves_range, shape, start, part.shape)):
+                raise NotLowered
             offset = sum(first * stride for first, stride in zip(start, strides, strict=True))
             copies.append(self.written(part, self.window(whole, part.shape, strides, offset)))
         memory.producer = Join(shape, dtype, tuple(copies), **self.labels)

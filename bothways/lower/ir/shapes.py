@@ -51,6 +51,14 @@ def _contiguous_blocks(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
     return blocks
 
 
+def leaves_range(size: int, start: int, length: int, step: int = 1) -> bool:
+    """Whether some of these elements lie outside of a dimension of that size, as far as the numbers are known: shapes
+    alone do not refuse an index, and ATen is to."""
+    if not all(type(number) is int for number in (size, start, length)):
+        return False
+    return start < 0 or length < 0 or (length > 0 and start + (length - 1) * step >= size)
+
+
 def normal_dim(dim: int, rank: int) -> int:
     return dim + rank if dim < 0 else dim
 

@@ -28,6 +28,13 @@ class SizeNames:
         self.computed: dict[Atom, str] = {}
         self._reals: dict[str, str] = {}
         self.written: dict[str, None] = {}  # the names that were written since this was last emptied
+        self._equations = environment.equations
+
+    @property
+    def are_outdated(self) -> bool:
+        """Whether sizes were found to be equal since: those that are there already do not know, and the same size is
+        then written in two ways."""
+        return self.environment.equations != self._equations
 
     def size(self, number: Any) -> Any:
         """A symbolic number as kernels take it; anything else as it is."""

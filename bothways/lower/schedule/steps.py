@@ -43,6 +43,8 @@ class Lowered:
 def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
     """Lower a graph for inputs laid out like these."""
     lowering = Decomposition(graph, inputs)
+    while lowering.sizes is not None and lowering.sizes.are_outdated:
+        lowering = Decomposition(graph, inputs)
     builder = lowering.builder
     outputs = [lowering.output(node) for node in lowering.results]
     needed = [*(buffer for buffer in outputs if buffer is not None), *builder.updates()]

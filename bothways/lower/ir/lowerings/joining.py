@@ -106,6 +106,8 @@ def _select_backward(
 def _replaced(b: Builder, out: torch.Tensor, x: Node, part: Node, dim: int, start: int) -> Node:
     if not is_dense(tuple(out.shape), out.stride()):
         raise NotLowered  # ATen copies all the memory that a tensor lies in, and those who read it know its strides
+    if part.shape != tuple(part.shape[dim] if other == dim else size for other, size in enumerate(x.shape)):
+        raise NotLowered  # shapes alone do not refuse it, and ATen is to
     end = start + part.shape[dim]
     parts = [(b.cast(part, out.dtype), _along(len(x.shape), dim, start))]
     for first, length in ((0, start), (end, x.shape[dim] - end)):
@@ -121,7 +123,10 @@ def _slice_scatter(
     if step != 1:
         raise NotLowered
     dim = normal_dim(dim, len(x.shape))
-    return _replaced(b, out, x, part, dim, sliced(start, end, 1, x.shape[dim])[0])
+    first, length = sliced(start, end, 1, x.shape[dim])
+    if length != part.shape[dim]:
+        raise NotLowered
+    return _replaced(b, out, x, part, dim, first)
 
 
 @lowers(aten.select_scatter.default)
