@@ -94,7 +94,9 @@ def _checked_places(places: Any, inputs: int) -> tuple[int, ...]:
 
 
 # Of what the items of a fact are.
-ITEMS: dict[str, tuple[type, ...]] = {"differentiable": (bool,), "parts": (int, type(None))}
+ITEMS: dict[str, tuple[type, ...]] = {
+    "differentiable": (bool,), "views": (bool,), "parts": (int, type(None)),
+}  # fmt: skip
 
 
 # More changes of one input in a graph than there can be.
@@ -118,6 +120,8 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
     _expect(len(facts.new_positions) == len(facts.new_inputs) and set(facts.new_inputs) <= set(facts.changed))
     kept = len(facts.needed_inputs) + len(facts.saved_positions)
     _expect(_are_places(facts.live, kept) and _are_places(facts.new_positions, kept))
+    _expect(_are_places(facts.own_positions, kept) and len(facts.own_positions) == len(facts.own_versions))
+    _expect(len(facts.views) == results and _are_places(list(dict.fromkeys(facts.recounted)), inputs))
     _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))
     for output in data["outputs"]:
         if output is not None:
