@@ -22,7 +22,7 @@ from bothways import torch_compat
 from bothways.building.build import TRIES, CSource, library_of
 from bothways.calls.bound_names import KNOWN, PYTHON, TORCH, makers, text_with_names, usual_functions
 from bothways.calls.entry_source import ENTER, POINTER, SPELLING
-from bothways.calls.guard_rows import Row, facts_of, packed
+from bothways.calls.guard_rows import Results, Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
 from bothways.calls.memo_tries import remembers_rightly
 from bothways.calls.tensor_source import TENSORS
@@ -51,12 +51,12 @@ class CallLibrary:
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
-        self, rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int] = ()
+        self, rows: Sequence[Row], slots: int, arguments: int, results: Results = ()
     ) -> Callable[..., Any]:
         """A builtin function of ``arguments`` objects that tells whether all rows hold.
 
-        It returns False, or what is in the slots ``results`` (True when there are none); it never raises for what a
-        row does not find.
+        It returns False, or what is in the slots ``results``, a tuple for those that are a group (True when there are
+        none); it never raises for what a row does not find.
         """
         check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results, self.remembers_from))
         return check

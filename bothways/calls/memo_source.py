@@ -302,11 +302,7 @@ static void begin_noting(const Table *table, Memo *memo, const Parts *parts, PyO
     }
 }
 
-static void end_noting(const Table *table, Memo *memo, const Parts *parts) {
-    const int64_t *result = (const int64_t *)(table->row + table->rows);
-    for (int64_t i = 0; i < table->results; ++i) need(memo, parts, result[i]);
-    memo->is_noted = memo->entries <= memo->rows;
-}
+static void end_noting(Memo *memo) { memo->is_noted = memo->entries <= memo->rows; }
 
 // A dictionary has changed: whether what was read from it is the same, or an object of which nothing was noted, a
 // learning rate say. Rows about that are walked with the rest.
@@ -394,15 +390,36 @@ static void let_go(PyObject **slots, int64_t slot, int64_t arguments) {
     slots[slot] = 0;
 }
 
-static PyObject *handed_over(const Table *table, PyObject **slots) {
+// What a table hands over, still to be filled: one object for each slot, and a tuple for each group of them. A group is
+// written as minus its length, before its slots.
+static PyObject *empty_answer(const Table *table) {
     const int64_t *result = (const int64_t *)(table->row + table->rows);
-    PyObject *answer = table->results ? PyTuple_New(table->results) : yes;
-    for (int64_t i = 0; answer && i < table->results; ++i) {
-        PyTuple_SetItem(answer, i, slots[result[i]]);
-        slots[result[i]] = 0;
-    }
+    PyObject *answer = table->results ? PyTuple_New(table->results) : yes, *group;
     if (answer == yes) Py_IncRef(yes);
+    for (int64_t i = 0; answer && i < table->results; ++i, ++result) {
+        if (*result >= 0) continue;
+        if ((group = PyTuple_New(-*result))) PyTuple_SetItem(answer, i, group);
+        else { Py_DecRef(answer); answer = 0; }
+        result -= *result;
+    }
     return answer;
+}
+
+// Fill in what is, or is not, known; all of it, where nothing is.
+static void fill(const Table *table, PyObject *answer, PyObject **values, const uint8_t *known, int wanted) {
+    const int64_t *result = (const int64_t *)(table->row + table->rows);
+    for (int64_t i = 0; i < table->results; ++i, ++result) {
+        PyObject *into = answer;
+        int64_t at = i, end = i + 1;
+        if (*result < 0) { into = PyTuple_GetItem(answer, i); at = 0; end = -*result++; }
+        for (; at < end; ++at, ++result) {
+            if (known && (known[*result] != 0) != wanted) continue;
+            PyObject *value = values[*result];
+            Py_IncRef(value);
+            PyTuple_SetItem(into, at, value);
+        }
+        --result;
+    }
 }
 
 // What a guard reads is not there: the guard fails. Whatever else is raised is none of our business.
@@ -423,6 +440,9 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
     int plain = 1, holds = 1, same = 1;
     for (int64_t i = 0; i < table->arguments; ++i) slots[i] = arguments[i];
     if (is_same(table, memo, &parts, arguments, &rests)) {
+        PyObject *made = empty_answer(table);
+        // What is handed over is held before anything runs that may let go of it.
+        if (made) fill(table, made, parts.seen, parts.known, 1);
         for (int64_t i = 0; i < memo->needs; ++i) {
             const int32_t slot = parts.needed[i];
             if (slot < table->arguments || slots[slot]) continue;
@@ -432,7 +452,9 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
         for (int64_t i = 0; i < rests && holds == 1 && plain; ++i)
             holds = walk(table, table->row + parts.rest[i], slots, &plain);
         same = plain;
-        if (same) *answer = holds == 1 ? handed_over(table, slots) : refused(holds);
+        if (same) *answer = holds == 1 ? made : refused(holds);
+        if (made && same && holds == 1) fill(table, made, slots, parts.known, 0);
+        else if (made) Py_DecRef(made);
     } else same = 0;
     for (int64_t i = 0; i < memo->needs; ++i) let_go(slots, parts.needed[i], table->arguments);
     for (int64_t i = 0; i < rests; ++i) {

@@ -1,0 +1,99 @@
+"""Many tensors that a program hands on together: one tuple, which the table gives, or Python where there is none."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import bothways
+from bothways.calls.call_library import call_library
+from bothways.calls.guard_rows import Row
+from bothways.capture.program.groups import FROM
+
+
+class Training:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(FROM)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+    def step(self, x):
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("in_c", [True, False], ids=["by table", "in Python"])
+def test_a_step_takes_its_tensors_as_one_tuple(backend, in_c):
+    plain, ours = Training(), Training()
+    with bothways.config.patch(guards_in_c=in_c):
+        compiled = bothways.compile(ours.step, backend=backend)
+        for _ in range(4):
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(compiled(x), plain.step(x))
+            for one, other in zip(ours.model.parameters(), plain.model.parameters(), strict=True):
+                torch.testing.assert_close(one, other)
+                torch.testing.assert_close(one.grad, other.grad)
+        ours.model[0].weight = nn.Parameter(torch.ones(4, 4))  # another object is handed over
+        plain.model[0].weight = nn.Parameter(torch.ones(4, 4))
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), plain.step(x))
+    program = compiled.__bothways__.dispatcher.programs[-1]
+    assert any(len(names) > 2 * FROM for names in program.groups.values())
+    if in_c and call_library() is not None:
+        assert set(program.groups) <= set(program.table.names)
+        assert len(program.table.names) < FROM  # and not each of them as well
+
+
+needs_c = pytest.mark.skipif(call_library() is None, reason="no C compiler")
+
+
+@needs_c
+@pytest.mark.parametrize("remembered_from", [None, 1])
+def test_groups_hold_what_is_read_now(monkeypatch, remembered_from):
+    library = call_library()
+    if library.remembers_from is not None:
+        monkeypatch.setattr(library, "remembers_from", remembered_from)
+    rows = [Row("ITEM", 0, 2, object="a"), Row("ITEM", 0, 3, object="b"), Row("TYPE", 2, object=torch.Tensor)]
+    check = library.check(rows, 4, 2, [2, [3, 2, 1, 2], [0]])
+    names, other = {"a": torch.zeros(1), "b": torch.zeros(2)}, object()
+    for turn in range(8):
+        if turn == 5:
+            names["b"] = torch.zeros(3)
+        other = object() if turn % 2 else other  # an argument that changes
+        first, group, given = check(names, other)
+        assert first is names["a"] and given[0] is names
+        assert [*map(id, group)] == [id(names["b"]), id(names["a"]), id(other), id(names["a"])]
+    gone = weakref.ref(names["b"])
+    del names["b"], group, first, given
+    assert gone() is None
+    assert not check(names, other)
+
+
+@needs_c
+def test_what_is_handed_over_is_held_while_the_last_rows_are_asked(monkeypatch):
+    library = call_library()
+    if library.remembers_from is not None:
+        monkeypatch.setattr(library, "remembers_from", 1)
+
+    class Letting:
+        def __bool__(self):
+            if turn == 4:
+                names.clear()  # nothing is left of it but what the check holds
+                gc.collect()
+            return True
+
+    rows = [Row("ITEM", 0, 2, object="a"), Row("TYPE", 2, object=torch.Tensor), Row("TRUE", 1)]
+    check, letting = library.check(rows, 3, 2, [[2, 2]]), Letting()
+    names = {"a": torch.ones(3)}
+    for turn in range(5):
+        [[one, other]] = check(names, letting)
+        assert one is other and one.sum() == 3
+        if turn < 4:
+            del one, other
+    assert not check(names, letting)
