@@ -100,7 +100,7 @@ class DifferentiatedGraph:
         self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
         self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
-        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed), len(inputs))
+        self.share, self._are_apart, self._look = sharing((*facts.changed, *plan.renewed), len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
         # of that shape where no gradient depends on it.
         self.shared = frozenset(facts.changed) & frozenset(facts.unread_inputs) - frozenset(facts.needed_inputs)
@@ -154,7 +154,8 @@ class DifferentiatedGraph:
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
         if known.lends is not None:
             known.lends(self.visible_count)
-        described(self, writes_at_end=True, share=self.share, are_apart=self._are_apart, read_inputs=facts.read_inputs)
+        sharing = {"share": self.share, "are_apart": self._are_apart, "look": self._look}
+        described(self, writes_at_end=True, read_inputs=facts.read_inputs, **sharing)
         self.usual: Usual | None = None
         self._usuals: dict[Any, Usual | None] = {}
         # Whether a backward that was right once has only its gradients and the interpreter to ask.

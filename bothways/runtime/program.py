@@ -132,8 +132,8 @@ class Program:
         a body.
         """
         table = self.table if by_table else None
-        given = () if table is None else table.names
-        groups = [f"{name} = ({', '.join(names)},)" for name, names in self.groups.items() if name not in given]
+        in_table = () if table is None else table.names
+        groups = [f"{name} = ({', '.join(names)},)" for name, names in self.groups.items() if name not in in_table]
         return [
             *(self._in_python(self.checks) if table is None else self._by_table(table)),
             "if hit:",

@@ -11,7 +11,7 @@ from bothways.capture.writing.emit import FreeNames
 FROM = 8  # names; fewer are quicker, and easier to read, one by one
 
 
-class Groups:
+class NameGroups:
     """The groups of one body. ``bound`` are the names that guards have given before it begins."""
 
     def __init__(self, names: FreeNames, bound: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from bothways.calls.forgetting import forget_gradients, set_gradients
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
-from bothways.capture.program.groups import Groups
+from bothways.capture.program.groups import NameGroups
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
 from bothways.capture.values.core.base import Value
@@ -29,7 +29,7 @@ from bothways.capture.values.tensors.random_numbers import outside
 from bothways.capture.writing.emit import Emitter, FreeNames
 from bothways.capture.writing.object_inputs import build_before
 from bothways.config import config
-from bothways.runtime.kept_inputs import keep_inputs
+from bothways.runtime.kept_inputs import call_together, keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
@@ -141,7 +141,7 @@ def render(
     names = parameter_names(parameters)
     guards = _Guards(tracer, parameters, names)
     emitter = Emitter(tracer, names)
-    groups = Groups(names, guards.bound.values())
+    groups = NameGroups(names, guards.bound.values())
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
     before = _draw(tracer, emitter)
@@ -161,8 +161,12 @@ def render(
     body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
     if tracer.graph.has_work:
         together = groups.text("inputs", inputs)
-        arguments = [*sizes, *(inputs if together.startswith("[") else [f"*{together}"]), *handed_over]
-        call = f"{graph_key}({', '.join(arguments)})"
+        if together in groups.made and not handed_over:
+            caller = emitter.inject(call_together, "call_together")
+            kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
+            call = f"{caller}({graph_key}, ({''.join(f'{size}, ' for size in sizes)}), {together}{kept})"
+        else:
+            call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
         targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
@@ -189,7 +193,7 @@ def render(
     return program, outputs
 
 
-def _forgetting(emitter: Emitter, graph_key: str, groups: Groups) -> list[str]:
+def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups) -> list[str]:
     """The lines that let go of gradients whose memory is to be free for the graph."""
     tensors = [emitter.read(_source_of(tensor)) for tensor in emitter.tracer.effects.forgotten]
     if len(tensors) < MANY:
@@ -197,7 +201,7 @@ def _forgetting(emitter: Emitter, graph_key: str, groups: Groups) -> list[str]:
     return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, {groups.text('owners', tensors)})"]
 
 
-def _gradients_together(emitter: Emitter, groups: Groups) -> list[str]:
+def _gradients_together(emitter: Emitter, groups: NameGroups) -> list[str]:
     """The lines of the effects, those that set many gradients one after the other as one."""
     lines: list[str] = []
     for is_gradient, group in itertools.groupby(emitter.effects, lambda line: bool(SETS_GRADIENT.fullmatch(line))):
@@ -368,15 +372,15 @@ class _Guards:
             return None
         sources = {name: source for source, name in self.bound.items()}
         grouped = {group: [sources[name] for name in names] for group, names in groups.items()}
-        given = {group: ones for group, ones in grouped.items() if self._rows.can_group(ones)}
+        whole = {group: ones for group, ones in grouped.items() if self._rows.can_group(ones)}
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
-        words.update(name for group, names in groups.items() if group not in given for name in names)
+        words.update(name for group, names in groups.items() if group not in whole for name in names)
         read = {name: source for source, name in self.bound.items() if name in words and self._rows.has(source)}
         key = f"_table_{self._tracer.options.tag}".rstrip("_")
-        rows = self._rows.finish(self._library, [*read.values(), *given.values()])
+        rows = self._rows.finish(self._library, [*read.values(), *whole.values()])
         self._tracer.names.put(key, rows.check())
-        return Table(key, self._parameters, (*read, *given), None if root is None else rows)
+        return Table(key, self._parameters, (*read, *whole), None if root is None else rows)
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:
