@@ -97,6 +97,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "yes": ("PyObject *", lambda: id(True)),
     "tensor_class": ("PyObject *", lambda: id(torch.Tensor)),
     "parameter_class": ("PyObject *", lambda: id(torch.nn.Parameter)),
+    "tuple_items": ("int64_t", lambda: _tuple_items()),
     "data_ptr": ("PyObject *", lambda: id(DATA_PTR)),
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
@@ -177,6 +178,17 @@ def _optional(name: str) -> int:
     """Where a function of Python's is; 0 where this Python has none of that name."""
     function = getattr(ctypes.pythonapi, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _tuple_items() -> int | None:
+    """How many bytes into a tuple its items are, one address after the other; None if unsure."""
+    place = tuple.__basicsize__
+    samples: list[tuple[Any, ...]] = [(object(), "a", 3.5), tuple(object() for _ in range(100))]
+    for sample in samples:
+        found = (ctypes.c_size_t * len(sample)).from_address(id(sample) + place)
+        if list(found) != list(map(id, sample)):
+            return None
+    return place
 
 
 def _slot(cls: type, number: int) -> int | None:

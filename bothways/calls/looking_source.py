@@ -59,7 +59,16 @@ static PyObject *look(PyObject *self, PyObject *items) {
     int64_t number = known->number;
     for (int64_t i = 0; i < known->count; ++i) {
         Lying seen, *before = known->of + i;
-        if (!see(PyTuple_GetItem(items, i), &seen)) {
+        if (i + 2 * AHEAD < known->count) {
+            PyObject *later = items_of(items)[i + AHEAD];
+            __builtin_prefetch(items_of(items)[i + 2 * AHEAD]);
+            if (is_plain_tensor(later)) {
+                const char *impl = *(char **)((char *)later + tensor_offset);
+                __builtin_prefetch(impl + storage_word);
+                __builtin_prefetch(impl + offset_word);
+            }
+        }
+        if (!see(items_of(items)[i], &seen)) {
             known->number = 0;
             return PyLong_FromLongLong(0);
         }
@@ -87,8 +96,7 @@ static PyObject *arrange(PyObject *self, PyObject *const *arguments, int64_t cou
     for (int64_t i = 0; arranged && i < known->count; ++i) {
         const int64_t place = known->of[i], behind = place - known->first;
         PyObject *value = behind < 0 ? member(arguments[0], place) : member(arguments[1], behind);
-        Py_IncRef(value);
-        PyTuple_SetItem(arranged, i, value);
+        put(arranged, i, value);
     }
     return arranged;
 }

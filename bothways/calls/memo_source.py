@@ -14,6 +14,7 @@ MEMO_HEAD, MEMO_ENTRY = 13, 4  # words of what comes first, and of each thing th
 MEMO_TYPES = """\
 enum { ARGUMENT_IS, TYPE_IS, VERSION_IS, ITEMS_ARE, GETS, DICTIONARY_IS, REFERENT_IS, TENSOR_IS, WORD_IS, CLASS_HAS };
 enum { UNKNOWN, ALIVE, SURE };  // of a slot: whether it holds the same address, or certainly the same object
+enum { AHEAD = 8 };  // so many tensors before it is looked at, memory is fetched: a step's fill the caches
 enum { PATIENCE = 4, PAUSE = 256 };  // so many checks that were remembered for nothing, and how many follow without
 typedef struct { int32_t kind, slot; int64_t a, b, c; } Noted;
 typedef struct {
@@ -118,8 +119,17 @@ static int is_tensor_same(const PyObject *value, const int64_t *room, int64_t co
     return needs_gradient(impl) == room[4];
 }
 
+static PyObject **items_of(PyObject *owner) { return (PyObject **)((char *)owner + tuple_items); }
+
 static PyObject *member(PyObject *owner, int64_t index) {
-    return owner->type == list_class ? PyList_GetItem(owner, index) : PyTuple_GetItem(owner, index);
+    return owner->type == list_class ? PyList_GetItem(owner, index) : items_of(owner)[index];
+}
+
+// Fill an item of a new tuple.
+static inline void put(PyObject *into, int64_t index, PyObject *value) {
+    if (is_plain_tensor(value)) ++value->references;
+    else Py_IncRef(value);
+    items_of(into)[index] = value;
 }
 
 static int note_items(Memo *memo, const Parts *parts, int64_t slot, PyObject *value) {
@@ -240,7 +250,8 @@ static int follows(const Table *table, Memo *memo, const Parts *parts, const Row
     case EQUAL: return known == SURE && is_constant(value);
     case LENGTH: return noted && (is_dictionary(value) || is_row_of_items(value));
     case KEYS: case CONTAINS: return noted && value->type == dictionary;
-    case IDENTITIES: return noted && is_row_of_items(value);
+    case IDENTITIES:  // of an ordered dictionary the order may change, and its version does not
+        return noted && (is_row_of_items(value) || value->type == dictionary || value->type == default_class);
     case TENSOR: return noted && is_plain_tensor(value);
     case GRADIENT: return noted && plain && is_plain_tensor(value);
     case DISTINCT: return are_all_known(parts, listed);
@@ -411,13 +422,9 @@ static void fill(const Table *table, PyObject *answer, PyObject **values, const 
     for (int64_t i = 0; i < table->results; ++i, ++result) {
         PyObject *into = answer;
         int64_t at = i, end = i + 1;
-        if (*result < 0) { into = PyTuple_GetItem(answer, i); at = 0; end = -*result++; }
-        for (; at < end; ++at, ++result) {
-            if (known && (known[*result] != 0) != wanted) continue;
-            PyObject *value = values[*result];
-            Py_IncRef(value);
-            PyTuple_SetItem(into, at, value);
-        }
+        if (*result < 0) { into = items_of(answer)[i]; at = 0; end = -*result++; }
+        for (; at < end; ++at, ++result)
+            if (!known || (known[*result] != 0) == wanted) put(into, at, values[*result]);
         --result;
     }
 }

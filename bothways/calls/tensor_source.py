@@ -42,16 +42,18 @@ static PyObject *count_changes(PyObject *self, PyObject *const *arguments, int64
     const Updated *known = (const Updated *)PyBytes_AsString(self);
     if (count < 1 || !has_items(arguments[0], known->inputs)) return answer_of(0);
     if (count > 1 && !has_items(arguments[1], known->results)) return answer_of(0);
-    for (int64_t i = 0; i < known->count; ++i) {
+    uint32_t **versions = PyMem_Malloc((known->count + 1) * sizeof(uint32_t *));
+    int holds = versions != 0;
+    for (int64_t i = 0; holds && i < known->count; ++i) {
         PyObject *input = member(arguments[0], known->of[i].input);
-        if (!version_of(input)) return answer_of(0);
-        if (count > 1 && input != member(arguments[1], known->of[i].result)) return answer_of(0);
+        holds = count == 1 || input == member(arguments[1], known->of[i].result);
+        holds = holds && (versions[i] = version_of(input));
+        if (holds) __builtin_prefetch(versions[i], 1);
     }
-    for (int64_t i = 0; i < known->count; ++i) {
-        uint32_t *version = version_of(member(arguments[0], known->of[i].input));
-        __atomic_fetch_add(version, (uint32_t)known->of[i].changes, 5);
-    }
-    return answer_of(1);
+    for (int64_t i = 0; holds && i < known->count; ++i)
+        __atomic_fetch_add(versions[i], (uint32_t)known->of[i].changes, 5);
+    PyMem_Free(versions);
+    return answer_of(holds);
 }
 
 // Whether storages, by their addresses, have as many holders as they had.
@@ -142,9 +144,15 @@ static PyObject *given_again(PyObject *self, PyObject *owners) {
         _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
     PyObject *found = PyTuple_New(known->count), *value;
     for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words) {
+        if (i + AHEAD < known->count) {
+            const int64_t *later = one + AHEAD * (2 + known->words);
+            __builtin_prefetch((const char *)later[1]);
+            __builtin_prefetch((const char *)later[1] + 64);
+            __builtin_prefetch((const char *)later[1] + 128);
+            __builtin_prefetch((const char *)later[2 + object_word / 8]);
+        }
         if (!(value = left_as_given(known, one, member(owners, one[0])))) { Py_DecRef(found); return answer_of(0); }
-        Py_IncRef(value);
-        PyTuple_SetItem(found, i, value);
+        put(found, i, value);
     }
     return found;
 }

@@ -151,7 +151,7 @@ class Outputs:
         items = [window.of(values[window.place]) for window in self._windows]
         with torch_compat.below_autograd():
             for sources, _ in self._copied.values():
-                items += torch_compat.foreach_mul(sources, 1)
+                items += torch_compat.foreach_mul(sources, 1) if len(sources) > 1 else [sources[0].clone()]
             for source, _ in self._cloned:
                 items.append(source.clone())
             for source, group in self._together:

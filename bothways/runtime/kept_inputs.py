@@ -98,12 +98,20 @@ class Apart:
 
 
 def call_together(
-    graph: Callable[..., Any], numbers: tuple[Any, ...], tensors: tuple[Any, ...], kept: Iterable[Kept] = ()
+    graph: Callable[..., Any],
+    numbers: tuple[Any, ...],
+    tensors: tuple[Any, ...],
+    count: int,
+    kept: Iterable[Kept] = (),
 ) -> Any:
-    """The results of a graph of many tensors, which takes them as one tuple where it can."""
-    if not getattr(graph, GRAPH, UNKNOWN).takes_together:
-        return graph(*numbers, *tensors)
-    return graph(*numbers, together=tensors, seen=kept.seen if type(kept) is Apart else 0)
+    """The results of a graph of many tensors, so many of them; it takes the tensors as one tuple where it can."""
+    if getattr(graph, GRAPH, UNKNOWN).takes_together:
+        results = graph(*numbers, together=tensors, seen=kept.seen if type(kept) is Apart else 0)
+    else:
+        results = graph(*numbers, *tensors)
+    if count and len(results) != count:
+        raise ValueError(f"a compiled graph has given {len(results)} results instead of {count}")
+    return results
 
 
 class KeptOnItsWay:

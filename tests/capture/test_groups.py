@@ -97,3 +97,41 @@ def test_what_is_handed_over_is_held_while_the_last_rows_are_asked(monkeypatch):
         if turn < 4:
             del one, other
     assert not check(names, letting)
+
+
+@pytest.mark.parametrize("wrong", [list.pop, lambda results: results.append(None)], ids=["one less", "one more"])
+def test_a_backend_that_gives_another_number_of_results_is_not_believed(wrong):
+    calls = []
+
+    def backend(gm, inputs):
+        def run(*values):
+            results = list(gm(*values))
+            calls.append(len(results))
+            if len(calls) == 3:
+                wrong(results)
+            return results
+
+        return run
+
+    def many(*tensors):
+        return [tensor + 1 for tensor in tensors]
+
+    tensors = [torch.full((2,), float(number)) for number in range(2 * FROM)]
+    compiled = bothways.compile(many, backend=backend)
+    for turn in range(5):
+        if turn == 2:
+            with pytest.raises(ValueError, match="results instead of"):
+                compiled(*tensors)
+        else:
+            assert all(torch.equal(one, other + 1) for one, other in zip(compiled(*tensors), tensors, strict=True))
+
+
+def test_results_that_are_read_one_by_one_have_their_names():
+    def step(tensors):
+        doubled = [tensor * 2 for tensor in tensors]
+        return doubled[3], doubled[-1], {"rest": doubled}
+
+    tensors = [torch.full((2,), float(number)) for number in range(2 * FROM)]
+    compiled = bothways.compile(step, backend="eager")
+    for _ in range(2):
+        assert str(compiled(tensors)) == str(step(tensors))

@@ -21,6 +21,7 @@ from bothways.calls.forgetting import forget_gradients, set_gradients
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
+from bothways.capture.program.groups import FROM as GROUPED_FROM
 from bothways.capture.program.groups import NameGroups
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
@@ -159,27 +160,33 @@ def render(
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
     body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
+    results = ""
     if tracer.graph.has_work:
         together = groups.text("inputs", inputs)
+        targets = ", ".join(emitter.tensors.values())
         if together in groups.made and not handed_over:
             caller = emitter.inject(call_together, "call_together")
             kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
-            call = f"{caller}({graph_key}, ({''.join(f'{size}, ' for size in sizes)}), {together}{kept})"
+            numbers = f"({''.join(f'{size}, ' for size in sizes)})"
+            call = f"{caller}({graph_key}, {numbers}, {together}, {len(outputs)}{kept})"
+            if len(outputs) >= GROUPED_FROM:
+                results = targets = names.fresh("results")
         else:
             call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
-        targets = ", ".join(emitter.tensors.values())
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         lines = _unseen(emitter, lines)
         body += _retried(emitter, lines, before, graph_key, together) if is_retried else lines
-    effects = _gradients_together(emitter, groups)
-    body += [*_unseen(emitter, [*emitter.builds, *effects, *emitter.positions]), *modes]
+    effects = _gradients_together(emitter, groups, results)
+    after = [*emitter.builds, *effects, *emitter.positions]
+    taken = _taken(emitter, results, [*after, *modes, *last])
+    body += [*filter(None, taken.values()), *_unseen(emitter, after), *modes]
     grad_after = tracer.torch_state.grad_after
     if grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
     needed = words_in("\n".join(last))
-    done = [name for name in emitter.tensors.values() if name not in needed]
+    done = [name for name in (*taken, *([results] if results else ())) if name not in needed]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
@@ -201,15 +208,30 @@ def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups) -> list[st
     return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, {groups.text('owners', tensors)})"]
 
 
-def _gradients_together(emitter: Emitter, groups: NameGroups) -> list[str]:
+def _taken(emitter: Emitter, results: str, lines: list[str]) -> dict[str, str]:
+    """The names of the graph's results that lines read, with what takes each from all ``results``, where these have one
+    name."""
+    if not results:
+        return dict.fromkeys(emitter.tensors.values(), "")
+    words = words_in("\n".join(lines))
+    places = enumerate(emitter.tensors.values())
+    return {name: f"{name} = {results}[{place}]" for place, name in places if name in words}
+
+
+def _gradients_together(emitter: Emitter, groups: NameGroups, results: str) -> list[str]:
     """The lines of the effects, those that set many gradients one after the other as one."""
     lines: list[str] = []
+    places = {name: place for place, name in enumerate(emitter.tensors.values())}
     for is_gradient, group in itertools.groupby(emitter.effects, lambda line: bool(SETS_GRADIENT.fullmatch(line))):
         several = list(group)
         if is_gradient and len(several) >= MANY:
             owners, gradients = zip(*(line.split(".grad = ") for line in several), strict=True)
             setter = emitter.inject(set_gradients, "set_gradients")
-            several = [f"{setter}({groups.text('owners', owners)}, [{', '.join(gradients)}])"]
+            first = places.get(gradients[0], 0)
+            is_part = [places.get(name) for name in gradients] == list(range(first, first + len(gradients)))
+            part = f"{results}[{first}:{first + len(gradients)}]"
+            values = part if results and is_part else f"[{', '.join(gradients)}]"
+            several = [f"{setter}({groups.text('owners', owners)}, {values})"]
         lines += several
     return lines
 
