@@ -185,8 +185,8 @@ def _tuple_items() -> int | None:
     place = tuple.__basicsize__
     samples: list[tuple[Any, ...]] = [(object(), "a", 3.5), tuple(object() for _ in range(100))]
     for sample in samples:
-        found = (ctypes.c_size_t * len(sample)).from_address(id(sample) + place)
-        if list(found) != list(map(id, sample)):
+        addresses = (ctypes.c_size_t * len(sample)).from_address(id(sample) + place)
+        if list(addresses) != list(map(id, sample)):
             return None
     return place
 
