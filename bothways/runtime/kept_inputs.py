@@ -72,7 +72,7 @@ def keep_inputs(
     if not statistics and known.writes_at_end:
         if known.are_apart is not None and known.are_apart(*tensors):
             return ()
-        if known.look is not None and type(tensors) is tuple and (seen := known.look(tensors)):
+        if known.look is not None and (seen := known.look(tuple(tensors))):
             return Apart(seen)
     written = _written(counted, as_data)
     # Where inputs share their memory, a differentiated graph runs as captured.

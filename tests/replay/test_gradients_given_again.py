@@ -11,6 +11,7 @@ from torch import nn
 import bothways
 from bothways.calls import call_library
 from bothways.calls.call_library import word_library
+from bothways.capture.program import groups
 
 pytestmark = pytest.mark.skipif(word_library() is None, reason="no C compiler, or tensors of another form")
 
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.skipif(word_library() is None, reason="no C compiler, o
 def recorder():
     with graphs() as found:
         yield found
+
+
+@pytest.fixture(autouse=True, params=[groups.FROM, 4], ids=["few", "many"])
+def many(request, monkeypatch):
+    """As programs of few tensors, and as those of many, which take them as one tuple."""
+    monkeypatch.setattr(groups, "FROM", request.param)
 
 
 class Training:

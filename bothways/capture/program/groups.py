@@ -4,11 +4,15 @@ hundreds of tensors of a step never become variables, one by one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Sized
 
 from bothways.capture.writing.emit import FreeNames
 
-FROM = 8  # names; fewer are quicker, and easier to read, one by one
+FROM = 32  # names; fewer are quicker, and easier to read, one by one
+
+
+def are_many(names: Sized) -> bool:
+    return len(names) >= FROM
 
 
 class NameGroups:
@@ -20,7 +24,7 @@ class NameGroups:
 
     def text(self, hint: str, names: Sequence[str]) -> str:
         """What gives the objects of these names in order: a name where they are a group, or a list."""
-        if len(names) < FROM or not self._bound.issuperset(names):
+        if not are_many(names) or not self._bound.issuperset(names):
             return f"[{', '.join(names)}]"
         known = next((name for name, group in self.made.items() if group == tuple(names)), None)
         if known is None:

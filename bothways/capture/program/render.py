@@ -21,8 +21,7 @@ from bothways.calls.forgetting import forget_gradients, set_gradients
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
-from bothways.capture.program.groups import FROM as GROUPED_FROM
-from bothways.capture.program.groups import NameGroups
+from bothways.capture.program.groups import NameGroups, are_many
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
 from bothways.capture.values.core.base import Value
@@ -169,7 +168,7 @@ def render(
             kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
             numbers = f"({''.join(f'{size}, ' for size in sizes)})"
             call = f"{caller}({graph_key}, {numbers}, {together}, {len(outputs)}{kept})"
-            if len(outputs) >= GROUPED_FROM:
+            if are_many(outputs):
                 results = targets = names.fresh("results")
         else:
             call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
