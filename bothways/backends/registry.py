@@ -150,8 +150,8 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
     output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
     count = len(output.args[0]) if isinstance(output.args[0], (tuple, list)) else 1
 
-    def checked(*inputs: Any) -> Any:
-        results = compiled(*inputs)
+    def checked(*inputs: Any, **how: Any) -> Any:
+        results = compiled(*inputs, **how)
         if isinstance(results, (tuple, list)) and len(results) == count:
             partial = reference()
             if partial is not None:

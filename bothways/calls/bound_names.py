@@ -35,6 +35,7 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyMem_Free": ("void", "void *"),
     "PyBytes_AsString": ("const char *", "PyObject *"),
     "PyLong_AsLongLong": ("int64_t", "PyObject *"),
+    "PyLong_FromLongLong": ("PyObject *", "int64_t"),
     "PyLong_AsVoidPtr": ("void *", "PyObject *"),
     "PyFloat_AsDouble": ("double", "PyObject *"),
     "PyTuple_New": ("PyObject *", "int64_t"),
@@ -96,6 +97,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "yes": ("PyObject *", lambda: id(True)),
     "tensor_class": ("PyObject *", lambda: id(torch.Tensor)),
     "parameter_class": ("PyObject *", lambda: id(torch.nn.Parameter)),
+    "tuple_items": ("int64_t", lambda: _tuple_items()),
     "data_ptr": ("PyObject *", lambda: id(DATA_PTR)),
     "descr_get": ("Getter", lambda: _slot(type(torch_compat.REQUIRES_GRAD), TP_DESCR_GET)),
     **{name: ("Question", functools.partial(torch_compat.question, name)) for name in torch_compat.QUESTIONS},
@@ -119,6 +121,8 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "tensor_length": ("int64_t", torch_compat.tensor_length),
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     **{f"{name}_word": ("int64_t", functools.partial(torch_compat.word_of, name)) for name in torch_compat.WORDS},
+    "offset_word": ("int64_t", torch_compat.offset_word),
+    "object_word": ("int64_t", torch_compat.object_word),
     "holders_word": ("int64_t", lambda: torch_compat.HOLDERS),
     "strided": ("int64_t", torch_compat.strided_code),
     "version_offset": ("int64_t", version_offset),
@@ -174,6 +178,17 @@ def _optional(name: str) -> int:
     """Where a function of Python's is; 0 where this Python has none of that name."""
     function = getattr(ctypes.pythonapi, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _tuple_items() -> int | None:
+    """How many bytes into a tuple its items are, one address after the other; None if unsure."""
+    place = tuple.__basicsize__
+    samples: list[tuple[Any, ...]] = [(object(), "a", 3.5), tuple(object() for _ in range(100))]
+    for sample in samples:
+        addresses = (ctypes.c_size_t * len(sample)).from_address(id(sample) + place)
+        if list(addresses) != list(map(id, sample)):
+            return None
+    return place
 
 
 def _slot(cls: type, number: int) -> int | None:

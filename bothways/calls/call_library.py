@@ -22,21 +22,26 @@ from bothways import torch_compat
 from bothways.building.build import TRIES, CSource, library_of
 from bothways.calls.bound_names import KNOWN, PYTHON, TORCH, makers, text_with_names, usual_functions
 from bothways.calls.entry_source import ENTER, POINTER, SPELLING
-from bothways.calls.guard_rows import Row, facts_of, packed
+from bothways.calls.guard_rows import Results, Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
+from bothways.calls.looking_source import LOOKING
 from bothways.calls.memo_tries import remembers_rightly
 from bothways.calls.tensor_source import TENSORS
 from bothways.errors import BothwaysError, NoCompiler
+from bothways.runtime.picking import picker
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
-MAKERS = tuple(f"make_{what}" for what in "check entry versions counting holding giving noting taking granting".split())
+MAKERS = tuple(
+    f"make_{what}"
+    for what in "check entry versions counting holding giving noting looking arranging taking granting".split()
+)
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
 
 def source_text() -> str:
     """The whole file."""
-    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS)
+    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS, LOOKING)
 
 
 class CallLibrary:
@@ -45,18 +50,19 @@ class CallLibrary:
     def __init__(self, library: ctypes.CDLL) -> None:
         making = iter(makers(library, usual_functions(), *MAKERS))
         self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
-        self._make_holding, self._make_giving, self._make_noting, make_taking, make_granting = making
+        self._make_holding, self._make_giving, self._make_noting = itertools.islice(making, 3)
+        self._make_looking, self._make_arranging, make_taking, make_granting = making
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
         self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
-        self, rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int] = ()
+        self, rows: Sequence[Row], slots: int, arguments: int, results: Results = ()
     ) -> Callable[..., Any]:
         """A builtin function of ``arguments`` objects that tells whether all rows hold.
 
-        It returns False, or what is in the slots ``results`` (True when there are none); it never raises for what a
-        row does not find.
+        It returns False, or what is in the slots ``results``, a tuple for those that are a group (True when there are
+        none); it never raises for what a row does not find.
         """
         check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results, self.remembers_from))
         return check
@@ -85,13 +91,14 @@ class CallLibrary:
         set_versions: Callable[[Sequence[Any]], bool] = self._make_versions(known, None)
         return set_versions
 
-    def counting(self, updates: Sequence[tuple[int, int, int]]) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
+    def counting(self, updates: Sequence[tuple[int, int, int]]) -> Callable[..., bool]:
         """A builtin function of inputs and results that adds to the versions of inputs which are results as well: for
-        each the two places, and how much is added. False, and nothing is added, where one is not."""
+        each the two places, and how much is added. False, and nothing is added, where one is not. Without results, all
+        inputs that are named are taken for such."""
         most = [1 + max((update[side] for update in updates), default=-1) for side in (0, 1)]
         numbers = [number for update in updates for number in update]
         known = struct.pack(f"{3 + len(numbers)}q", len(updates), *most, *numbers)
-        count: Callable[[Sequence[Any], Sequence[Any]], bool] = self._make_counting(known, None)
+        count: Callable[..., bool] = self._make_counting(known, None)
         return count
 
     def holding(self, storages: Sequence[torch.UntypedStorage]) -> Callable[[], bool]:
@@ -102,15 +109,30 @@ class CallLibrary:
 
     def giving(
         self, places: Sequence[int]
-    ) -> tuple[Callable[[tuple[Any, ...]], bool], Callable[[Sequence[Any]], bool]]:
-        """A builtin function of a tuple that tells whether its items at these places are the tensors that were given
-        away, as they were, and held by the tuple and those alone whose gradients they are; and one that is told which
-        are given away."""
+    ) -> tuple[Callable[[Sequence[Any]], tuple[Any, ...] | bool], Callable[[Sequence[Any]], bool]]:
+        """A builtin function of a sequence that gives the gradients of its items at these places, if they are the
+        tensors that were given away, as they were, and held by those items alone, and False otherwise; and one that is
+        told which are given away."""
         length = torch_compat.tensor_length() // 8
         numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
-        numbers += [number for place in places for number in (place, *[0] * length)]
+        numbers += [number for place in places for number in (place, *[0] * (1 + length))]
         known = struct.pack(f"{len(numbers)}Q", *numbers)
         return self._make_giving(known, None), self._make_noting(known, None)
+
+    def looking(self, count: int) -> Callable[[tuple[Any, ...]], int]:
+        """A builtin function of a tuple of so many tensors that gives a number: the same one as long as they lie where
+        they lie, each in memory of its own and none of inference mode; 0 where that is not sure."""
+        numbers = [count, 0, *(number for place in range(count) for number in (0, 0, 0, place))]
+        look: Callable[[tuple[Any, ...]], int] = self._make_looking(struct.pack(f"{len(numbers)}q", *numbers), None)
+        return look
+
+    def arranging(self, order: Sequence[int], first: int) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
+        """A builtin function of two sequences that gives some of their items: places from ``first`` on, the length of
+        the first one, are in the second."""
+        second = 1 + max((place - first for place in order), default=-1)
+        known = struct.pack(f"{3 + len(order)}q", len(order), first, max(second, 0), *order)
+        arrange: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]] = self._make_arranging(known, None)
+        return arrange
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A builtin function that calls a C function with arguments of these kinds."""
@@ -141,6 +163,22 @@ def apart(count: int, changed: Sequence[int]) -> Callable[..., Any] | None:
     inference mode, where there is something that does; where it says no, it may just not be sure."""
     library = call_library()
     return None if library is None else library.apart(count, changed)
+
+
+def looking(count: int, changed: Sequence[int]) -> Callable[[tuple[Any, ...]], int] | None:
+    """What gives a number for where so many tensors lie (``CallLibrary.looking``); None where they are few, or that
+    cannot be told."""
+    library = word_library() if len(changed) * count > MOST_PAIRS else None
+    return None if library is None or not torch_compat.offset_word() else library.looking(count)
+
+
+def arranging(order: Sequence[int], first: int) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
+    """What gives some items of two sequences, of which the first has so many, as one tuple."""
+    library = call_library()
+    if library is not None:
+        return library.arranging(order, first)
+    pick = picker(order)
+    return lambda one, other: pick([*one, *other])
 
 
 def same(count: int) -> Callable[..., Any]:

@@ -15,9 +15,8 @@ from bothways.runtime.compiled_graph import GRAPH, UNKNOWN
 def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
     """Leave the gradients of tensors to a graph that may give them again, and let go of them otherwise."""
     spares = getattr(graph, GRAPH, UNKNOWN).spares
-    library = word_library() if spares is not None and spares.are_wanted else None
-    if spares is not None and library is not None:
-        spares.leave(tensors, library.gradients_of(tensors))
+    if spares is not None and spares.are_wanted:
+        spares.owners = tensors
         return
     for tensor in tensors:
         tensor.grad = None

@@ -17,6 +17,7 @@ from bothways.calls.memo_source import MEMO_ENTRY, MEMO_HEAD
 
 _HEAD, _ROW = "5q", "4i3q"
 _NUMBER = {name: index for index, name in enumerate(OPERATIONS)}
+Results = Sequence[int | Sequence[int]]  # slots that a table hands over, and groups of them, each as one tuple
 _FACT = {name: 1 << bit for bit, name in enumerate(FACTS)}
 
 
@@ -74,11 +75,13 @@ def facts_of(tensor: torch.Tensor) -> TensorFacts:
 
 
 def packed(
-    rows: Sequence[Row], slots: int, arguments: int, results: Sequence[int], remembered_from: int | None
+    rows: Sequence[Row], slots: int, arguments: int, results: Results, remembered_from: int | None
 ) -> tuple[bytes, tuple[Any, ...]]:
     """A table as C reads it, and the objects it knows by their addresses. Of one of so many rows what was read is
     remembered."""
-    tail: list[int] = list(results)
+    tail: list[int] = []
+    for result in results:
+        tail += [result] if isinstance(result, int) else [-len(result), *result]
     begin = struct.calcsize(_HEAD) + len(rows) * struct.calcsize(_ROW)
     is_remembered = remembered_from is not None and len(rows) >= remembered_from
     memo = _memo(rows, max(slots, 1)) if is_remembered else None

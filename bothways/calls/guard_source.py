@@ -376,8 +376,9 @@ static PyObject *check_all(const Table *table, Memo *memo, PyObject *const *argu
         holds = walk(table, row, slots, &plain);
         if (memo && holds == 1) note_after(table, memo, &parts, row, slots, plain);
     }
-    if (memo && holds == 1 && plain) end_noting(table, memo, &parts);
-    answer = holds == 1 ? handed_over(table, slots) : refused(holds);
+    if (memo && holds == 1 && plain) end_noting(memo);
+    answer = holds == 1 ? empty_answer(table) : refused(holds);
+    if (answer && holds == 1) fill(table, answer, slots, 0, 0);
     for (int64_t i = count; i < table->slots; ++i) if (slots[i]) Py_DecRef(slots[i]);
     if (slots != few) PyMem_Free(slots);
     return answer;

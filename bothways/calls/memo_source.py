@@ -14,6 +14,7 @@ MEMO_HEAD, MEMO_ENTRY = 13, 4  # words of what comes first, and of each thing th
 MEMO_TYPES = """\
 enum { ARGUMENT_IS, TYPE_IS, VERSION_IS, ITEMS_ARE, GETS, DICTIONARY_IS, REFERENT_IS, TENSOR_IS, WORD_IS, CLASS_HAS };
 enum { UNKNOWN, ALIVE, SURE };  // of a slot: whether it holds the same address, or certainly the same object
+enum { AHEAD = 8 };  // so many tensors before it is looked at, memory is fetched: a step's fill the caches
 enum { PATIENCE = 4, PAUSE = 256 };  // so many checks that were remembered for nothing, and how many follow without
 typedef struct { int32_t kind, slot; int64_t a, b, c; } Noted;
 typedef struct {
@@ -118,8 +119,17 @@ static int is_tensor_same(const PyObject *value, const int64_t *room, int64_t co
     return needs_gradient(impl) == room[4];
 }
 
+static PyObject **items_of(PyObject *owner) { return (PyObject **)((char *)owner + tuple_items); }
+
 static PyObject *member(PyObject *owner, int64_t index) {
-    return owner->type == list_class ? PyList_GetItem(owner, index) : PyTuple_GetItem(owner, index);
+    return owner->type == list_class ? PyList_GetItem(owner, index) : items_of(owner)[index];
+}
+
+// Fill an item of a new tuple.
+static inline void put(PyObject *into, int64_t index, PyObject *value) {
+    if (is_plain_tensor(value)) ++value->references;
+    else Py_IncRef(value);
+    items_of(into)[index] = value;
 }
 
 static int note_items(Memo *memo, const Parts *parts, int64_t slot, PyObject *value) {
@@ -240,7 +250,8 @@ static int follows(const Table *table, Memo *memo, const Parts *parts, const Row
     case EQUAL: return known == SURE && is_constant(value);
     case LENGTH: return noted && (is_dictionary(value) || is_row_of_items(value));
     case KEYS: case CONTAINS: return noted && value->type == dictionary;
-    case IDENTITIES: return noted && is_row_of_items(value);
+    case IDENTITIES:  // of an ordered dictionary the order may change, and its version does not
+        return noted && (is_row_of_items(value) || value->type == dictionary || value->type == default_class);
     case TENSOR: return noted && is_plain_tensor(value);
     case GRADIENT: return noted && plain && is_plain_tensor(value);
     case DISTINCT: return are_all_known(parts, listed);
@@ -302,11 +313,7 @@ static void begin_noting(const Table *table, Memo *memo, const Parts *parts, PyO
     }
 }
 
-static void end_noting(const Table *table, Memo *memo, const Parts *parts) {
-    const int64_t *result = (const int64_t *)(table->row + table->rows);
-    for (int64_t i = 0; i < table->results; ++i) need(memo, parts, result[i]);
-    memo->is_noted = memo->entries <= memo->rows;
-}
+static void end_noting(Memo *memo) { memo->is_noted = memo->entries <= memo->rows; }
 
 // A dictionary has changed: whether what was read from it is the same, or an object of which nothing was noted, a
 // learning rate say. Rows about that are walked with the rest.
@@ -394,15 +401,32 @@ static void let_go(PyObject **slots, int64_t slot, int64_t arguments) {
     slots[slot] = 0;
 }
 
-static PyObject *handed_over(const Table *table, PyObject **slots) {
+// What a table hands over, still to be filled: one object for each slot, and a tuple for each group of them. A group is
+// written as minus its length, before its slots.
+static PyObject *empty_answer(const Table *table) {
     const int64_t *result = (const int64_t *)(table->row + table->rows);
-    PyObject *answer = table->results ? PyTuple_New(table->results) : yes;
-    for (int64_t i = 0; answer && i < table->results; ++i) {
-        PyTuple_SetItem(answer, i, slots[result[i]]);
-        slots[result[i]] = 0;
-    }
+    PyObject *answer = table->results ? PyTuple_New(table->results) : yes, *group;
     if (answer == yes) Py_IncRef(yes);
+    for (int64_t i = 0; answer && i < table->results; ++i, ++result) {
+        if (*result >= 0) continue;
+        if ((group = PyTuple_New(-*result))) PyTuple_SetItem(answer, i, group);
+        else { Py_DecRef(answer); answer = 0; }
+        result -= *result;
+    }
     return answer;
+}
+
+// Fill in what is, or is not, known; all of it, where nothing is.
+static void fill(const Table *table, PyObject *answer, PyObject **values, const uint8_t *known, int wanted) {
+    const int64_t *result = (const int64_t *)(table->row + table->rows);
+    for (int64_t i = 0; i < table->results; ++i, ++result) {
+        PyObject *into = answer;
+        int64_t at = i, end = i + 1;
+        if (*result < 0) { into = items_of(answer)[i]; at = 0; end = -*result++; }
+        for (; at < end; ++at, ++result)
+            if (!known || (known[*result] != 0) == wanted) put(into, at, values[*result]);
+        --result;
+    }
 }
 
 // What a guard reads is not there: the guard fails. Whatever else is raised is none of our business.
@@ -423,6 +447,9 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
     int plain = 1, holds = 1, same = 1;
     for (int64_t i = 0; i < table->arguments; ++i) slots[i] = arguments[i];
     if (is_same(table, memo, &parts, arguments, &rests)) {
+        PyObject *made = empty_answer(table);
+        // What is handed over is held before anything runs that may let go of it.
+        if (made) fill(table, made, parts.seen, parts.known, 1);
         for (int64_t i = 0; i < memo->needs; ++i) {
             const int32_t slot = parts.needed[i];
             if (slot < table->arguments || slots[slot]) continue;
@@ -432,7 +459,9 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
         for (int64_t i = 0; i < rests && holds == 1 && plain; ++i)
             holds = walk(table, table->row + parts.rest[i], slots, &plain);
         same = plain;
-        if (same) *answer = holds == 1 ? handed_over(table, slots) : refused(holds);
+        if (same) *answer = holds == 1 ? made : refused(holds);
+        if (made && same && holds == 1) fill(table, made, slots, parts.known, 0);
+        else if (made) Py_DecRef(made);
     } else same = 0;
     for (int64_t i = 0; i < memo->needs; ++i) let_go(slots, parts.needed[i], table->arguments);
     for (int64_t i = 0; i < rests; ++i) {

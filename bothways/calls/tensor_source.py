@@ -36,20 +36,24 @@ static PyObject *set_versions(PyObject *self, PyObject *items) {
 
 typedef struct { int64_t count, inputs, results; struct { int64_t input, result, changes; } of[]; } Updated;
 
-// Where results are the very inputs that they belong to, counts the changes of these.
+// Where results are the very inputs that they belong to, counts the changes of these. Without results they are known to
+// be.
 static PyObject *count_changes(PyObject *self, PyObject *const *arguments, int64_t count) {
     const Updated *known = (const Updated *)PyBytes_AsString(self);
-    if (count != 2 || !has_items(arguments[0], known->inputs) || !has_items(arguments[1], known->results))
-        return answer_of(0);
-    for (int64_t i = 0; i < known->count; ++i) {
+    if (count < 1 || !has_items(arguments[0], known->inputs)) return answer_of(0);
+    if (count > 1 && !has_items(arguments[1], known->results)) return answer_of(0);
+    uint32_t **versions = PyMem_Malloc((known->count + 1) * sizeof(uint32_t *));
+    int holds = versions != 0;
+    for (int64_t i = 0; holds && i < known->count; ++i) {
         PyObject *input = member(arguments[0], known->of[i].input);
-        if (input != member(arguments[1], known->of[i].result) || !version_of(input)) return answer_of(0);
+        holds = count == 1 || input == member(arguments[1], known->of[i].result);
+        holds = holds && (versions[i] = version_of(input));
+        if (holds) __builtin_prefetch(versions[i], 1);
     }
-    for (int64_t i = 0; i < known->count; ++i) {
-        uint32_t *version = version_of(member(arguments[0], known->of[i].input));
-        __atomic_fetch_add(version, (uint32_t)known->of[i].changes, 5);
-    }
-    return answer_of(1);
+    for (int64_t i = 0; holds && i < known->count; ++i)
+        __atomic_fetch_add(versions[i], (uint32_t)known->of[i].changes, 5);
+    PyMem_Free(versions);
+    return answer_of(holds);
 }
 
 // Whether storages, by their addresses, have as many holders as they had.
@@ -96,47 +100,67 @@ static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64
     return answer_of(1);
 }
 
-typedef struct { int64_t count, most, holders, held, words; int64_t of[]; } Lent;
+typedef struct { int64_t count, most, references, held, words; int64_t of[]; } Lent;
 
-// Notes tensors that are given away. For each there is its place among what comes back, and the words of its
-// ``TensorImpl``, whose second one says then that they are gradients.
+// Notes tensors that are given away. For each there is the place of the one whose gradient it becomes, the address of
+// its ``TensorImpl``, and the words of that, whose second one says then that they are gradients.
 static PyObject *note_given(PyObject *self, PyObject *items) {
     Lent *known = (Lent *)PyBytes_AsString(self);
     if (!has_items(items, known->count)) { PyErr_BadArgument(); return 0; }
     int64_t *one = known->of;
-    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
+    for (int64_t i = 0; i < known->count; ++i, one += 2 + known->words) {
         const int64_t *impl = *(int64_t **)((char *)member(items, i) + tensor_offset);
-        for (int64_t word = 0; word < known->words; ++word) one[1 + word] = word == 1 ? known->held : impl[word];
+        one[1] = (int64_t)impl;
+        for (int64_t word = 0; word < known->words; ++word) one[2 + word] = word == 1 ? known->held : impl[word];
     }
     return answer_of(1);
 }
 
-// Whether some items of a tuple are the tensors that were given away, as they were then, and that tuple and those whose
-// gradients they are alone hold them: they cannot be told from fresh ones.
-static PyObject *are_as_given(PyObject *self, PyObject *items) {
+// The gradient of a tensor, if it is what was given away, as it was then, and that tensor alone holds it: it cannot be
+// told from a fresh one. 0 if it is not.
+static PyObject *left_as_given(const Lent *known, const int64_t *one, PyObject *owner) {
+    if (!is_plain_tensor(owner)) return 0;
+    const int64_t *impl = *gradient_of(*(void **)((char *)owner + tensor_offset));
+    if ((int64_t)impl != one[1]) return 0;
+    int64_t differs = 0;
+    for (int64_t word = 0; word < known->words; ++word) differs |= impl[word] ^ one[2 + word];
+    if (differs) return 0;
+    PyObject *value = *(PyObject **)((const char *)impl + object_word), *names;
+    if (value->type != tensor_class || value->references != known->references) return 0;
+    const char *begin = (const char *)value;
+    if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return 0;
+    if (*(int64_t *)(begin + references_word)) return 0;
+    if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return 0; }
+    const int64_t size = PyDict_Size(names);
+    Py_DecRef(names);
+    return size ? 0 : value;
+}
+
+// The gradients of some items of a sequence, if all are left as they were given; else False.
+static PyObject *given_again(PyObject *self, PyObject *owners) {
     const Lent *known = (const Lent *)PyBytes_AsString(self);
-    if (items->type != tuple_class || PyObject_Size(items) < known->most) return answer_of(0);
     const int64_t *one = known->of;
-    for (int64_t i = 0; i < known->count; ++i, one += 1 + known->words) {
-        PyObject *value = PyTuple_GetItem(items, one[0]), *names;
-        if (value->type != tensor_class || value->references != known->holders) return answer_of(0);
-        const char *begin = (const char *)value;
-        if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return answer_of(0);
-        if (*(int64_t *)(begin + references_word)) return answer_of(0);
-        const int64_t *impl = *(int64_t **)((char *)value + tensor_offset);
-        for (int64_t word = 0; word < known->words; ++word) if (impl[word] != one[1 + word]) return answer_of(0);
-        if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return answer_of(0); }
-        const int64_t size = PyDict_Size(names);
-        Py_DecRef(names);
-        if (size) return answer_of(0);
+    if (!has_items(owners, known->most) || _PyType_Lookup(tensor_class, grad_name) != grad_getter ||
+        _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
+    PyObject *found = PyTuple_New(known->count), *value;
+    for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words) {
+        if (i + AHEAD < known->count) {
+            const int64_t *later = one + AHEAD * (2 + known->words);
+            __builtin_prefetch((const char *)later[1]);
+            __builtin_prefetch((const char *)later[1] + 64);
+            __builtin_prefetch((const char *)later[1] + 128);
+            __builtin_prefetch((const char *)later[2 + object_word / 8]);
+        }
+        if (!(value = left_as_given(known, one, member(owners, one[0])))) { Py_DecRef(found); return answer_of(0); }
+        put(found, i, value);
     }
-    return answer_of(1);
+    return found;
 }
 
 static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};
 static Method granting = {"set_gradients", set_gradients, FASTCALL, 0};
 static Method noting = {"note_given", note_given, ONE_ARGUMENT, 0};
-static Method giving = {"are_as_given", are_as_given, ONE_ARGUMENT, 0};
+static Method giving = {"given_again", given_again, ONE_ARGUMENT, 0};
 static Method setting = {"set_versions", set_versions, ONE_ARGUMENT, 0};
 static Method counting = {"count_changes", count_changes, FASTCALL, 0};
 static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};

@@ -57,3 +57,13 @@ class Backwards:
 
     def add(self, backward: CompiledBackward) -> None:
         self._all.insert(0, backward)
+
+
+def after_numbers(numbers: tuple[int, ...], run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """A compiled backward that takes these numbers before what it is given, in the one list that it empties."""
+
+    def call(values: list[Any]) -> Any:
+        values[:0] = numbers
+        return run(values)
+
+    return call

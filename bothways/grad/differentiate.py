@@ -210,7 +210,7 @@ def _inference(
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     written = (*changed, *facts.recounted)
-    share, are_apart = sharing(written, len(inputs))
+    share, are_apart, look = sharing(written, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     only_results = not changed and outputs == [Result(index) for index in range(count)]
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
@@ -218,31 +218,44 @@ def _inference(
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
     refused: Sequence[int] | None = None
-    spares = known_of(compiled).spares
+    known = known_of(compiled)
+    spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
+    if leaves_out is not None and changed and take_results is not None:
+        leaves_out(count, [skipped + place for place in changed])
 
-    def call(*values: Any) -> Any:
+    def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
+        """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
         nonlocal refused
-        if torch_compat.in_forward_mode() or (written and share(values[skipped:])):
+        if together is None:
+            tensors = () if only_results and not written else values[skipped:]
+        else:
+            tensors = together
+            if not takes_together:
+                values, together = values + together, None
+        if torch_compat.in_forward_mode() or (written and not seen and share(tensors)):
             if spares is not None:
                 spares.clear()
-            return function(*values)
+            return function(*values, *(together or ()))
         if unwatched:  # the results need no gradient, whatever the inputs do
             with torch_compat.below_autograd():
-                results = run(*values)
+                results = run(*values) if together is None else run(*values, together=together, seen=seen)
         else:
-            results = run(*values)
+            results = run(*values) if together is None else run(*values, together=together, seen=seen)
         if refused != ():
             results, refused = released(results, facts.views, refused)
         if versions.others != []:
             versions.set(results)
         if only_results:
             return results
-        tensors = values[skipped:]
-        changes.write_back(tensors, results[count:])
+        if len(results) == count:
+            changes.count(tensors)
+        else:
+            changes.write_back(tensors, results[count:])
         if take_results is not None:
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
     return described(
-        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, spares=spares
-    )
+        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
+        takes_together=look is not None, spares=spares,
+    )  # fmt: skip

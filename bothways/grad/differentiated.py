@@ -18,7 +18,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.again import Tangents, TwinInUse, Wanted, backward_function, is_told_of_none, visible
-from bothways.grad.backwards import Backwards, CompiledBackward
+from bothways.grad.backwards import Backwards, CompiledBackward, after_numbers
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
@@ -106,7 +106,8 @@ class DifferentiatedGraph:
         self.changed, self.changes = facts.changed, Changes(facts.changed, facts.counts)
         self.versions = Versions(facts.versions)
         self.renewals = renewals(facts, plan.renewed, self.needs_grad)
-        self.share, self._are_apart = sharing((*facts.changed, *plan.renewed, *facts.recounted), len(inputs))
+        written = (*facts.changed, *plan.renewed, *facts.recounted)
+        self.share, self._are_apart, self._look = sharing(written, len(inputs))
         # Of inputs that are changed, a backward that is differentiated again gets a copy of what they were, or anything
         # of that shape where no gradient depends on it.
         self.shared = frozenset(facts.changed) & frozenset(facts.unread_inputs) - frozenset(facts.needed_inputs)
@@ -162,7 +163,8 @@ class DifferentiatedGraph:
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
         if known.lends is not None:
             known.lends(self.visible_count)
-        described(self, writes_at_end=True, share=self.share, are_apart=self._are_apart, read_inputs=facts.read_inputs)
+        asked = {"share": self.share, "are_apart": self._are_apart, "look": self._look}
+        described(self, writes_at_end=True, read_inputs=facts.read_inputs, **asked)
         self.usual: UsualBackward | None = None
         self._usuals: dict[Any, UsualBackward | None] = {}
         self._bound: dict[tuple[int, ...], DifferentiatedGraph] = {}  # by the sizes of calls
@@ -264,7 +266,7 @@ class DifferentiatedGraph:
         elif self._may_be_usual and takes_list(run):
             if key not in self._usuals:
                 all_tangents = (*tangents, *[None] * len(self.changed))
-                known = _after(self.numbers, run) if self.numbers else run
+                known = after_numbers(self.numbers, run) if self.numbers else run
                 self._usuals[key] = usual(all_tangents, known, self.needs_grad if wanted is None else wanted)
             self.usual = self._usuals[key]
         if self.numbers:
@@ -457,16 +459,6 @@ class DifferentiatedGraph:
 def _outlined(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor as it was laid out: what nothing reads may have got another shape in place since."""
     return tensor if tuple(tensor.shape) == shape else tensor.new_empty_strided(shape, strides)
-
-
-def _after(numbers: tuple[int, ...], run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """A compiled backward that takes these numbers before what it is given, in the one list that it empties."""
-
-    def call(values: list[Any]) -> Any:
-        values[:0] = numbers
-        return run(values)
-
-    return call
 
 
 def _is_data(tensor: torch.Tensor) -> bool:

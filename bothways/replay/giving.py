@@ -22,41 +22,45 @@ class LentTensors:
 
     def __init__(self, lent: Sequence[torch.Tensor], versions: Sequence[int], storages: Sequence[Any]) -> None:
         self._lent, self._versions, self._storages = lent, versions, storages
-        self._library = word_library() if torch_compat.tensor_length() else None
+        is_known = torch_compat.tensor_length() and torch_compat.object_word() and torch_compat.gradient_getter()
+        self._library = word_library() if is_known else None
         self._addresses = [tensor.data_ptr() for tensor in lent]
-        # Unknown until some were left: for those that are given again, their places among what is left.
+        # Unknown until some were left: for those that are given again, the places of their owners.
         self._places: dict[int, int] | None = None
         self._others: list[int] = []
-        self._are_as_given: Callable[[tuple[Any, ...]], bool] | None = None
+        self._left_as_given: Callable[[Sequence[Any]], tuple[Any, ...] | bool] | None = None
         self._are_held_as_given: Callable[[], bool] = lambda: False
         self._note: Callable[[Sequence[Any]], bool] = lambda tensors: False
-        self._picked: Picker = picker(())
         self._arranged: Picker | None = None
         self._set_versions: Callable[[Sequence[Any]], bool] = lambda tensors: False
 
-    def are(self, spare: tuple[Any, ...]) -> bool:
-        """Whether what was left are the tensors that were lent, and can be given again; else where they are is noted,
-        for the next time."""
-        if self._are_as_given is not None:
-            return self._are_as_given(spare) and self._are_held_as_given()
+    def left_to(self, owners: Sequence[Any]) -> Sequence[torch.Tensor] | None:
+        """The tensors that were lent, if these are the gradients of their owners still, and can be given again; else
+        where they are is noted, for the next time."""
+        if self._left_as_given is not None:
+            left = self._left_as_given(owners)
+            return left if not isinstance(left, bool) and self._are_held_as_given() else None
         if self._places is None and self._library is not None:
-            plain = [(place, tensor) for place, tensor in enumerate(spare) if type(tensor) is torch.Tensor]
-            by_address = {tensor.data_ptr(): place for place, tensor in plain}
-            pairs = [(number, by_address.get(address)) for number, address in enumerate(self._addresses)]
-            self._places = {number: place for number, place in pairs if place is not None}
-            if len({*self._places.values()}) < len(self._places):  # two lie at one address
-                self._places = {}
-            self._others = [number for number, _ in pairs if number not in self._places]
-        return False
+            self._find(self._library.gradients_of(owners))
+        return None
+
+    def _find(self, gradients: Sequence[Any]) -> None:
+        plain = [(place, tensor) for place, tensor in enumerate(gradients) if type(tensor) is torch.Tensor]
+        by_address = {tensor.data_ptr(): place for place, tensor in plain}
+        pairs = [(number, by_address.get(address)) for number, address in enumerate(self._addresses)]
+        self._places = {number: place for number, place in pairs if place is not None}
+        if len({*self._places.values()}) < len(self._places):  # two lie at one address
+            self._places = {}
+        self._others = [number for number, _ in pairs if number not in self._places]
 
     def fresh(self) -> list[torch.Tensor]:
         """All of them anew. Each begins to count its changes: whoever held it before may have changed it."""
-        if self._places and self._are_as_given is None and self._library is not None:
+        if self._places and self._left_as_given is None and self._library is not None:
             self._learn(self._library, self._places)
         tensors = [tensor.data for tensor in self._lent]
         if any(self._versions):
             torch_compat.set_versions(tensors, self._versions)
-        if self._are_as_given is not None and self._places:
+        if self._left_as_given is not None and self._places:
             self._note([tensors[number] for number in self._places])
         return tensors
 
@@ -65,18 +69,17 @@ class LentTensors:
         some = [self._lent[number].data for number in places]
         self._are_held_as_given = library.holding(self._storages)
         del some
-        self._are_as_given, self._note = library.giving(list(places.values()))
-        self._picked = picker(list(places.values()))
+        self._left_as_given, self._note = library.giving(list(places.values()))
         self._set_versions = library.versions(dict(enumerate(self._versions)))
         if self._others:
             order = {number: at for at, number in enumerate([*places, *self._others])}
             self._arranged = picker([order[number] for number in range(len(self._lent))])
 
-    def of(self, spare: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+    def again(self, left: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """They themselves, and fresh ones of those that were not left."""
-        tensors: Sequence[torch.Tensor] = self._picked(spare)
+        tensors = left
         if self._arranged is not None:
-            tensors = self._arranged([*tensors, *[self._lent[number].data for number in self._others]])
+            tensors = self._arranged([*left, *[self._lent[number].data for number in self._others]])
         if not self._set_versions(tensors):
             torch_compat.set_versions(tensors, self._versions)
         return tensors

@@ -7,16 +7,15 @@ memory that is lent while the caller or autograd holds it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bothways import torch_compat
-from bothways.calls.call_library import word_library
+from bothways.calls.call_library import arranging, word_library
 from bothways.replay.giving import LentTensors
-from bothways.runtime.picking import picker
 
 # What is copied by one launch: a number times one is that number, whatever it is.
 IN_ONE_LAUNCH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -41,11 +40,26 @@ class Window:
         return value.as_strided(self.shape, self.strides, value.storage_offset() + self.offset)
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Results that whoever calls knows already: those from ``count`` on, if they are the inputs at these places."""
+
+    count: int
+    places: Sequence[int]
+
+    def are(self, inputs: Mapping[int, int], count: int) -> bool:
+        """Whether they are, among so many outputs; ``inputs`` has the places of outputs that are inputs."""
+        return [inputs.get(number) for number in range(self.count, count)] == list(self.places)
+
+
 class Outputs:
     """How to hand out the outputs of one recording. ``values`` are what it was recorded with; outputs whose numbers are
-    in ``lendable`` may be lent."""
+    in ``lendable`` may be lent. Where those that follow the first ``left_out.count`` are the inputs at these places,
+    they are not given."""
 
-    def __init__(self, outputs: Sequence[Any], values: Sequence[Any], lendable: Set[int]) -> None:
+    def __init__(
+        self, outputs: Sequence[Any], values: Sequence[Any], lendable: Set[int], left_out: LeftOut | None = None
+    ) -> None:
         self._rest: list[Any] = []  # what is the same at every call: numbers, and nothing
         self._inputs: list[tuple[int, int]] = []
         self._windows: list[Window] = []
@@ -86,7 +100,9 @@ class Outputs:
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
         self.given_again = LentTensors(self.lent, [tensor._version for tensor in self.lent], self._storages)
-        self._arranged = picker(self._order(len(outputs), len(values), fixed))
+        is_short = left_out is not None and left_out.are(dict(self._inputs), len(outputs))
+        count = left_out.count if left_out is not None and is_short else len(outputs)
+        self._arranged = arranging(self._order(count, len(values), fixed), len(values))
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
         """Decide what becomes of outputs that lie in one storage."""
@@ -129,20 +145,21 @@ class Outputs:
         """Whether neither the caller nor autograd holds what was lent."""
         return self._are_held_as_now() or torch_compat.uses_of(self._handles) == self._uses
 
-    def hand_out(self, values: Sequence[Any], spare: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-        """The outputs of the replay that was launched last, for a call with these values; ``spare`` are tensors that
+    def hand_out(self, values: Sequence[Any], left: Sequence[torch.Tensor] | None = None) -> tuple[Any, ...]:
+        """The outputs of the replay that was launched last, for a call with these values; ``left`` are tensors that
         can be given again."""
-        items = [*values, *[window.of(values[window.place]) for window in self._windows]]
+        items = [window.of(values[window.place]) for window in self._windows]
         with torch_compat.below_autograd():
             for sources, _ in self._copied.values():
-                items += torch_compat.foreach_mul(sources, 1)
+                items += torch_compat.foreach_mul(sources, 1) if len(sources) > 1 else [sources[0].clone()]
             for source, _ in self._cloned:
                 items.append(source.clone())
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
                 items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
-        lent = self.given_again.of(spare) if spare else self.given_again.fresh()
-        return self._arranged([*items, *lent, *self._rest])
+        items += self.given_again.fresh() if left is None else self.given_again.again(left)
+        items += self._rest
+        return self._arranged(values, items)
 
 
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:

@@ -12,7 +12,7 @@ import torch
 
 from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import Expressions, is_ordinary
-from bothways.replay.outputs import Outputs, copy_all
+from bothways.replay.outputs import LeftOut, Outputs, copy_all
 from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 
 
@@ -31,6 +31,7 @@ class Recording:
         takes_list: bool,
         lendable: Set[int],
         written: Set[int] | None,
+        left_out: LeftOut | None = None,
     ) -> None:
         self._copied = tuple(copied)
         inputs = list(values)
@@ -53,13 +54,14 @@ class Recording:
         self._run, self._recorder, self._lane, self._takes_list = run, recorder, lane, takes_list
         self.why_fixed = ""  # why numbers cannot be set
         self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
-        self.outputs = Outputs(self.recorded.outputs, inputs, lendable)
+        self.outputs = Outputs(self.recorded.outputs, inputs, lendable, left_out)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
         kept = {*self.outputs.written()}.difference(copied)
         self._updated = [(weakref.ref(values[place]), addresses[place]) for place in kept]
         changed = {*(copied if written is None else written), *self.outputs.written()}
         self._back = [place for place in self._copied if place in changed]
         self.used = 0
+        self._seen = 0  # the number of where inputs lay that fitted
         self.lends_results = False  # to the caller, who may hold them for longer than until the next call
         self.bytes = self.recorded.bytes + sum(static.nbytes for static in self._statics)
 
@@ -72,11 +74,13 @@ class Recording:
     def _static(self, place: int) -> torch.Tensor:
         return self._statics[self._copied.index(place)]
 
-    def fits(self, values: Sequence[Any], is_free: bool = False) -> bool:
+    def fits(self, values: Sequence[Any], is_free: bool = False, seen: int = 0) -> bool:
         """Whether a call's inputs are where the graph reads them, or can be brought there, and what it has lent
-        is held no more, which may be known."""
-        if not self._lie_there(*values):
-            return False
+        is held no more, which may be known. ``seen`` is the number that stands for where they lie, if there is one."""
+        if not seen or seen != self._seen:
+            if not self._lie_there(*values):
+                return False
+            self._seen = seen
         for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
             value = values[place]
             if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
@@ -137,12 +141,12 @@ class Recording:
             inputs[place] = number
         return self._recorder.record(self._run, inputs, self._takes_list, self._lane, True)
 
-    def replay(self, values: Sequence[Any], spare: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    def replay(self, values: Sequence[Any], left: Sequence[torch.Tensor] | None = None) -> tuple[Any, ...]:
         """The results for a call that fits; what is lent may be given again."""
         if self._copied:
             copy_all(self._statics, [values[place] for place in self._copied])
         self.recorded.replay()
-        results = self.outputs.hand_out(values, spare)
+        results = self.outputs.hand_out(values, left)
         if self._back:
             # Versions are for others to count, and a tensor that it did not write to has none.
             copy_all([values[place].data for place in self._back], [self._static(place) for place in self._back])

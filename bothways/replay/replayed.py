@@ -21,7 +21,7 @@ from bothways.config import config
 from bothways.record import generated
 from bothways.record.compilation import Compilation
 from bothways.record.replays import Replays
-from bothways.replay.outputs import NotPlanned, is_apart
+from bothways.replay.outputs import LeftOut, NotPlanned, is_apart
 from bothways.replay.recorders import GraphRecorder, Lane, recorder_of
 from bothways.replay.recording import Recording
 from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph, written_inputs
@@ -93,6 +93,7 @@ class Replayed:
         self._gave: list[weakref.ref[torch.Tensor] | None] = []  # results of the last call that was not replayed
         self._is_watched = False
         self._lends_results = True
+        self._left_out: LeftOut | None = None
         self.spares = Spares()
         self._never = ""
         self.replays = Replays(name)
@@ -112,10 +113,15 @@ class Replayed:
         """Results from this one on are seen by the graph's backward alone."""
         self._hidden = number
 
-    def call(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        """The results of a replay; None for a call that has to run as it always did."""
+    def leave_out(self, count: int, places: Sequence[int]) -> None:
+        """Results from this one on need not be given where they are the inputs at these places."""
+        self._left_out = LeftOut(count, tuple(places))
+
+    def call(self, values: Sequence[Any], seen: int = 0) -> tuple[Any, ...] | None:
+        """The results of a replay; None for a call that has to run as it always did. ``seen`` is a number that stands
+        for where its tensors lie, or 0."""
         try:
-            results = self._called(values)
+            results = self._called(values, seen)
         except BaseException:
             self.spares.clear()
             raise
@@ -123,8 +129,7 @@ class Replayed:
             self.spares.clear()
         return results
 
-    def _called(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        spare = self.spares.take()
+    def _called(self, values: Sequence[Any], seen: int) -> tuple[Any, ...] | None:
         if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
             return None
         if self._numbers is None:
@@ -139,23 +144,28 @@ class Replayed:
             if kind is None:
                 kind = self._new_kind(key)
             has_other_numbers = False
-            again = self._giving_again(kind, spare) if spare else None
-            if again is None:
-                spare = ()  # these are held no more
-                self.spares.clear()
+            again, left = self._left(kind)
+            if again is None and self.spares.owners:
+                self.spares.clear()  # what runs then may move inputs
+                seen = 0
             for recording in kind.recordings:
-                if recording.fits(values, recording is again):
+                if recording.fits(values, recording is again, seen):
                     if not self._floats or self._set(recording, values, lane):
-                        return self._replay(recording, values, lane, spare if recording is again else ())
+                        return self._replay(recording, values, lane, left if recording is again else None)
                     has_other_numbers = True
-            spare = ()
+            left = None  # these are held no more
             self.spares.clear()
             fitting = self._recorded(kind, values, lane, has_other_numbers)
             return None if fitting is None else self._replay(fitting, values, lane)
 
-    def _giving_again(self, kind: Kind, spare: tuple[Any, ...]) -> Recording | None:
-        """The recording that has lent what the caller has left now, if it can be given again."""
-        return next((one for one in kind.recordings if one.lends_results and one.outputs.given_again.are(spare)), None)
+    def _left(self, kind: Kind) -> tuple[Recording | None, Sequence[torch.Tensor] | None]:
+        """The recording that has lent what the caller has left now, and that, if it can be given again."""
+        if self.spares.owners:
+            for one in kind.recordings:
+                left = one.outputs.given_again.left_to(self.spares.owners) if one.lends_results else None
+                if left is not None:
+                    return one, left
+        return None, None
 
     def _note(self, values: Sequence[Any]) -> None:
         """Note which inputs are numbers: calls of a kind share those that are whole."""
@@ -216,15 +226,15 @@ class Replayed:
         return lendable
 
     def _replay(
-        self, recording: Recording, values: Sequence[Any], lane: Lane, spare: tuple[Any, ...] = ()
+        self, recording: Recording, values: Sequence[Any], lane: Lane, left: Sequence[torch.Tensor] | None = None
     ) -> tuple[Any, ...]:
-        if not spare:
+        if left is None:
             self.spares.clear()
         recording.used = next(_clock)
         lane.busy = True
         begin = time.perf_counter()
         try:
-            results = recording.replay(values, spare)
+            results = recording.replay(values, left)
         finally:
             lane.busy = False
         self.spares.settle()
@@ -302,8 +312,9 @@ class Replayed:
         try:
             lendable = self._lendable()
             new = Recording(
-                self._run, values, copied, self._recorder, lane, self._takes_list, lendable, self.written
-            )
+                self._run, values, copied, self._recorder, lane, self._takes_list, lendable, self.written,
+                self._left_out,
+            )  # fmt: skip
             new.lends_results = any(number < self._hidden_from for number in lendable)
         except NotPlanned as error:
             self._leave(kind, str(error))
@@ -415,12 +426,15 @@ def replayed(
         values.clear()
         return results
 
-    def of_values(*values: Any) -> Any:
-        results = state.call(values)
+    def of_values(*values: Any, together: tuple[Any, ...] = (), seen: int = 0) -> Any:
+        values += together
+        results = state.call(values, seen)
         return state.timed(values) if results is None else results
 
-    call = of_list if known_of(run).takes_list else of_values
-    return described(call, **{**vars(known_of(run)), "lends": state.lend_from, "spares": state.spares})
+    takes_list = known_of(run).takes_list
+    ways = {"lends": state.lend_from, "leaves_out": state.leave_out, "spares": state.spares}
+    known = {**vars(known_of(run)), **ways, "takes_together": not takes_list}
+    return described(of_list if takes_list else of_values, **known)
 
 
 def all_replayed() -> list[Replayed]:

@@ -7,7 +7,7 @@ is taken for one that promises nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,11 @@ class CompiledGraph:
     ``share``: what tells of inputs whether one that it changes shares memory with another.
     ``are_apart``: what tells of inputs that those which it changes share no memory and are not of inference mode; it is
     quick, and says no where it is not sure.
+    ``look``: what gives a number for where inputs, as one tuple, lie: the same one until that changes. It is 0 where
+    ``are_apart`` would say no.
+    ``takes_together``: it takes tensors as one tuple, ``together``, behind numbers, and what ``look`` gave as ``seen``.
     ``lends``: what is told from which result on only the backward of the graph sees them.
+    ``leaves_out``: what is told that results from one on, if they are the inputs at certain places, need not be given.
     ``spares``: where gradients that go are left for it, which it may give again.
     ``key``: what it can be recalled by from the cache on disk.
     """
@@ -40,7 +44,10 @@ class CompiledGraph:
     read_inputs: tuple[int, ...] | None = None
     share: Callable[..., bool] | None = None
     are_apart: Callable[..., bool] | None = None
+    look: Callable[[tuple[Any, ...]], int] | None = None
+    takes_together: bool = False
     lends: Callable[[int], None] | None = None
+    leaves_out: Callable[[int, Sequence[int]], None] | None = None
     spares: Spares | None = None
     key: str | None = None
 

@@ -39,8 +39,13 @@ def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
     ``name`` is what autograd calls the operation that computed it.
     """
-    with torch.enable_grad():
-        result: torch.Tensor = _spent_function(name).apply(torch.empty(0, requires_grad=True), tensor)
+    function = _spent_function(name)
+    is_enabled = torch_compat.is_grad_enabled()
+    torch_compat.set_grad_enabled(True)
+    try:
+        result: torch.Tensor = function.apply(torch.empty(0, requires_grad=True), tensor)
+    finally:
+        torch_compat.set_grad_enabled(is_enabled)
     return result
 
 

@@ -88,8 +88,11 @@ def keep_inputs(
     ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave.
     """
     known = getattr(graph, GRAPH, UNKNOWN)
-    if not statistics and known.writes_at_end and known.are_apart is not None and known.are_apart(*tensors):
-        return ()
+    if not statistics and known.writes_at_end:
+        if known.are_apart is not None and known.are_apart(*tensors):
+            return ()
+        if known.look is not None and (seen := known.look(tuple(tensors))):
+            return Apart(seen)
     written = _written(counted, as_data)
     # Where inputs share their memory, a differentiated graph runs as captured.
     on_its_way = fails_late and (not known.writes_at_end or _share_memory(known, tensors, written))
@@ -101,6 +104,35 @@ def keep_inputs(
     if on_its_way or for_inference:
         return KeptOnItsWay(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
     return KeptStatistics(tensors, counted, as_data, statistics, breaks_off)
+
+
+class Apart:
+    """Nothing is kept: inputs lie apart, and where they lie has this number."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(())
+
+
+def call_together(
+    graph: Callable[..., Any],
+    numbers: tuple[Any, ...],
+    tensors: tuple[Any, ...],
+    count: int,
+    kept: Iterable[Kept] = (),
+) -> Any:
+    """The results of a graph of many tensors, so many of them; it takes the tensors as one tuple where it can."""
+    if getattr(graph, GRAPH, UNKNOWN).takes_together:
+        results = graph(*numbers, together=tensors, seen=kept.seen if type(kept) is Apart else 0)
+    else:
+        results = graph(*numbers, *tensors)
+    if count and len(results) != count:
+        raise ValueError(f"a compiled graph has given {len(results)} results instead of {count}")
+    return results
 
 
 class KeptOnItsWay:

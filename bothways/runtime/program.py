@@ -97,6 +97,8 @@ class Program:
     table: Table | None = None
     root: str | None = None
     is_bound: bool = False
+    # What the body takes as one tuple, by its name: the names of those in it. A table may give it as it is.
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # What functions that have this program alone are made from, by what else that depends on.
     codes: dict[Any, CompiledText] = field(default_factory=dict, repr=False, compare=False)
 
@@ -129,10 +131,14 @@ class Program:
         ``by_table`` has the table check what it can, and Python the rest. ``escape`` is the whole of a program without
         a body.
         """
+        table = self.table if by_table else None
+        in_table = () if table is None else table.names
+        groups = [f"{name} = ({', '.join(names)},)" for name, names in self.groups.items() if name not in in_table]
         return [
-            *(self._by_table(self.table) if by_table and self.table is not None else self._in_python(self.checks)),
+            *(self._in_python(self.checks) if table is None else self._by_table(table)),
             "if hit:",
             *(f"    {line}" for line in ([promote] if promote else [])),
+            *(f"    {line}" for line in groups),
             *(f"    {line.replace(PLAIN_CALL, plain)}" for line in self.body or [f"return {escape}"]),
         ]
 

@@ -10,29 +10,20 @@ from typing import Any
 
 
 class Spares:
-    """Where a graph finds them. ``are_wanted``: whether it has given gradients that it may give again."""
+    """Whose gradients they are. ``are_wanted``: whether a graph has given gradients that it may give again."""
 
-    __slots__ = ("_owners", "_tensors", "are_wanted")
+    __slots__ = ("are_wanted", "owners")
 
     def __init__(self) -> None:
-        self._owners: Sequence[Any] = ()
-        self._tensors: tuple[Any, ...] = ()
+        self.owners: Sequence[Any] = ()
         self.are_wanted = False
-
-    def leave(self, owners: Sequence[Any], tensors: tuple[Any, ...]) -> None:
-        self._owners, self._tensors = owners, tensors
-
-    def take(self) -> tuple[Any, ...]:
-        """What was left; whoever takes it is the only one who holds it, its owners aside."""
-        tensors, self._tensors = self._tensors, ()
-        return tensors
 
     def settle(self) -> None:
         """They are given again."""
-        self._owners = ()
+        self.owners = ()
 
     def clear(self) -> None:
         """They are not: their owners have none, as if they had been let go at once."""
-        owners, self._owners, self._tensors = self._owners, (), ()
+        owners, self.owners = self.owners, ()
         for owner in owners:
             owner.grad = None

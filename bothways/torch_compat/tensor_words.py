@@ -95,13 +95,33 @@ def holders_of(storage: torch.UntypedStorage) -> int:
 @functools.cache
 @torch.inference_mode(False)
 def held_as_gradient() -> tuple[int, int]:
-    """The words that count who holds a Python tensor and its ``TensorImpl``, where it is a tensor's gradient, and one
-    list holds it besides."""
+    """The words that count who holds a Python tensor and its ``TensorImpl``, where it is a tensor's gradient, and
+    nothing else holds it."""
     owner = torch.zeros(2, device="cpu", requires_grad=True)
     owner.grad = torch.ones(2, device="cpu").data
-    held = [owner.grad]
-    tensor = id(held[0])
-    return _word(tensor), _word(_word(tensor + _offset()) + HOLDERS)
+    tensor, begin = id(owner.grad), owner.grad._cdata
+    return _word(tensor), _word(begin + HOLDERS)
+
+
+@functools.cache
+def offset_word() -> int:
+    """Bytes from the beginning of a ``TensorImpl`` to where in its storage it begins; 0 if unsure."""
+    starts = 10007, 20011, 30011
+    samples = [torch.zeros(start + 13, device="cpu")[start:] for start in starts]
+    pairs = zip(samples, starts, strict=True)
+    return _only([_places(sample._cdata, tensor_length(), start) for sample, start in pairs]) or 0
+
+
+@functools.cache
+def object_word() -> int:
+    """Bytes from the beginning of a ``TensorImpl`` to where it knows its Python tensor; 0 if unsure. The Python tensor
+    of a gradient stays the same one when nothing in Python holds it."""
+    owners: list[Any] = [torch.zeros(2, device="cpu", requires_grad=True) for _ in range(3)]
+    for owner in owners:
+        owner.grad = torch.ones(2, device="cpu").data
+    pairs = [(owner.grad._cdata, id(owner.grad)) for owner in owners]
+    place = _only([_places(begin, tensor_length(), tensor) for begin, tensor in pairs]) or 0
+    return place if pairs == [(owner.grad._cdata, id(owner.grad)) for owner in owners] else 0
 
 
 def _offset() -> int:

@@ -1,5 +1,6 @@
 """Tables whose checks are remembered: the next check notices every change to what was read, and says what it said."""
 
+import collections
 import gc
 import threading
 import weakref
@@ -216,3 +217,20 @@ def test_another_constant_may_lie_where_one_was(change):
     change(model)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, lambda pairs: collections.defaultdict(dict, pairs)])
+def test_the_order_of_keys_is_remembered(kind):
+    keys = [object() for _ in range(4)]
+    names = kind([(key, 1) for key in keys])
+    check = LIBRARY.check([Row("TYPE", 0, object=type(names)), Row("IDENTITIES", 0, data=[4, *map(id, keys)])], 1, 1)
+    assert [bool(check(names)) for _ in range(4)] == [True] * 4
+    if isinstance(names, collections.OrderedDict):
+        names.move_to_end(keys[0])
+    else:
+        names[keys[0]] = names.pop(keys[0])
+    assert [bool(check(names)) for _ in range(4)] == [False] * 4
+    other = kind([(key, 2) for key in keys])
+    assert [bool(check(other)) for _ in range(4)] == [True] * 4
+    other[object()] = 1
+    assert not check(other)

@@ -9,7 +9,9 @@ from replaying import DEVICE, graphs, replays
 from torch import nn
 
 import bothways
+from bothways.calls import call_library
 from bothways.calls.call_library import word_library
+from bothways.capture.program import groups
 
 pytestmark = pytest.mark.skipif(word_library() is None, reason="no C compiler, or tensors of another form")
 
@@ -18,6 +20,12 @@ pytestmark = pytest.mark.skipif(word_library() is None, reason="no C compiler, o
 def recorder():
     with graphs() as found:
         yield found
+
+
+@pytest.fixture(autouse=True, params=[groups.FROM, 4], ids=["few", "many"])
+def many(request, monkeypatch):
+    """As programs of few tensors, and as those of many, which take them as one tuple."""
+    monkeypatch.setattr(groups, "FROM", request.param)
 
 
 class Training:
@@ -142,3 +150,25 @@ def hooked(training, turn):
 )
 def test_what_is_done_to_gradients_between_steps_is_not_seen_later(change):
     compared(lambda training, turn: change(training, turn) if turn in (7, 8, 11) else None, 15)
+
+
+def test_who_is_told_of_a_gradient_that_goes_may_move_a_parameter():
+    """It is let go once inputs were looked at: they are looked at again."""
+    watching = []
+
+    def watch(training, turn):
+        weight = training.model[0].weight
+
+        def move(reference):
+            weight.data = weight.data.clone() * 2
+
+        if turn in (8, 9, 12):
+            watching.append(weakref.ref(weight.grad, move))
+
+    compared(watch, 15)
+    assert all(reference() is None for reference in watching[:4])
+
+
+def test_without_a_compiler_steps_are_replayed_the_slow_way(monkeypatch):
+    monkeypatch.setattr(call_library, "_found", [None])
+    compared(lambda training, turn: None)

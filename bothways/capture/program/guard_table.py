@@ -20,7 +20,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.calls.call_library import CallLibrary
-from bothways.calls.guard_rows import Address, Row, TensorFacts
+from bothways.calls.guard_rows import Address, Results, Row, TensorFacts
 from bothways.capture.guards.guards import MEMBERS, STAMPED, Guard, WeakIdentity, distinct_template
 from bothways.capture.guards.sources import (
     VALUES,
@@ -126,10 +126,18 @@ class TableWriter:
         """Whether the table reads this source; the arguments are given to it."""
         return source in self._slots and not isinstance(source, Local)
 
-    def finish(self, library: CallLibrary, sources: Iterable[Source]) -> FinishedRows:
-        """The table, which hands over what ``sources`` lead to."""
+    def can_group(self, sources: Iterable[Source]) -> bool:
+        """Whether the table can hand over what all of these lead to as one tuple."""
+        return all(source in self._slots for source in sources)
+
+    def finish(self, library: CallLibrary, sources: Iterable[Source | Sequence[Source]]) -> FinishedRows:
+        """The table, which hands over what ``sources`` lead to, those that are a group as one tuple."""
         rows = [*self._classes.values(), *self._rows]
-        return FinishedRows(library, rows, self._count, self._arguments, [self._slots[source] for source in sources])
+        results = [
+            self._slots[source] if isinstance(source, Source) else [self._slots[one] for one in source]
+            for source in sources
+        ]
+        return FinishedRows(library, rows, self._count, self._arguments, results)
 
     # Asking.
 
@@ -277,7 +285,7 @@ class FinishedRows:
     rows: Sequence[Row]
     slots: int
     arguments: int
-    results: Sequence[int]
+    results: Results
 
     def check(self) -> Callable[..., Any]:
         """The function that checks it."""

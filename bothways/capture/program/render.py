@@ -11,7 +11,7 @@ import re
 import types
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from bothways.calls.forgetting import forget_gradients, set_gradients
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
+from bothways.capture.program.groups import NameGroups, are_many
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
 from bothways.capture.values.core.base import Value
@@ -28,7 +29,7 @@ from bothways.capture.values.tensors.random_numbers import outside
 from bothways.capture.writing.emit import Emitter, FreeNames
 from bothways.capture.writing.object_inputs import build_before
 from bothways.config import config
-from bothways.runtime.kept_inputs import keep_inputs
+from bothways.runtime.kept_inputs import call_together, keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
 from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
@@ -140,6 +141,7 @@ def render(
     names = parameter_names(parameters)
     guards = _Guards(tracer, parameters, names)
     emitter = Emitter(tracer, names)
+    groups = NameGroups(names, guards.bound.values())
     mutated = tracer.effects.all()
     objects = tracer.graph.objects
     before = _draw(tracer, emitter)
@@ -149,29 +151,41 @@ def render(
     for effect in mutated:
         emitter.replay(effect)
     last = ending.emit(emitter)
-    inputs = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
-    inputs += [_input(emitter, value) for value in tracer.graph.used_inputs()]
-    forgotten = _forgetting(emitter, graph_key)
+    sizes = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
+    inputs = [_input(emitter, value) for value in tracer.graph.used_inputs()]
+    forgotten = _forgetting(emitter, graph_key, groups)
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
     body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
+    results = ""
     if tracer.graph.has_work:
-        call = f"{graph_key}({', '.join(inputs + handed_over)})"
+        together = groups.text("inputs", inputs)
         targets = ", ".join(emitter.tensors.values())
+        if together in groups.made and not handed_over:
+            caller = emitter.inject(call_together, "call_together")
+            kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
+            numbers = f"({''.join(f'{size}, ' for size in sizes)})"
+            call = f"{caller}({graph_key}, {numbers}, {together}, {len(outputs)}{kept})"
+            if are_many(outputs):
+                results = targets = names.fresh("results")
+        else:
+            call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
         line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
         lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
         lines = _unseen(emitter, lines)
-        body += _retried(emitter, lines, before, graph_key) if is_retried else lines
-    effects = _gradients_together(emitter)
-    body += [*_unseen(emitter, [*emitter.builds, *effects, *emitter.positions]), *modes]
+        body += _retried(emitter, lines, before, graph_key, together) if is_retried else lines
+    effects = _gradients_together(emitter, groups, results)
+    after = [*emitter.builds, *effects, *emitter.positions]
+    taken = _taken(emitter, results, [*after, *modes, *last])
+    body += [*filter(None, taken.values()), *_unseen(emitter, after), *modes]
     grad_after = tracer.torch_state.grad_after
     if grad_after is not None:
         body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
     # Tensors that only effects needed are not held while the user's Python runs.
     needed = words_in("\n".join(last))
-    done = [name for name in emitter.tensors.values() if name not in needed]
+    done = [name for name in (*taken, *([results] if results else ())) if name not in needed]
     body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
     body += last
     there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
@@ -179,29 +193,44 @@ def render(
     root = _root(tracer, [*body, *(check.code for check in checks)])
     program = Program(
         program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
-        op_count=tracer.graph.op_count, table=guards.table(body, root), unseen_by_modes=_unseen_by_modes(tracer),
-        root=root, is_bound=tracer.names.is_bound,
+        op_count=tracer.graph.op_count, table=guards.table(body, root, groups.made),
+        unseen_by_modes=_unseen_by_modes(tracer), root=root, is_bound=tracer.names.is_bound, groups=groups.made,
     )  # fmt: skip
     return program, outputs
 
 
-def _forgetting(emitter: Emitter, graph_key: str) -> list[str]:
+def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups) -> list[str]:
     """The lines that let go of gradients whose memory is to be free for the graph."""
     tensors = [emitter.read(_source_of(tensor)) for tensor in emitter.tracer.effects.forgotten]
     if len(tensors) < MANY:
         return [f"{tensor}.grad = None" for tensor in tensors]
-    return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, [{', '.join(tensors)}])"]
+    return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, {groups.text('owners', tensors)})"]
 
 
-def _gradients_together(emitter: Emitter) -> list[str]:
+def _taken(emitter: Emitter, results: str, lines: list[str]) -> dict[str, str]:
+    """The names of the graph's results that lines read, with what takes each from all ``results``, where these have one
+    name."""
+    if not results:
+        return dict.fromkeys(emitter.tensors.values(), "")
+    words = words_in("\n".join(lines))
+    places = enumerate(emitter.tensors.values())
+    return {name: f"{name} = {results}[{place}]" for place, name in places if name in words}
+
+
+def _gradients_together(emitter: Emitter, groups: NameGroups, results: str) -> list[str]:
     """The lines of the effects, those that set many gradients one after the other as one."""
     lines: list[str] = []
+    places = {name: place for place, name in enumerate(emitter.tensors.values())}
     for is_gradient, group in itertools.groupby(emitter.effects, lambda line: bool(SETS_GRADIENT.fullmatch(line))):
         several = list(group)
         if is_gradient and len(several) >= MANY:
             owners, gradients = zip(*(line.split(".grad = ") for line in several), strict=True)
             setter = emitter.inject(set_gradients, "set_gradients")
-            several = [f"{setter}([{', '.join(owners)}], [{', '.join(gradients)}])"]
+            first = places.get(gradients[0], 0)
+            is_part = [places.get(name) for name in gradients] == list(range(first, first + len(gradients)))
+            part = f"{results}[{first}:{first + len(gradients)}]"
+            values = part if results and is_part else f"[{', '.join(gradients)}]"
+            several = [f"{setter}({groups.text('owners', owners)}, {values})"]
         lines += several
     return lines
 
@@ -266,19 +295,19 @@ def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
     return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
 
 
-def _retried(emitter: Emitter, call: list[str], generators: _Generators, graph_key: str) -> list[str]:
+def _retried(
+    emitter: Emitter, call: list[str], generators: _Generators, graph_key: str, inputs: str
+) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
-    effects that come before that line, inside the user's own ``try``."""
+    effects that come before that line, inside the user's own ``try``. ``inputs`` is what gives its tensors."""
     ask: list[str] = []
     undo: list[str] = []
     put_back = generators.put_back
     if emitter.tracer.graph.changes_inputs:
-        values, written = emitter.tracer.graph.used_inputs(), emitter.tracer.graph.written_inputs()
-        tensors = ", ".join(_input(emitter, value) for value in values)
         graph = emitter.tracer.graph
-        facts = (*map(frozenset, written), graph.fails_late, graph.breaks_off, graph.relies_late)
+        facts = (*map(frozenset, graph.written_inputs()), graph.fails_late, graph.breaks_off, graph.relies_late)
         sets = emitter.inject(facts, "written")  # made once, asked at every call
-        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, [{tensors}], *{sets})"]
+        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, {inputs}, *{sets})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
     if emitter.tracer.graph.may_draw:
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
@@ -304,7 +333,7 @@ def render_guards(tracer: Tracer, parameters: list[str], program_name: str) -> P
     guards = _Guards(tracer, parameters, parameter_names(parameters))
     root = _root(tracer, [check.code for check in guards.checks])
     return Program(
-        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([], root),
+        program_name, guards.checks, (), tracer.names.namespace, table=guards.table([], root, {}),
         unseen_by_modes=_unseen_by_modes(tracer),
         root=root, is_bound=tracer.names.is_bound,
     )
@@ -355,20 +384,24 @@ class _Guards:
         self._library = call_library() if config.guards_in_c and not tracer.overrides.must_not_see else None
         is_taken = self._rows.takes if self._library is not None else lambda guard: False
         self.checks = tuple(writer.check(guard, in_table=is_taken(guard)) for guard in guards)
-        self._tracer, self._bound = tracer, dict(names.bound)
+        self._tracer, self.bound = tracer, dict(names.bound)
         self._parameters = tuple(names.bound[Local(name)] for name in parameters)
 
-    def table(self, body: list[str], root: str | None) -> Table | None:
-        """The table, which gives the names that the rest of the guards and the body read."""
+    def table(self, body: list[str], root: str | None, groups: Mapping[str, Sequence[str]]) -> Table | None:
+        """The table, which gives the groups, and the names that the rest of the guards and the body read."""
         if self._library is None:
             return None
+        sources = {name: source for source, name in self.bound.items()}
+        grouped = {group: [sources[name] for name in names] for group, names in groups.items()}
+        whole = {group: ones for group, ones in grouped.items() if self._rows.can_group(ones)}
         text = "\n".join([*body, *(check.code for check in self.checks if not check.in_table)])
         words = set(re.findall(r"\w+", text))
-        read = {name: source for source, name in self._bound.items() if name in words and self._rows.has(source)}
+        words.update(name for group, names in groups.items() if group not in whole for name in names)
+        read = {name: source for source, name in self.bound.items() if name in words and self._rows.has(source)}
         key = f"_table_{self._tracer.options.tag}".rstrip("_")
-        rows = self._rows.finish(self._library, read.values())
+        rows = self._rows.finish(self._library, [*read.values(), *whole.values()])
         self._tracer.names.put(key, rows.check())
-        return Table(key, self._parameters, tuple(read), None if root is None else rows)
+        return Table(key, self._parameters, (*read, *whole), None if root is None else rows)
 
 
 def _without_implied(guards: list[Guard]) -> list[Guard]:

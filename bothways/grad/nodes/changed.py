@@ -11,38 +11,41 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.calls.call_library import apart, same, word_library
+from bothways.calls.call_library import apart, looking, same, word_library
 from bothways.runtime.picking import Picker, picker
 
 Share = Callable[[Sequence[torch.Tensor]], bool]
 Apart = Callable[..., Any] | None
+Look = Callable[[tuple[Any, ...]], int] | None
 
 _is_inference = torch.Tensor.is_inference
 FEW = 2  # tensors, which are copied faster one by one
 
 
-def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart]:
+def sharing(changed: Sequence[int], count: int) -> tuple[Share, Apart, Look]:
     """What tells whether an input that is mutated shares memory with another, which would have to see the change, or
     may not be changed at all, as one that was made in inference mode outside of it; and what tells at once that none
-    does, and that none is of inference mode, where there is something that does.
+    does, and that none is of inference mode, where there is something that does: of few inputs each for itself, of many
+    as one tuple.
 
     Storages are not asked for: the same array, given to PyTorch twice, has two.
     """
     if not changed:
-        return lambda inputs: False, None
-    are_apart = apart(count, changed)
+        return lambda inputs: False, None, None
+    look = looking(count, changed)
+    are_apart = apart(count, changed) if look is None else None
     written = frozenset(changed)
     may_refuse = not torch.is_inference_mode_enabled()
 
     def share(inputs: Sequence[torch.Tensor]) -> bool:
-        if are_apart is not None and are_apart(*inputs):
+        if are_apart(*inputs) if are_apart is not None else look is not None and look(tuple(inputs)):
             return False
         if may_refuse and any(map(_is_inference, map(inputs.__getitem__, changed))):
             return True
         places = [(*torch_compat.memory_of(tensor), index) for index, tensor in enumerate(inputs)]
         return any(len(group) > 1 and not written.isdisjoint(group) for group in _meeting(places))
 
-    return share, are_apart
+    return share, are_apart, look
 
 
 def _meeting(places: list[tuple[int, int, int]]) -> Iterator[list[int]]:
@@ -69,6 +72,11 @@ class Changes:
         self._targets = picker(places)
         self._counted = picker([place for place, count in zip(places, counts, strict=True) for _ in range(count)])
         self._are_same = same(len(places))
+
+    def count(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Give the inputs, whose values are the new ones, the versions that eager gives them."""
+        if self._count is None or not self._count(inputs):
+            torch.autograd.graph.increment_version(self._counted(inputs))
 
     def write_back(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Give the inputs their new values, where kernels have not, and the versions that eager gives them."""

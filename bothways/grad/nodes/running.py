@@ -29,9 +29,9 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
         return run
 
     @functools.wraps(run)
-    def without_autocast(*values: Any) -> Any:
+    def without_autocast(*values: Any, **how: Any) -> Any:
         with torch_compat.without_autocast():
-            return run(*values)
+            return run(*values, **how)
 
     return without_autocast
 
