@@ -150,8 +150,8 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
     output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
     count = len(output.args[0]) if isinstance(output.args[0], (tuple, list)) else 1
 
-    def checked(*inputs: Any, **how: Any) -> Any:
-        results = compiled(*inputs, **how)
+    def checked(*inputs: Any, **options: Any) -> Any:
+        results = compiled(*inputs, **options)
         if isinstance(results, (tuple, list)) and len(results) == count:
             partial = reference()
             if partial is not None:

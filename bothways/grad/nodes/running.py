@@ -29,9 +29,9 @@ def as_traced(run: Callable[..., Any]) -> Callable[..., Any]:
         return run
 
     @functools.wraps(run)
-    def without_autocast(*values: Any, **how: Any) -> Any:
+    def without_autocast(*values: Any, **options: Any) -> Any:
         with torch_compat.without_autocast():
-            return run(*values, **how)
+            return run(*values, **options)
 
     return without_autocast
 
