@@ -216,7 +216,6 @@ def _inference(
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-
     refused: Sequence[int] | None = None
     known = known_of(compiled)
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
@@ -226,12 +225,9 @@ def _inference(
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
         nonlocal refused
-        if together is None:
-            tensors = () if only_results and not written else values[skipped:]
-        else:
-            tensors = together
-            if not takes_together:
-                values, together = values + together, None
+        tensors = together or (() if only_results and not written else values[skipped:])
+        if together is not None and not takes_together:
+            values, together = values + together, None
         if torch_compat.in_forward_mode() or (written and not seen and share(tensors)):
             if spares is not None:
                 spares.clear()
@@ -247,10 +243,7 @@ def _inference(
             versions.set(results)
         if only_results:
             return results
-        if len(results) == count:
-            changes.count(tensors)
-        else:
-            changes.write_back(tensors, results[count:])
+        changes.write_back(tensors, results[count:])
         if take_results is not None:
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)

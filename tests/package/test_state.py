@@ -39,7 +39,7 @@ LIVE = {
     "replay/cuda_graphs.py _left", "replay/replayed.py _all", "replay/replayed.py _lent",
 }  # fmt: skip
 # What belongs to the thread that runs.
-OF_THREADS = {"runtime/listening.py _state", "runtime/logs.py _thread"}
+OF_THREADS = {"replay/workspaces.py _woken", "runtime/listening.py _state", "runtime/logs.py _thread"}
 
 LISTED = TABLES | CACHES | ASKED | LIVE | OF_THREADS
 # Numbers that are never given twice, and locks, are nothing that a call could find changed.

@@ -162,31 +162,20 @@ def render(
     results = ""
     if tracer.graph.has_work:
         together = groups.text("inputs", inputs)
-        targets = ", ".join(emitter.tensors.values())
         if together in groups.made and not handed_over:
-            caller = emitter.inject(call_together, "call_together")
             kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
-            numbers = f"({''.join(f'{size}, ' for size in sizes)})"
-            call = f"{caller}({graph_key}, {numbers}, {together}, {len(outputs)}{kept})"
-            if are_many(outputs):
-                results = targets = names.fresh("results")
+            call = _call_together(emitter, graph_key, sizes, together, f"{len(outputs)}{kept}")
+            results = names.fresh("results") if are_many(outputs) else ""
         else:
             call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
-        line = f"{targets}{',' * (len(outputs) == 1)} = {call}" if outputs else call
-        lines = _restoring(emitter, line) if tracer.graph.statements and tracer.graph.may_fail else [line]
-        lines = _unseen(emitter, lines)
+        lines = _assigned(emitter, results, call)
         body += _retried(emitter, lines, before, graph_key, together) if is_retried else lines
     effects = _gradients_together(emitter, groups, results)
     after = [*emitter.builds, *effects, *emitter.positions]
     taken = _taken(emitter, results, [*after, *modes, *last])
-    body += [*filter(None, taken.values()), *_unseen(emitter, after), *modes]
-    grad_after = tracer.torch_state.grad_after
-    if grad_after is not None:
-        body.append(f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})")
-    # Tensors that only effects needed are not held while the user's Python runs.
-    needed = words_in("\n".join(last))
-    done = [name for name in (*taken, *([results] if results else ())) if name not in needed]
-    body += [f"del {', '.join(done)}"] if done and ending.runs_python else []
+    body += [*filter(None, taken.values()), *_unseen(emitter, after), *modes, *_grad_mode(emitter)]
+    if ending.runs_python:
+        body += _let_go([*taken, *([results] if results else ())], last)
     body += last
     there = _are_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
     checks = guards.checks + render_late(tracer, parameters, there)
@@ -197,6 +186,36 @@ def render(
         unseen_by_modes=_unseen_by_modes(tracer), root=root, is_bound=tracer.names.is_bound, groups=groups.made,
     )  # fmt: skip
     return program, outputs
+
+
+def _call_together(emitter: Emitter, graph_key: str, sizes: list[str], together: str, rest: str) -> str:
+    """The call of a graph that takes many tensors as one tuple."""
+    caller = emitter.inject(call_together, "call_together")
+    numbers = f"({''.join(f'{size}, ' for size in sizes)})"
+    return f"{caller}({graph_key}, {numbers}, {together}, {rest})"
+
+
+def _assigned(emitter: Emitter, results: str, call: str) -> list[str]:
+    """The call of the graph, and what it gives as ``results``, or each by its name."""
+    graph, tensors = emitter.tracer.graph, emitter.tensors
+    targets = results or f"{', '.join(tensors.values())}{',' * (len(tensors) == 1)}"
+    line = f"{targets} = {call}" if tensors else call
+    return _unseen(emitter, _restoring(emitter, line) if graph.statements and graph.may_fail else [line])
+
+
+def _grad_mode(emitter: Emitter) -> list[str]:
+    """The line that leaves gradients on or off for good."""
+    grad_after = emitter.tracer.torch_state.grad_after
+    if grad_after is None:
+        return []
+    return [f"{emitter.inject(torch_compat.set_grad_enabled, 'set_grad_enabled')}({grad_after})"]
+
+
+def _let_go(names: list[str], last: list[str]) -> list[str]:
+    """Tensors that only effects needed are not held while the user's Python runs."""
+    needed = words_in("\n".join(last))
+    done = [name for name in names if name not in needed]
+    return [f"del {', '.join(done)}"] if done else []
 
 
 def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups) -> list[str]:

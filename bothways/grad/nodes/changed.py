@@ -76,14 +76,17 @@ class Changes:
     def count(self, inputs: Sequence[torch.Tensor]) -> None:
         """Give the inputs, whose values are the new ones, the versions that eager gives them."""
         if self._count is None or not self._count(inputs):
-            torch.autograd.graph.increment_version(self._counted(inputs))
+            _count(self._counted(inputs))
 
     def write_back(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        """Give the inputs their new values, where kernels have not, and the versions that eager gives them."""
+        """Give the inputs their new values, where kernels have not, which leave out such as they have; and the versions
+        that eager gives them."""
+        if not values:
+            return self.count(inputs)
         if self._count is not None and self._count(inputs, values):
-            return
+            return None
         targets = self._targets(inputs)
-        _count(self._counted(inputs) if self._are_same(*targets, *values) else self._copied(targets, values))
+        return _count(self._counted(inputs) if self._are_same(*targets, *values) else self._copied(targets, values))
 
     def _copied(self, targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy what is not there yet; the inputs come back as often as they are still to be counted."""

@@ -190,9 +190,7 @@ def _trace_joint(
             views=tuple(value._is_view() for value in results.values),
         )  # fmt: skip
         if grad:
-            if not all(reached for reached, moves in zip(joint.reached, differentiable, strict=True) if moves):
-                # A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs.
-                raise NotDifferentiable("a result needs a gradient that comes to no input")
+            _check_reached(joint)
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
@@ -200,6 +198,12 @@ def _trace_joint(
     with torch.no_grad():
         _check_windows(described, fakes, [unwrapped(value) for value in results.values])
     return joint
+
+
+def _check_reached(joint: Joint) -> None:
+    """A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs."""
+    if not all(reached for reached, moves in zip(joint.reached, joint.differentiable, strict=True) if moves):
+        raise NotDifferentiable("a result needs a gradient that comes to no input")
 
 
 def _check_windows(outputs: Sequence[Output], inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
