@@ -7,7 +7,7 @@ table by value.
 
 from __future__ import annotations
 
-# Functions of the driver, of PyTorch and of Python that it is given by address besides those of the entries.
+# Functions of the driver and of PyTorch that it is given by address besides those of the entries.
 DRIVER: dict[str, tuple[str, str]] = {
     "cuLaunchKernel": (
         "int",
@@ -18,7 +18,6 @@ DRIVER: dict[str, tuple[str, str]] = {
     "cuCtxPopCurrent_v2": ("int", "void **"),
 }
 STREAM: dict[str, tuple[str, str]] = {"aoti_torch_get_current_cuda_stream": ("int32_t", "int32_t, void **")}
-MORE_PYTHON: dict[str, tuple[str, str]] = {"PyLong_FromLongLong": ("PyObject *", "int64_t")}
 
 LAUNCH = """\
 enum { MOST = 512 };

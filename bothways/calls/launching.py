@@ -19,7 +19,7 @@ from bothways.building.cuda_driver import DeviceContext, check, context, driver,
 from bothways.calls.bound_names import PYTHON, TORCH, makers, text_with_names
 from bothways.calls.call_library import call_library
 from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
-from bothways.calls.launch_source import DRIVER, LAUNCH, MORE_PYTHON, STREAM
+from bothways.calls.launch_source import DRIVER, LAUNCH, STREAM
 from bothways.errors import BothwaysError
 
 MOST_ARGUMENTS = 512
@@ -92,10 +92,11 @@ def _word(value: Any, kind: str) -> int:
 @functools.cache
 def _make_launch() -> Any:
     """What makes a builtin function of a plan; None where there can be none."""
-    functions = {**PYTHON, **MORE_PYTHON, **TORCH, **STREAM, **DRIVER}
-    homes: list[Any] = [getattr(ctypes.pythonapi, name, None) for name in (*PYTHON, *MORE_PYTHON)]
+    functions = {**PYTHON, **TORCH, **STREAM, **DRIVER}
+    homes: list[Any] = [getattr(ctypes.pythonapi, name, None) for name in PYTHON]
     homes += [torch_compat.c_function(name) for name in (*TORCH, *STREAM)]
     homes += [getattr(driver(), name, None) for name in DRIVER]
+    assert len(homes) == len(functions)  # a name that is there twice would give each one behind it another's address
     if call_library() is None or None in homes:  # whose tries show that tensors are what they are taken for
         return None
     try:
