@@ -219,11 +219,14 @@ class BackwardRun:
         whole = call.along([root.node for root in call.roots], call.tangents)
         together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
         try:
-            return watched, *history.run(whole, [tensor.node for tensor in inputs], watched, together)
+            results, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
         except NotThin:
             raise
         except Exception as error:
             self.tracer.stop("op_failed", f"a backward fails: {error}")
+        if any(result is not None and result.layout is not torch.strided for result in results):
+            self.tracer.stop("backward", "a gradient is a sparse tensor")
+        return watched, results, order
 
     def _begin_part(self, tensor: TensorValue) -> None:
         """A tensor's hooks are called here, so autograd does not have to see the tensor."""

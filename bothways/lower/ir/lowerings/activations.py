@@ -17,7 +17,6 @@ from bothways.lower.ir.prims import Node
 from bothways.lower.ir.shapes import normal_dim
 
 KAPPA, BETA = 0.044715, math.sqrt(2 / math.pi)
-ERF = 1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592  # of the share that is 1 at zero
 ONE_SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]  # in single precision for every dtype, as ATen has it
 
 
@@ -38,24 +37,9 @@ def _gelu_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, *, approx
         tanh = (BETA * (t + KAPPA * (square * t))).tanh()
         slope = 0.5 * t * (1 - tanh * tanh) * (BETA * (1 + 3 * KAPPA * square))
         return (g * (0.5 * (1 + tanh) + slope)).as_(out.dtype)
-    bell = (t * t * -0.5).exp()
-    cdf = 0.5 * (1 + _erf_of_gelu(t, bell))
-    return (g * (cdf + t * (bell * (1 / math.sqrt(2 * math.pi))))).as_(out.dtype)
-
-
-def _erf_of_gelu(t: Term, bell: Term) -> Term:
-    """The error function of ``t / sqrt(2)``, where its gradient needs it, and ``bell``, its slope but for a factor.
-
-    Of single precision on a CPU that is formula 7.1.26 of Abramowitz and Stegun, made of the exponential that the slope
-    is, where a library's function takes as long as all the rest. It is as right as the sum that it is a part of.
-    """
-    if t.dtype is not torch.float32 or t.b.on_gpu:
-        return (t * math.sqrt(0.5)).apply("erf")
-    share = 1 / t.abs().times_plus(0.3275911 * math.sqrt(0.5), 1.0)
-    series = share.times_plus(ERF[0], ERF[1])
-    for number in ERF[2:]:
-        series = series.times_plus(share, number)
-    return (-(bell * share)).times_plus(series, 1.0).apply("copysign", t)
+    cdf = 0.5 * (1 + (t * math.sqrt(0.5)).apply("erf"))
+    pdf = (t * t * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+    return (g * (cdf + t * pdf)).as_(out.dtype)
 
 
 @lowers_floating(aten.silu.default)
