@@ -162,7 +162,10 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
 
     run: Any = functools.partial(checked)  # which can be told to call something else, and costs next to nothing
     reference = weakref.ref(run)
-    return described(cast(Callable[..., Any], run), **vars(known_of(compiled)))
+    known = vars(known_of(compiled))
+    if hasattr(compiled, "__wrapped__"):  # by the user, whose function has taken over what is known of ours
+        known = {**known, "takes_together": False, "look": None}
+    return described(cast(Callable[..., Any], run), **known)
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:

@@ -446,9 +446,10 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
     int64_t rests = memo->rests;
     int plain = 1, holds = 1, same = 1;
     for (int64_t i = 0; i < table->arguments; ++i) slots[i] = arguments[i];
+    // Made before anything is looked at: memory that is asked for may let the collector run, and finalizers let go of
+    // what was seen. What is handed over is held before anything else runs.
+    PyObject *made = empty_answer(table);
     if (is_same(table, memo, &parts, arguments, &rests)) {
-        PyObject *made = empty_answer(table);
-        // What is handed over is held before anything runs that may let go of it.
         if (made) fill(table, made, parts.seen, parts.known, 1);
         for (int64_t i = 0; i < memo->needs; ++i) {
             const int32_t slot = parts.needed[i];
@@ -462,7 +463,10 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
         if (same) *answer = holds == 1 ? made : refused(holds);
         if (made && same && holds == 1) fill(table, made, slots, parts.known, 0);
         else if (made) Py_DecRef(made);
-    } else same = 0;
+    } else {
+        same = 0;
+        if (made) Py_DecRef(made);
+    }
     for (int64_t i = 0; i < memo->needs; ++i) let_go(slots, parts.needed[i], table->arguments);
     for (int64_t i = 0; i < rests; ++i) {
         const Row *row = table->row + parts.rest[i];

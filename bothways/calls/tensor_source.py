@@ -125,15 +125,29 @@ static PyObject *left_as_given(const Lent *known, const int64_t *one, PyObject *
     int64_t differs = 0;
     for (int64_t word = 0; word < known->words; ++word) differs |= impl[word] ^ one[2 + word];
     if (differs) return 0;
-    PyObject *value = *(PyObject **)((const char *)impl + object_word), *names;
+    PyObject *value = *(PyObject **)((const char *)impl + object_word);
     if (value->type != tensor_class || value->references != known->references) return 0;
     const char *begin = (const char *)value;
     if (*(int64_t *)(begin + hooks_word) || *(int64_t *)(begin + late_hooks_word)) return 0;
-    if (*(int64_t *)(begin + references_word)) return 0;
-    if (!(names = PyObject_GenericGetDict(value, 0))) { PyErr_Clear(); return 0; }
-    const int64_t size = PyDict_Size(names);
-    Py_DecRef(names);
-    return size ? 0 : value;
+    return *(int64_t *)(begin + references_word) ? 0 : value;
+}
+
+// Whether the gradient of a tensor is what was given away, and has no names of the user's. Asking makes a dictionary,
+// for which the collector may run, and finalizers that let go of the gradient.
+static int has_no_names(const int64_t *one, PyObject *owner) {
+    if (!is_plain_tensor(owner)) return 0;
+    const int64_t *impl = *gradient_of(*(void **)((char *)owner + tensor_offset));
+    if ((int64_t)impl != one[1]) return 0;
+    PyObject *value = *(PyObject **)((const char *)impl + object_word), *names;
+    if (!value || value->type != tensor_class) return 0;
+    Py_IncRef(value);
+    int64_t size = 1;
+    if ((names = PyObject_GenericGetDict(value, 0))) {
+        size = PyDict_Size(names);
+        Py_DecRef(names);
+    } else PyErr_Clear();
+    Py_DecRef(value);
+    return size == 0;
 }
 
 // The gradients of some items of a sequence, if all are left as they were given; else False.
@@ -143,6 +157,10 @@ static PyObject *given_again(PyObject *self, PyObject *owners) {
     if (!has_items(owners, known->most) || _PyType_Lookup(tensor_class, grad_name) != grad_getter ||
         _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
     PyObject *found = PyTuple_New(known->count), *value;
+    for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words)
+        if (!has_no_names(one, member(owners, one[0]))) { Py_DecRef(found); return answer_of(0); }
+    one = known->of;
+    // From here on nothing is made, so that all are still there when they are held.
     for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words) {
         if (i + AHEAD < known->count) {
             const int64_t *later = one + AHEAD * (2 + known->words);

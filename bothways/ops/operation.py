@@ -20,6 +20,7 @@ class Fails(Enum):
     ON_SOME_DATA = auto()  # an index out of range, a singular matrix
     NEVER = auto()
     UNLESS_ALL_FLOAT = auto()
+    UNLESS_FLOATS_FIT = auto()  # all are, and none is in double precision beside others
     UNLESS_ANY_FLOAT = auto()
     IF_ANY_FLOAT = auto()
 

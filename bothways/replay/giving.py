@@ -16,6 +16,12 @@ from bothways import torch_compat
 from bothways.calls.call_library import CallLibrary, word_library
 from bothways.runtime.picking import Picker, picker
 
+MOST_DIMENSIONS = 5  # whose sizes and strides lie among the words of a ``TensorImpl``
+
+
+def _is_told_by_words(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor and tensor.dim() <= MOST_DIMENSIONS
+
 
 class LentTensors:
     """The tensors that one recording lends, with the versions they begin with. ``storages`` are those they lie in."""
@@ -45,7 +51,7 @@ class LentTensors:
         return None
 
     def _find(self, gradients: Sequence[Any]) -> None:
-        plain = [(place, tensor) for place, tensor in enumerate(gradients) if type(tensor) is torch.Tensor]
+        plain = [(place, tensor) for place, tensor in enumerate(gradients) if _is_told_by_words(tensor)]
         by_address = {tensor.data_ptr(): place for place, tensor in plain}
         pairs = [(number, by_address.get(address)) for number, address in enumerate(self._addresses)]
         self._places = {number: place for number, place in pairs if place is not None}

@@ -151,15 +151,20 @@ class Outputs:
         items = [window.of(values[window.place]) for window in self._windows]
         with torch_compat.below_autograd():
             for sources, _ in self._copied.values():
-                items += torch_compat.foreach_mul(sources, 1) if len(sources) > 1 else [sources[0].clone()]
+                items += torch_compat.foreach_mul(sources, 1) if len(sources) > 1 else [_copy(sources[0])]
             for source, _ in self._cloned:
-                items.append(source.clone())
+                items.append(_copy(source))
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
                 items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
         items += self.given_again.fresh() if left is None else self.given_again.again(left)
         items += self._rest
         return self._arranged(values, items)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own that nothing has changed yet; copying counts as a change."""
+    return tensor.clone().data
 
 
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:

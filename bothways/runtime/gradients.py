@@ -59,7 +59,7 @@ def _spent_function(name: str) -> Any:
 class _Spent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
+        return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:

@@ -54,6 +54,8 @@ def restore(before: TorchState) -> None:
     for _ in range(now.autocast_depth - before.autocast_depth):
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
+    for _ in range(before.autocast_depth - now.autocast_depth):
+        torch.autocast_increment_nesting()
     torch.set_autocast_cache_enabled(before.autocast_cache)
     torch.set_anomaly_enabled(*before.anomaly)
     torch.set_default_dtype(before.default_dtype)

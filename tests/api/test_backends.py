@@ -1,5 +1,6 @@
 """The backend registry: names, callables, registration, entry points, and what a backend must return."""
 
+import functools
 import sys
 import warnings
 import weakref
@@ -290,3 +291,29 @@ def test_backend_name():
             return gm.forward
 
     assert [backend_name(b) for b in ("native", eager, Counter())] == ["native", "eager", "Counter"]
+
+
+def test_a_backend_that_wraps_what_ours_has_compiled_is_called_with_tensors_alone():
+    """``functools.wraps`` takes over the attributes of ours, and so what is known of it."""
+    calls = []
+
+    def backend(graph, inputs):
+        compiled = bothways.backends.lookup_backend("native")(graph, inputs)
+
+        @functools.wraps(compiled)
+        def run(*tensors):
+            calls.append(len(tensors))
+            return compiled(*tensors)
+
+        return run
+
+    def program(tensors, x):
+        for tensor in tensors:
+            tensor.mul_(0.5).add_(x)
+        return tensors[0].sum()
+
+    compiled = bothways.compile(program, backend=backend)
+    tensors, plain = ([torch.ones(3) for _ in range(40)] for _ in range(2))
+    for _ in range(3):
+        assert compiled(tensors, torch.ones(3)) == program(plain, torch.ones(3))
+    assert calls == [41, 41, 41]

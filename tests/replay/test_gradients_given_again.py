@@ -172,3 +172,39 @@ def test_who_is_told_of_a_gradient_that_goes_may_move_a_parameter():
 def test_without_a_compiler_steps_are_replayed_the_slow_way(monkeypatch):
     monkeypatch.setattr(call_library, "_found", [None])
     compared(lambda training, turn: None)
+
+
+def test_sizes_of_many_dimensions_that_were_changed():
+    """They lie outside of what is compared of a tensor."""
+
+    class Wide(Training):
+        def __init__(self):
+            super().__init__()
+            self.model.wide = nn.Parameter(torch.randn(2, 2, 2, 2, 2, 2, device=DEVICE).transpose(0, 5))
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            factors = torch.arange(64.0, device=DEVICE).view(2, 2, 2, 2, 2, 2)
+            loss = self.model[:3](x).square().mean() + (self.model.wide * factors).sum()
+            loss.backward()
+            self.optimizer.step()
+            return loss.detach()
+
+    seen = []
+    for compiles in (False, True):
+        training = Wide()
+        step = bothways.compile(training.step) if compiles else training.step
+        for number in range(12):
+            step(torch.ones(3, 8, device=DEVICE))
+            if number > 6:
+                training.model.wide.grad.transpose_(1, 3)
+        seen.append((training.model.wide.grad.stride(), training.model.wide.detach().clone()))
+    assert seen[0][0] == seen[1][0]
+    torch.testing.assert_close(seen[0][1], seen[1][1])
+
+
+def test_what_is_handed_out_was_never_changed():
+    compiled = bothways.compile(lambda x: (x.sin() * 2, (x * 2).long() + 1))
+    for _ in range(6):
+        assert [result._version for result in compiled(torch.ones(5, device=DEVICE))] == [0, 0]

@@ -64,15 +64,20 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return False  # of one value alone there are none
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
-    kinds = {example.is_floating_point() for example in _tensors(node)}
-    return operation.fails in TAKEN and TAKEN[operation.fails](kinds)
+    dtypes = {example.dtype for example in _tensors(node)}
+    return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
 
 
-# By whether there are floating and whole numbers among the operands.
-TAKEN: dict[Fails, Callable[[set[bool]], bool]] = {
-    Fails.UNLESS_ANY_FLOAT: lambda floating: True in floating,
-    Fails.UNLESS_ALL_FLOAT: lambda floating: False not in floating,
-    Fails.IF_ANY_FLOAT: lambda floating: True not in floating,
+def _are_float(dtypes: set[torch.dtype]) -> bool:
+    return all(dtype.is_floating_point for dtype in dtypes)
+
+
+# By the dtypes of the operands. Half and single precision meet under autocast, and in normalisations.
+TAKEN: dict[Fails, Callable[[set[torch.dtype]], bool]] = {
+    Fails.UNLESS_ANY_FLOAT: lambda dtypes: any(dtype.is_floating_point for dtype in dtypes),
+    Fails.UNLESS_ALL_FLOAT: _are_float,
+    Fails.UNLESS_FLOATS_FIT: lambda dtypes: _are_float(dtypes) and (torch.float64 not in dtypes or len(dtypes) == 1),
+    Fails.IF_ANY_FLOAT: lambda dtypes: not any(dtype.is_floating_point for dtype in dtypes),
 }
 
 

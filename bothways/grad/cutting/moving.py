@@ -33,7 +33,7 @@ def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
         for node in nodes:
             if node not in followed_nodes and _follows(node, followed_nodes, node in without_grad):
                 followed_nodes.add(node)
-            if node in followed_nodes and node not in without_grad and _may_write(node):
+            if node in followed_nodes and node not in without_grad and may_write(node):
                 for written in node.all_input_nodes:
                     followed_nodes.update(_sharing(written))
         if len(followed_nodes) == before:
@@ -77,7 +77,7 @@ def _follows(node: Node, followed_nodes: set[Node], without_grad: bool) -> bool:
     return not without_grad or ops.of_node(node).gives is not Gives.FRESH
 
 
-def _may_write(node: Node) -> bool:
+def may_write(node: Node) -> bool:
     """Whether a node may write to what it is given, as far as its record tells."""
     known = ops.of_node(node)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")

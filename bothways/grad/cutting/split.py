@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.grad.cutting.moving import followed
+from bothways.grad.cutting.moving import followed, may_write
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
@@ -57,12 +57,43 @@ def sections_of(
     """The nodes in sections; a backward that leaves its section is PyTorch's, through the autograd nodes of others."""
     alone: set[torch.fx.Node] = set()
     seen = _seen(graph, inputs) if grad else set()
+    pairs = zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=False)
+    tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor))
+    leaves = {node for node, tensor in tensors if tensor.requires_grad and tensor.is_leaf}
     while True:
-        sections = _sections(graph, grad, apart, alone, seen, inside)
+        sections = _with_casts(_sections(graph, grad, apart, alone, seen, inside), leaves)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
         if not leaving:
             return sections
         alone |= leaving
+
+
+def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> list[Section]:
+    """The sections, those of an autocast joined as captured where a parameter is changed in it: autocast keeps what it
+    has cast of parameters until it is left, and who enters it again casts what they are by then."""
+    joined: list[Section] = []
+    group: list[Section] = []
+    for section in sections:
+        group.append(section)
+        if section.after.entered:
+            continue
+        if len(group) > 1 and any(_changes_leaf(node, leaves) for one in group for node in one.nodes):
+            nodes = [node for one in group for node in one.nodes]
+            group = [Section(nodes, True, group[0].before, section.after)]
+        joined += group
+        group = []
+    return joined + group
+
+
+def _changes_leaf(node: torch.fx.Node, leaves: Container[torch.fx.Node]) -> bool:
+    return may_write(node) and any(_origin(argument) in leaves for argument in node.all_input_nodes)
+
+
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value may be a view of, by first arguments."""
+    while node.op != "placeholder" and (first := _first(node)) is not None:
+        node = first
+    return node
 
 
 def _leaves(node: torch.fx.Node, section: Section) -> bool:

@@ -190,7 +190,7 @@ def _trace_joint(
             views=tuple(value._is_view() for value in results.values),
         )  # fmt: skip
         if grad:
-            _check_reached(joint)
+            _check_reached(joint, inputs)
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
@@ -200,10 +200,13 @@ def _trace_joint(
     return joint
 
 
-def _check_reached(joint: Joint) -> None:
+def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
     """A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs."""
     if not all(reached for reached, moves in zip(joint.reached, joint.differentiable, strict=True) if moves):
         raise NotDifferentiable("a result needs a gradient that comes to no input")
+    pairs = zip(joint.reached, joint.differentiable, strict=True)
+    if any(moves and not inputs[place].requires_grad for reached, moves in pairs for place in reached):
+        raise NotDifferentiable("a result needs a gradient of an input that asks for one inside")
 
 
 def _check_windows(outputs: Sequence[Output], inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.reductions import variance
-from bothways.lower.ir.lowerings.registry import aten, lowers_floating, overloads
+from bothways.lower.ir.lowerings.registry import Lowering, aten, lowers_floating, overloads
 from bothways.lower.ir.lowerings.term import Term, wide
 from bothways.lower.ir.prims import Buffer, Node, Shape
+
+
+def _lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """For what ATen refuses in double precision beside others: it is asked for that."""
+
+    def register(function: Lowering) -> Lowering:
+        @functools.wraps(function)
+        def lower(b: Builder, out: Any, *args: Any, **kwargs: Any) -> Any:
+            dtypes = {arg.dtype for arg in args if isinstance(arg, Node)}
+            if torch.float64 in dtypes and len(dtypes) > 1:
+                raise NotLowered("double precision beside another")
+            return function(b, out, *args, **kwargs)
+
+        return lowers_floating(*targets)(lower)
+
+    return register
 
 
 def _scaled(x: Term, weight: Node | None, bias: Node | None, shape: Shape) -> Term:
@@ -44,7 +61,7 @@ def _parameter_gradients(
 # Layer norm -----------------------------------------------------------------------------------------------------
 
 
-@lowers_floating(aten.native_layer_norm.default)
+@_lowers(aten.native_layer_norm.default)
 def _layer_norm(
     b: Builder, out: Any, x: Node, shape: Sequence[int], weight: Node | None, bias: Node | None, eps: float
 ) -> Any:
@@ -56,7 +73,7 @@ def _layer_norm(
     return result.as_(out[0].dtype), mean.as_(out[1].dtype), rstd.as_(out[2].dtype)
 
 
-@lowers_floating(aten.native_layer_norm_backward.default)
+@_lowers(aten.native_layer_norm_backward.default)
 def _layer_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, shape: Sequence[int], mean: Node, rstd: Node, weight: Node | None,
     bias: Node | None, mask: Sequence[bool],
@@ -75,7 +92,7 @@ def _layer_norm_backward(
 # By the root of the mean square, which is one operation on GPUs -------------------------------------------------------
 
 
-@lowers_floating(*overloads("_fused_rms_norm", ["default"]))
+@_lowers(*overloads("_fused_rms_norm", ["default"]))
 def _rms_norm(
     b: Builder, out: Any, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None
 ) -> tuple[Node, Node]:
@@ -87,7 +104,7 @@ def _rms_norm(
     return result.as_(out[0].dtype), b.reshape(rstd.as_(out[1].dtype), tuple(out[1].shape))
 
 
-@lowers_floating(*overloads("_fused_rms_norm_backward", ["default"]))
+@_lowers(*overloads("_fused_rms_norm_backward", ["default"]))
 def _rms_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, shape: Sequence[int], rstd: Node, weight: Node | None,
     mask: Sequence[bool],
@@ -112,7 +129,7 @@ def _grouped(b: Builder, x: Node, groups: int) -> Node:
     return b.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
 
 
-@lowers_floating(aten.native_group_norm.default)
+@_lowers(aten.native_group_norm.default)
 def _group_norm(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, n: int, c: int, hw: int, groups: int,
     eps: float,
@@ -129,7 +146,7 @@ def _group_norm(
     )
 
 
-@lowers_floating(aten.native_group_norm_backward.default)
+@_lowers(aten.native_group_norm_backward.default)
 def _group_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, mean: Node, rstd: Node, weight: Node | None, n: int, c: int, hw: int,
     groups: int, mask: Sequence[bool],
@@ -208,7 +225,7 @@ def _per_channel(b: Builder, value: Term, fake: torch.Tensor) -> Node:
     return b.reshape(value.as_(fake.dtype), tuple(fake.shape))
 
 
-@lowers_floating(aten.native_batch_norm.default)
+@_lowers(aten.native_batch_norm.default)
 def _batch_norm(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node | None,
     running_var: Node | None, training: bool, momentum: float, eps: float,
@@ -246,7 +263,7 @@ def _from_running(b: Builder, x: Node, mean: Node | None, var: Node | None, eps:
     return m, (v + eps).apply("rsqrt")
 
 
-@lowers_floating(aten._native_batch_norm_legit_no_training.default)
+@_lowers(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm_no_training(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node,
     momentum: float, eps: float,
@@ -254,14 +271,14 @@ def _batch_norm_no_training(
     return _batch_norm_of_statistics(b, out, x, weight, bias, running_mean, running_var, eps)
 
 
-@lowers_floating(aten._native_batch_norm_legit.no_stats)
+@_lowers(aten._native_batch_norm_legit.no_stats)
 def _batch_norm_no_stats(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> Any:
     return _batch_norm(b, out, x, weight, bias, None, None, True, momentum, eps)
 
 
-@lowers_floating(aten._native_batch_norm_legit_functional.default)
+@_lowers(aten._native_batch_norm_legit_functional.default)
 def _batch_norm_functional(
     b: Builder, out: Any, x: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node,
     training: bool, momentum: float, eps: float,
@@ -274,7 +291,7 @@ def _batch_norm_functional(
     return result, _per_channel(b, mean, out[1]), _per_channel(b, rstd, out[2]), *updated
 
 
-@lowers_floating(aten.native_batch_norm_backward.default)
+@_lowers(aten.native_batch_norm_backward.default)
 def _batch_norm_backward(
     b: Builder, out: Any, grad: Node, x: Node, weight: Node | None, running_mean: Node | None,
     running_var: Node | None, saved_mean: Node | None, saved_rstd: Node | None, training: bool, eps: float,
