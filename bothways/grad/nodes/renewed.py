@@ -75,8 +75,11 @@ def renewed_inputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor],
         numbers, own = values[:skipped], list(values[skipped:])
         own = [value.clone() if needs else value for value, needs in zip(own, has_history, strict=True)]
         before = [(torch_compat.version_of(value), value.grad_fn) for value in own]
+        laid_out = [(tuple(value.shape), value.stride()) for value in own]
         outputs = function(*numbers, *own)
         changed = [place for place, value in enumerate(own) if value.grad_fn is not before[place][1]]
+        if any((tuple(own[place].shape), own[place].stride()) != laid_out[place] for place in changed):
+            raise NotDifferentiable("the shape of an input is changed")
         for place, value in enumerate(own):
             if has_history[place] and place not in changed and torch_compat.version_of(value) != before[place][0]:
                 raise NotDifferentiable("an input that needs a gradient is changed where autograd does not look")

@@ -1,0 +1,31 @@
+"""Operations that change how an input with a history is laid out, and none of its elements, change the input itself."""
+
+import pytest
+import torch
+from agreeing import BACKENDS, agree
+
+CHANGES = {
+    "swapaxes_": lambda x: x.swapaxes_(0, -1),
+    "t_": lambda x: x.t_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "transposed and doubled": lambda x: x.transpose_(0, 1).mul_(2),
+    "transposed and back": lambda x: x.t_().mul_(2).t_(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_that_was_computed(change, backend):
+    def program(x):
+        y = x + 1
+        change(x)
+        return y.sum() + x.exp().sum()
+
+    def observe(function, _):
+        leaf = torch.linspace(0, 1, 6).reshape(2, 3).requires_grad_()
+        x = leaf * 2
+        result = function(x)
+        result.backward()
+        return {"result": result, "gradient": leaf.grad, "x": x.detach(), "laid out": (x.shape, x.stride(), x._version)}
+
+    agree(program, observe, 1, 2, backend=backend)
