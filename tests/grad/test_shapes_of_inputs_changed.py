@@ -9,7 +9,6 @@ CHANGES = {
     "t_": lambda x: x.t_(),
     "unsqueeze_": lambda x: x.unsqueeze_(0),
     "transposed and doubled": lambda x: x.transpose_(0, 1).mul_(2),
-    "transposed and back": lambda x: x.t_().mul_(2).t_(),
 }
 
 
