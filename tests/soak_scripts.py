@@ -251,12 +251,17 @@ SCRIPTS = [
     Script("OPTIMIZER.zero_grad()\nout = MODEL(x) * remembered(3, MODEL.last.weight.dtype)[0] + remembered(3, MODEL.last.weight.dtype)[1]\nloss = {loss}\n{backward}\n{update}\nreturn loss.detach(), remembered.cache_info().misses", STRENGTH),
     Script("OPTIMIZER.zero_grad()\nout = MODEL(x)\nmade = Normal(out, F.softplus(out) + 0.1, validate_args=True)\ndrawn = made.rsample()\nloss = {loss} + 0.1 * kl_divergence(made, Normal(torch.zeros_like(out), torch.ones_like(out))).mean() - 0.01 * Normal(drawn, 1.0).log_prob(out.detach()).mean()\n{backward}\n{clip}\n{update}\nreturn loss.detach(), kept", "from torch.distributions import Normal, kl_divergence"),
     Script("wide = torch.cat([x, x], 0)[: len(x) + number] if number else x\nlabels = torch.cat([y, y], 0)[: len(wide)]\nOPTIMIZER.zero_grad()\nout = MODEL(wide)\nif (torch.arange(4) * 2 > 5).any():\n    out = out * 1.5\nloss = F.cross_entropy(out, labels)\nloss.backward()\n{update}\nreturn loss.detach(), len(wide)"),
+    # Breaks inside of contexts, values that leave autocast, a weight that is changed in it, losses that are changed later.
+    Script("with torch.no_grad():\n    target = MODEL(x).softmax(-1)\n    bothways.graph_break()\n    target = target / target.sum()\n{begin}\nout = MODEL(x)\nloss = {loss} + (out.log_softmax(-1) * target).sum()\n{backward}\n{update}\n" + RETURN),
+    Script("{begin}\nwith torch.autocast('cpu', torch.bfloat16, enabled=number % 2 == 0):\n    out = MODEL(x)\n    out.register_hook(noting('out'))\n    loss = {loss}\n    bothways.graph_break()\n{backward}\n{update}\nreturn loss, out"),
+    Script("{begin}\nx = x.clone().requires_grad_()\n{forward}\nother = MODEL(x).square().mean()\nloss.backward()\n{update}\nloss += 1\nreturn loss, x.grad is None, other.detach()", floats=True),
 ]  # fmt: skip
 
 
 # Seeds below are kept in tests, with the scripts that there were then.
-SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 12
-LATER, THEN = 60_000, len(SCRIPTS) - 5
+SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 15
+LATER, THEN = 60_000, len(SCRIPTS) - 8
+LAST, BEFORE = 10_000_000, len(SCRIPTS) - 3
 
 
 class Writer(soak_steps.Writer):
@@ -265,7 +270,8 @@ class Writer(soak_steps.Writer):
     def __init__(self, seed):
         super().__init__(seed)
         self.kind = "usual"
-        among = SCRIPTS if seed >= LATER else SCRIPTS[:THEN] if seed >= SINCE else SCRIPTS[:AT_FIRST]
+        limits = ((LAST, len(SCRIPTS)), (LATER, BEFORE), (SINCE, THEN), (0, AT_FIRST))
+        among = SCRIPTS[: next(count for since, count in limits if seed >= since)]
         self.script = among[seed % len(among)]
 
     def program(self):

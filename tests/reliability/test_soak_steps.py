@@ -78,7 +78,7 @@ def test_steps_can_be_written_in_every_way():
 
 def test_scripts_can_be_written_and_trained():
     count = len(soak_scripts.SCRIPTS)
-    for seed, script in enumerate(soak_scripts.SCRIPTS, soak_scripts.LATER // count * count + count):
+    for seed, script in enumerate(soak_scripts.SCRIPTS, soak_scripts.LAST // count * count + count):
         source = soak_scripts.program(seed)
         compile(source, "<soak>", "exec")
         assert script.above in source
