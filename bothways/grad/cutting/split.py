@@ -7,6 +7,7 @@ is looked at, or that runs the user's Python in its backward, runs as it was cap
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
@@ -78,11 +79,24 @@ def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> li
         if section.after.entered:
             continue
         if len(group) > 1 and any(_changes_leaf(node, leaves) for one in group for node in one.nodes):
-            nodes = [node for one in group for node in one.nodes]
-            group = [Section(nodes, True, group[0].before, section.after)]
+            group = _as_captured_inside(group)
         joined += group
         group = []
     return joined + group
+
+
+def _as_captured_inside(group: list[Section]) -> list[Section]:
+    """Sections around a context as three: what comes before, what is inside of it, as captured, and what is behind."""
+    nodes = [(node, section.as_captured) for section in group for node in section.nodes]
+    states = list(itertools.accumulate((node for node, _ in nodes), OpenContexts.behind, initial=group[0].before))
+    inside = [place for place in range(len(nodes)) if states[place].entered or states[place + 1].entered]
+    first, last = inside[0], inside[-1] + 1
+    spans = ((0, first, nodes[0][1]), (first, last, True), (last, len(nodes), nodes[-1][1]))
+    return [
+        Section([node for node, _ in nodes[begin:end]], as_captured, states[begin], states[end])
+        for begin, end, as_captured in spans
+        if begin < end
+    ]
 
 
 def _changes_leaf(node: torch.fx.Node, leaves: Container[torch.fx.Node]) -> bool:

@@ -24,7 +24,7 @@ def _lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
         def lower(b: Builder, out: Any, *args: Any, **kwargs: Any) -> Any:
             dtypes = {arg.dtype for arg in args if isinstance(arg, Node)}
             if torch.float64 in dtypes and len(dtypes) > 1:
-                raise NotLowered("double precision beside another")
+                raise NotLowered("dtypes that do not fit")
             return function(b, out, *args, **kwargs)
 
         return lowers_floating(*targets)(lower)
