@@ -24,7 +24,7 @@ from torch import nn
 
 import bothways
 from bothways.grad.nodes.changed import Changes, Versions
-from bothways.replay.giving import GivenAgain
+from bothways.replay.giving import LentTensors
 from bothways.replay.outputs import Outputs
 from bothways.replay.recorders import recording_with
 from bothways.replay.recording import Recording
@@ -38,7 +38,7 @@ TARGET = 60.0  # microseconds, for 300 parameters
 # Names in programs, and methods, whose calls are measured.
 NAMES = ("_table_", "_forget_gradients", "_keep_inputs", "_call_together", "_spent", "_set_gradients")
 METHODS: tuple[tuple[type, str], ...] = (
-    (Replayed, "call"), (Recording, "fits"), (GivenAgain, "left_to"), (Outputs, "hand_out"), (Versions, "set"),
+    (Replayed, "call"), (Recording, "fits"), (LentTensors, "left_to"), (Outputs, "hand_out"), (Versions, "set"),
     (Changes, "count"),
 )  # fmt: skip
 
