@@ -38,5 +38,6 @@ def test_what_is_imported_is_there(path):
 
 
 def test_what_is_not_there_is_found(tmp_path):
-    (tmp_path / "program.py").write_text("from bothways.replay.giving import NoSuchClass\nfrom bothways import replay\n")
+    program = "from bothways.replay.giving import NoSuchClass\nfrom bothways import replay\n"
+    (tmp_path / "program.py").write_text(program)
     assert missing(tmp_path / "program.py") == ["bothways.replay.giving.NoSuchClass"]
