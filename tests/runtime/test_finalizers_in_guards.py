@@ -3,20 +3,26 @@
 In processes of their own: memory that is used after it was given back ends one, or does not.
 """
 
+import subprocess
+import sys
+
 import pytest
-from pythons import run_python
 
 TENSORS = """
 import gc, torch, bothways
 
-class Kept:
-    tensors = [torch.full((3,), float(number)) for number in range(60)]
+class Holder:
+    pass
+
+kept = Holder()
+kept.tensors = [torch.full((3,), float(number)) for number in range(60)]
 
 def program(x):
-    for tensor in Kept.tensors:
+    for tensor in kept.tensors:
         tensor.mul_(0.5).add_(x)
-    return Kept.tensors[0].sum()
+    return kept.tensors[0].sum()
 
+before = lambda: None
 compiled, x = bothways.compile(program), torch.ones(3)
 for _ in range(8):
     compiled(x)
@@ -25,7 +31,8 @@ class LetsGo:
     def __init__(self):
         self.own = self
     def __del__(self):
-        Kept.tensors[10:50] = [torch.full((3,), 100.0) for _ in range(40)]
+        for place in range(10, 50):
+            kept.tensors[place] = torch.full((3,), 100.0)
         self.others = [str(number) * 50 for number in range(2000)]
         log.append("let go")
 """
@@ -43,6 +50,10 @@ def step(x):
     loss.backward()
     optimizer.step()
     return loss.detach()
+
+def before():  # fresh gradients, whose dictionaries are not made yet
+    model.zero_grad()
+    compiled(x)
 
 around = graphs()
 around.__enter__()
@@ -63,11 +74,12 @@ class LetsGo:
 CALLS = """
 log = []
 for later in range(0, 60, 3):
-    for _ in range(2):
+    for _ in range(4):
         compiled(x)
-    gc.collect(); gc.disable()
+    before(); gc.collect(); gc.disable()
     LetsGo()
-    gc.set_threshold(1 + later); gc.enable()
+    others = [[] for _ in range(10)]
+    gc.set_threshold(len(others) + 1 + later); gc.enable()
     compiled(x)
     gc.set_threshold(700)
 assert log
@@ -76,5 +88,5 @@ assert log
 
 @pytest.mark.parametrize("program", [TENSORS, GRADIENTS], ids=["tensors", "gradients"])
 def test_what_a_finalizer_lets_go_of_in_the_middle(program):
-    done = run_python(["-c", program + CALLS])
+    done = subprocess.run([sys.executable, "-c", program + CALLS], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
