@@ -97,7 +97,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
         "Keep what looks at frames, or makes code, out of the compiled function."
     )),
     ("call_unknown", r"^torch\.(func|_functorch)\.", (
-        "Other transforms of torch.func than grad, vjp and vmap run as plain Python, with graphs before and after."
+        "Of torch.func, linearize and functionalize run as plain Python, with graphs before and after."
     )),
     ("call_unknown", r"\bseed\b|manual_seed|rng_state", "Seed outside the compiled function."),
     ("call_unknown", r"^(a tensor operation cannot take|a graph cannot hold)", (

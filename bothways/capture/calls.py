@@ -14,6 +14,7 @@ from bothways.capture.bytecode.interpreter import Frame
 from bothways.capture.guards import policy
 from bothways.capture.guards.policy import Treatment
 from bothways.capture.guards.replaced import is_replaced
+from bothways.capture.standins import jacobians
 from bothways.capture.standins.optimizers import step_with_its_grad_mode
 from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.core import linked
@@ -29,19 +30,21 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.code.functions import FunctionValue
 
-# Wrappers that keep books for other code, the variable that holds what they wrap, and what is called with it
+# Wrappers that keep books for other code, the variables that hold what they wrap, and what is called with these
 # instead, if not the wrapped function itself. PyTorch's own compiler puts the first two around nn.Module's methods when
 # a process uses it, too; the third keeps it out of functions that bothways does look into.
-LOOKED_THROUGH: dict[str, tuple[str, Callable[..., Any] | None]] = {
-    "install_generation_tagging_init.<locals>.patched_init": ("init", None),
-    "install_generation_tagging_init.<locals>.patched_setstate": ("setstate", None),
-    "_disable_dynamo.<locals>.inner": ("fn", None),
-    "_script_if_tracing.<locals>.wrapper": ("fn", None),
-    "_use_grad_for_differentiable.<locals>._use_grad": ("func", step_with_its_grad_mode),
+LOOKED_THROUGH: dict[str, tuple[tuple[str, ...], Callable[..., Any] | None]] = {
+    "install_generation_tagging_init.<locals>.patched_init": (("init",), None),
+    "install_generation_tagging_init.<locals>.patched_setstate": (("setstate",), None),
+    "_disable_dynamo.<locals>.inner": (("fn",), None),
+    "_script_if_tracing.<locals>.wrapper": (("fn",), None),
+    "_use_grad_for_differentiable.<locals>._use_grad": (("func",), step_with_its_grad_mode),
+    "jacrev.<locals>.wrapper_fn": (("func", "argnums", "has_aux", "chunk_size"), jacobians.by_rows),
+    "jacfwd.<locals>.wrapper_fn": (("func", "argnums", "has_aux", "randomness"), jacobians.by_columns),
 }
 # What PyTorch's compiler puts around methods of optimizers when a process uses it: it means that compiler only. Around
 # a function of the user's the same wrapper is the user's word.
-KEPT_FROM_ANOTHER = {"DisableContext.__call__.<locals>._fn": ("fn", None)}
+KEPT_FROM_ANOTHER = {"DisableContext.__call__.<locals>._fn": (("fn",), None)}
 
 # Methods of tensors that are written in Python; a handler is given the function.
 TENSOR_METHODS: dict[Any, str] = {
@@ -98,17 +101,20 @@ def _call_operation(tracer: Tracer, function: FunctionValue, args: Args, kwargs:
 def _call_behind(
     tracer: Tracer,
     function: FunctionValue,
-    variable: str,
+    variables: tuple[str, ...],
     instead: Callable[..., Any] | None,
     args: Args,
     kwargs: Kwargs,
 ) -> Value:
     """Call what a wrapper's closure holds instead of the wrapper."""
-    cell = function.closure[function.code.co_freevars.index(variable)]
-    assert isinstance(cell, CellValue) and cell.content is not None
+    held = []
+    for variable in variables:
+        cell = function.closure[function.code.co_freevars.index(variable)]
+        assert isinstance(cell, CellValue) and cell.content is not None
+        held.append(cell.content)
     if instead is not None:
-        return tracer.inline(instead, [cell.content, *args], kwargs)
-    return cell.content.realize().call(tracer, args, kwargs)
+        return tracer.inline(instead, [*held, *args], kwargs)
+    return held[0].realize().call(tracer, args, kwargs)
 
 
 def _call_marked(tracer: Tracer, function: FunctionValue, marked: Mark, args: Args, kwargs: Kwargs) -> Value:

@@ -87,7 +87,7 @@ def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., An
 def _in_cpp(operation: Any) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
         if not any(map(_holds_tensor, (*args, *kwargs.values()))):
-            raise NotThin("what makes tensors from numbers would make real ones")
+            raise NotThin(f"what makes tensors from numbers would make real ones: {operation}")
         with torch_compat.no_modes():
             try:
                 result = operation(*_map_tensors(args, _on_meta), **_map_tensors(kwargs, _on_meta))

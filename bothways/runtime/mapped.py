@@ -1,11 +1,18 @@
-"""Callables that stand in graphs for ``torch.vmap`` and for gradients inside: PyTorch's own run a captured graph."""
+"""Callables that stand in graphs for ``torch.vmap`` and derivatives: PyTorch's own transforms run a captured graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
+
+from bothways import torch_compat
+
+Tensors = tuple[torch.Tensor, ...]
+# A graph as a function of what it is differentiated by: those of its results that are differentiated, then all of them.
+Split = Callable[..., tuple[Tensors, Tensors]]
 
 
 class Mapped:
@@ -16,27 +23,71 @@ class Mapped:
         self.__name__ = self.__qualname__ = "vmap"
 
     def __call__(self, *values: Any) -> Any:
-        return torch.vmap(self.module.forward, self.in_dims, self.out_dim)(*values)
+        with torch_compat.preserve_dispatch():
+            return torch.vmap(self.module.forward, self.in_dims, self.out_dim)(*values)
 
     def __repr__(self) -> str:
         return "vmap(...)"
 
 
 class Differentiated:
-    """The gradients of a graph's first result by its first inputs, as many as ``count`` says, then all results."""
+    """Derivatives of a graph's first results, ``outputs`` of them, by its first inputs, then all results.
 
-    def __init__(self, module: torch.fx.GraphModule, count: int) -> None:
-        self.module, self.count = module, count
-        self.__name__ = self.__qualname__ = "grad"
+    The inputs come first, then directions where the transform takes them, then whatever else the graph reads.
+    """
+
+    def __init__(self, module: torch.fx.GraphModule, transform: str, inputs: int, outputs: int) -> None:
+        self.module, self.transform, self.inputs, self.outputs = module, transform, inputs, outputs
+        self.__name__ = self.__qualname__ = transform
 
     def __call__(self, *values: Any) -> Any:
-        def run(*values: Any) -> Any:
-            first, *others = self.module.forward(*values)
-            return first, tuple(others)
+        run, directed = TRANSFORMS[self.transform]
+        own, values = values[: self.inputs], values[self.inputs :]
+        directions, others = values[: self.inputs * directed], values[self.inputs * directed :]
 
-        function = torch.func.grad_and_value(run, tuple(range(self.count)), has_aux=True)
-        gradients, (first, others) = function(*values)
-        return (*gradients, first, *others)
+        def split(*own: torch.Tensor) -> tuple[Tensors, Tensors]:
+            results = tuple(self.module.forward(*own, *others))
+            return results[: self.outputs], results
+
+        with torch_compat.preserve_dispatch():
+            rows, results = run(split, own, directions)
+        return (*(one for row in rows for one in row), *results)
 
     def __repr__(self) -> str:
-        return "grad(...)"
+        return f"{self.transform}(...)"
+
+
+def _gradients(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:
+    def first_of(*own: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
+        (first,), results = split(*own)
+        return first, results
+
+    gradients, (_, results) = torch.func.grad_and_value(first_of, _all(own), has_aux=True)(*own)
+    return [gradients], results
+
+
+def _by_rows(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:
+    return torch.func.jacrev(split, _all(own), has_aux=True)(*own)
+
+
+def _by_columns(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:
+    return torch.func.jacfwd(split, _all(own), has_aux=True)(*own)
+
+
+def _along(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:
+    given: Any = torch.func.jvp(split, own, directions, has_aux=True)
+    _, changes, results = given
+    return [(change,) for change in changes], results
+
+
+def _all(own: Tensors) -> tuple[int, ...]:
+    return tuple(range(len(own)))
+
+
+# The transforms of torch.func, and whether they take a direction for each input: a row of derivatives for each result.
+TRANSFORMS: dict[str, tuple[Callable[..., tuple[Sequence[Tensors], Tensors]], bool]] = {
+    "grad": (_gradients, False),
+    "jacrev": (_by_rows, False),
+    "jacfwd": (_by_columns, False),
+    "jvp": (_along, True),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -126,6 +127,10 @@ GRAD_TRANSFORM: Callable[..., Any] = torch._functorch.eager_transforms.grad_impl
 GRAD_AND_VALUE_TRANSFORM: Callable[..., Any] = torch._functorch.eager_transforms.grad_and_value_impl
 # What ``torch.vmap`` does when the function that it gives is called.
 VMAP_TRANSFORM: Callable[..., Any] = torch._functorch.vmap.vmap_impl
+# Formulas of forward derivatives, which PyTorch loads when it first needs one, with warnings.
+load_forward_formulas: Callable[[], None] = torch.autograd.forward_ad._maybe_load_decompositions
+# What an error inside of a transform leaves behind in the thread is put back.
+preserve_dispatch: Callable[[], AbstractContextManager[None]] = _C._PreserveDispatchKeyGuard
 are_transforms_active: Callable[[], bool] = _C._are_functorch_transforms_active
 LazyPropertyOfClass: type = torch.distributions.utils._lazy_property_and_property
 # Whether a mask is the causal one, asked by the layers of ``torch.nn.Transformer``.

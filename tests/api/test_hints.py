@@ -67,7 +67,7 @@ def asks_for_its_frame(x):
 
 
 def transforms(x):
-    return torch.func.jacrev(lambda row: row * 2)(x)
+    return torch.func.linearize(lambda row: row * 2, x)[0]
 
 
 LINE_SEARCH = torch.optim.LBFGS([torch.zeros(3, requires_grad=True)])
@@ -207,8 +207,8 @@ TOLD = {
         "Keep what looks at frames, or makes code, out of the compiled function.",
     ),
     transforms: (
-        "[call_unknown] torch.func.jacrev is not looked into",
-        "Other transforms of torch.func than grad, vjp and vmap run as plain Python, with graphs before and after.",
+        "[call_unknown] torch.func.linearize is not looked into",
+        "Of torch.func, linearize and functionalize run as plain Python, with graphs before and after.",
     ),
     searches_along_lines: (
         "[closure] LBFGS decides by losses and gradients how often it calls its closure",

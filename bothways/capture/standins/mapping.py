@@ -33,10 +33,12 @@ def mapped(
     raise AssertionError(CAPTURED)
 
 
-def differentiated(
-    func: Callable[..., Any], args: list[Any], chosen: list[torch.Tensor]
-) -> tuple[list[torch.Tensor], Any]:
-    """The gradients by chosen arguments, and what the function gave."""
+def derivatives(
+    transform: str, func: Callable[..., Any], args: list[Any], chosen: list[torch.Tensor],
+    directions: list[torch.Tensor],
+) -> tuple[list[list[torch.Tensor]], Any]:  # fmt: skip
+    """What a transform computes of a function that gives a list of tensors and something beside it: a row for each of
+    these tensors, and then what the function gave."""
     raise AssertionError(CAPTURED)
 
 

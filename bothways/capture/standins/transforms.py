@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from bothways import torch_compat
-from bothways.capture.standins.mapping import differentiated, is_mapping
+from bothways.capture.standins.mapping import derivatives, is_mapping
 
 CAPTURED = "captured code alone calls this"
 
@@ -74,7 +74,7 @@ def grad_and_value(
     torch.set_grad_enabled(True)
     try:
         args, kwargs = _each(_same, args), _each(_same, kwargs)
-        places = _places(argnums, len(args))
+        places = places_of(argnums, len(args))
         chosen = [_each(inside, args[place]) for place in places]
         passed = list(args)
         for place, value in zip(places, chosen, strict=True):
@@ -82,7 +82,7 @@ def grad_and_value(
         output = func(*passed, **kwargs)
         aux = None
         if has_aux:
-            output, aux = _two(output)
+            output, aux = two_of(output)
         if not isinstance(output, torch.Tensor) or output.dim() != 0:
             refuse()
         flat, spec = torch_compat.tree_flatten(chosen[0] if isinstance(argnums, int) else tuple(chosen))
@@ -100,7 +100,7 @@ def _of_examples(
     func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The same inside of ``vmap``, where the function is a graph of its own."""
-    places = _places(argnums, len(args))
+    places = places_of(argnums, len(args))
     passed, chosen = list(args), []
     for place in places:
         flat, spec = torch_compat.tree_flatten(args[place])
@@ -111,16 +111,17 @@ def _of_examples(
         passed[place] = torch_compat.tree_unflatten(own, spec)
 
     def of_one(*args: Any) -> Any:
-        return func(*args, **kwargs)
+        output, aux = func(*args, **kwargs), None
+        if has_aux:
+            output, aux = two_of(output)
+        if not isinstance(output, torch.Tensor) or output.dim() != 0:
+            refuse()
+        return [output], aux
 
-    computed, output = differentiated(of_one, passed, [one for own in chosen for one in own])
-    if has_aux:
-        output = _two(output)
-    elif not isinstance(output, torch.Tensor):
-        refuse()
+    (computed,), ((output,), aux) = derivatives("grad", of_one, passed, [one for own in chosen for one in own], [])
     trees = [passed[place] for place in places]
     _, spec = torch_compat.tree_flatten(trees[0] if isinstance(argnums, int) else tuple(trees))
-    return torch_compat.tree_unflatten(computed, spec), output
+    return torch_compat.tree_unflatten(computed, spec), (output, aux) if has_aux else output
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -132,7 +133,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         output = func(*chosen)
         aux = None
         if has_aux:
-            output, aux = _two(output)
+            output, aux = two_of(output)
         outputs, spec = torch_compat.tree_flatten(output)
         if not outputs or not all(_has_gradients(one) for one in outputs):
             refuse()
@@ -166,7 +167,7 @@ def _has_gradients(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and (output.is_floating_point() or output.is_complex())
 
 
-def _two(output: Any) -> Any:
+def two_of(output: Any) -> Any:
     """What a function gave, which is to be a result and something beside it."""
     if not (isinstance(output, tuple) and len(output) == 2):
         refuse()
@@ -194,7 +195,7 @@ def _out_of(leaf: Any, outer: bool) -> Any:
     return outside(leaf, outer)
 
 
-def _places(argnums: Any, count: int) -> list[int]:
+def places_of(argnums: Any, count: int) -> list[int]:
     """Which arguments the gradients are of."""
     if not isinstance(argnums, (int, tuple)) or argnums == ():
         refuse()

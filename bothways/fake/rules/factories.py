@@ -195,6 +195,7 @@ def _filled(tensor: ThinTensor, value: Any) -> ThinTensor:
 RULES: dict[str, Rule] = {
     "empty.memory_format": factory(_default),
     "zeros": factory(_default),
+    "_efficientzerotensor": factory(_default),
     "ones": factory(_default),
     "full": factory(_of_value),
     "rand": factory(_default),

@@ -2,7 +2,7 @@
 
 What the function recorded becomes a graph of its own (``hooks/own_graphs.py``), which PyTorch's own ``vmap`` runs: on
 tensors without data when shapes are asked for and when the graph is traced, so that kernels are made of what it comes
-to. Gradients inside, those of each example, are a node of the same kind, with PyTorch's ``grad``.
+to. Gradients inside, those of each example, are a node of the same kind, with PyTorch's ``grad``; so are Jacobians.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from bothways import torch_compat
 from bothways.capture.shapes.changes import changes_something
 from bothways.capture.shapes.fakes import Fake
 from bothways.capture.shapes.safe_operations import may_draw
@@ -61,21 +62,29 @@ def _mapped(
     return call.result
 
 
-@handles(standins.differentiated)
-def _differentiated(tracer: Tracer, /, function: Value, args: Value, chosen: Value) -> Value:
-    """Gradients, and what the function gave: a number, and whatever is beside it."""
+@handles(standins.derivatives)
+def _derivatives(
+    tracer: Tracer, /, transform: Value, function: Value, args: Value, chosen: Value, directions: Value
+) -> Value:
+    """A row of derivatives for each of the tensors that the function gives first, and what it gave."""
     call = _recorded(tracer, function, args)
-    own = _tensors(tracer, chosen)
+    own, along = _tensors(tracer, chosen), _tensors(tracer, directions)
+    if any(value.overrides_functions() for value in (*own, *along)):
+        tracer.stop("transform", "a transform is given tensors of a class of their own")
     others = _others(tracer, call, own)
     outputs = call.tensors(tracer)
-    first = next(tensors_in(tracer, call.result), None)
-    if first is None or first is not outputs[0] or first.fake.shape:
-        tracer.stop("op_failed", "a transform refuses what its function gives")
+    first, _ = protocols.unpack(tracer, call.result)
+    roots = _tensors(tracer, first)
+    count = len({id(value) for value in roots})
     module = call.module([*(value.node for value in own), *(value.node for value in others)], outputs)
-    results = _results(tracer, Differentiated(module, len(own)), [*own, *others])
-    _become(outputs, results[len(own) :])
+    name = protocols.as_constant(tracer, transform)
+    torch_compat.load_forward_formulas()  # while it is no operation of the program's that warns
+    results = _results(tracer, Differentiated(module, name, len(own), count), [*own, *along, *others])
+    width = (len(results) - len(outputs)) // count
+    rows = {id(value): results[at * width : (at + 1) * width] for at, value in enumerate(outputs[:count])}
+    _become(outputs, results[width * count :])
     tracer.graph.levels.bury([*call.nodes, *(value.node for value in own)])
-    return TupleValue([ListValue([*results[: len(own)]]), call.result])
+    return TupleValue([ListValue([ListValue([*rows[id(value)]]) for value in roots]), call.result])
 
 
 def _recorded(tracer: Tracer, function: Value, args: Value) -> RecordedCall:
