@@ -197,6 +197,8 @@ CASES = [
     written_inside, of_one_number,
 ]  # fmt: skip
 
+OF_SEVERAL = [of_trees, of_two_backwards, of_one_result_twice]
+
 
 def observe(function, call):
     torch.manual_seed(call)
@@ -207,6 +209,8 @@ def observe(function, call):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.in_turn("backend")
 def test_a_jacobian_is_captured(case, backend):
+    if case in OF_SEVERAL and torch.__version__ < "2.12":
+        pytest.skip("with PyTorch 2.11 transforms of several tensors read numbers from data")
     agree(
         case, observe, 3, 3, 4, backend=backend, fullgraph=True, programs=1,
         within={"kernels_for_small_graphs": True}, tol=1e-5,
