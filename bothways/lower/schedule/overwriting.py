@@ -6,6 +6,7 @@ nothing reads the old values after that. What is asked is the loop tree: every l
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -81,6 +82,12 @@ def _accesses(part: Any) -> Iterator[Load | Store]:
     elif isinstance(part, tuple):
         for inside in part:
             yield from _accesses(inside)
-    elif is_dataclass(part):
-        for one in fields(part):
-            yield from _accesses(getattr(part, one.name))
+    else:
+        for name in _parts_of(type(part)):
+            yield from _accesses(getattr(part, name))
+
+
+@functools.cache
+def _parts_of(kind: type) -> tuple[str, ...]:
+    """The names of what a thing of a tree may have parts in: asked once, since there are tens of thousands of them."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
