@@ -1,8 +1,8 @@
 """C that takes the memory of one stream out of a table of PyTorch's, which itself empties all of it or nothing.
 
-The table is a ``std::map`` as libstdc++ lays it out, with a ``std::shared_mutex`` behind it; the keys are a handle and a
-stream, and an entry owns its memory. It is changed under that lock, in one call: Python, which may give way to another
-thread anywhere, must not hold a lock that one which holds Python's own may wait for.
+The table is a ``std::map`` as libstdc++ lays it out, with a ``std::shared_mutex`` behind it; the keys are a handle and
+a stream, and an entry owns its memory. It is changed under that lock, in one call: Python, which may give way to
+another thread anywhere, must not hold a lock that one which holds Python's own may wait for.
 """
 
 from __future__ import annotations

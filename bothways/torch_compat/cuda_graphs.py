@@ -93,15 +93,15 @@ def workspace_tables() -> tuple[int, ...]:
     otherwise."""
     if not torch.__version__.startswith("2.11.") or platform.machine() != "x86_64":
         return ()
-    found = []
+    tables = []
     for name in ("33cublas_handle_stream_to_workspaceEv", "35cublaslt_handle_stream_to_workspaceEv"):
         try:
             find: Any = _cuda_library()[f"_ZN2at4cuda{name}"]
         except (TypeError, AttributeError):
             return ()
         find.restype, find.argtypes = ctypes.c_void_p, []
-        found.append(find() or 0)
-    return tuple(found)
+        tables.append(find() or 0)
+    return tuple(tables)
 
 
 foreach_mul: Any = torch._foreach_mul
