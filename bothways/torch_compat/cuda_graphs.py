@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,24 +56,52 @@ def stream_is_capturing() -> bool:
 
 
 @functools.cache
-def _forgetting() -> Callable[[ctypes.c_void_p], None] | None:
-    """What PyTorch's own graphs do when they are gone. It has no name in Python, and is not in every version."""
+def _cuda_library() -> Any:
+    """PyTorch's own, for what has no name in Python; None where its memory is not that of its own allocator."""
     if torch.cuda.get_allocator_backend() != "native":
         return None
     try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
-        forget: Any = library["_ZN2at4cuda30clearCublasWorkspacesForStreamEP11CUstream_st"]
-    except (OSError, AttributeError):
+        return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+    except OSError:
+        return None
+
+
+@functools.cache
+def _forgetting() -> Callable[[ctypes.c_void_p], None] | None:
+    """What PyTorch's own graphs do when they are gone. It is not in every version."""
+    try:
+        forget: Any = _cuda_library()["_ZN2at4cuda30clearCublasWorkspacesForStreamEP11CUstream_st"]
+    except (TypeError, AttributeError):
         return None
     forget.restype, forget.argtypes = None, [ctypes.c_void_p]
     return forget
 
 
-def forget_workspaces(stream: int) -> None:
+def forget_workspaces(stream: int) -> bool:
     """Free the memory that matrix products on a stream have worked in, where PyTorch can; the next ones take other."""
     forget = _forgetting()
-    if forget is not None:
-        forget(ctypes.c_void_p(stream))
+    if forget is None:
+        return False
+    forget(ctypes.c_void_p(stream))
+    return True
+
+
+@functools.cache
+def workspace_tables() -> tuple[int, ...]:
+    """Where PyTorch 2.11 notes that memory, which it forgets for all streams or for none: each is a ``std::map`` from
+    a library's handle and a stream to memory, and the lock of it. None of another version, which may have it
+    otherwise."""
+    if not torch.__version__.startswith("2.11.") or platform.machine() != "x86_64":
+        return ()
+    tables = []
+    for name in ("33cublas_handle_stream_to_workspaceEv", "35cublaslt_handle_stream_to_workspaceEv"):
+        try:
+            find: Any = _cuda_library()[f"_ZN2at4cuda{name}"]
+        except (TypeError, AttributeError):
+            return ()
+        find.restype, find.argtypes = ctypes.c_void_p, []
+        tables.append(find() or 0)
+    return tuple(tables)
 
 
 foreach_mul: Any = torch._foreach_mul

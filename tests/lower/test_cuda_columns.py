@@ -132,3 +132,28 @@ def test_a_batch_that_is_large_is_left_to_cudnn(elements, ours):
     w = torch.empty(1, device="meta")
     found = FOR_KERNELS[torch.ops.aten.cudnn_batch_norm.default](x, w, w, w, w, True, 0.1, 1e-5)
     assert (found is not NotImplemented) == ours
+
+
+def test_equal_layers_are_built_once():
+    """What parts of a reduction are written to is given in one order, wherever Python has put the objects."""
+    sources = []
+
+    class Spelling(CudaOnHost):
+        def spell(self, routines, names):
+            spelled = super().spell(routines, names)
+            sources.append(spelled.source)
+            return spelled
+
+    def compile(graph, inputs):
+        return KernelProgram(lower(graph, inputs), dialect=Spelling()).run
+
+    def stack(x, matrix, *weights):
+        for w, b in zip(weights[::2], weights[1::2], strict=True):
+            x = F.linear(F.layer_norm(x, (16,), w, b), matrix, b)
+        return x
+
+    given = [torch.randn(1024, 16, requires_grad=True), torch.randn(16, 16)]
+    given += [torch.randn(16, requires_grad=True) for _ in range(28)]
+    bothways.compile(stack, backend=bothways.backends.aot(fw_compiler=compile))(*given).sum().backward()
+    bodies = [kernel.body for kernel in sources[-1].kernels]
+    assert len(set(bodies)) == len(bodies)

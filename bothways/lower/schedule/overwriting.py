@@ -6,7 +6,8 @@ nothing reads the old values after that. What is asked is the loop tree: every l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class Places:
     has hundreds of memories and kernels, each of which would be looked through for each of the others."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        self.steps = [list(_accesses(kernel.body)) for kernel in kernels]
+        self.steps = [_accesses(kernel.body, []) for kernel in kernels]
         self._touched: dict[int, dict[int, list[int]]] = {}
         self._written: dict[int, dict[int, list[int]]] = {}
         for number, inside in enumerate(self.steps):
@@ -70,17 +71,25 @@ def _may_take(places: Places, old: Memory, new: Memory) -> bool:
     return all((one.offset, one.steps, one.taken) == (store.offset, store.steps, None) for one in elements)
 
 
-def _accesses(part: Any) -> Iterator[Load | Store]:
-    """What a part of a tree reads and writes, in order."""
-    if isinstance(part, Load):
-        yield from _accesses(part.element.taken)
-        yield part
-    elif isinstance(part, Store):
-        yield from _accesses(part.value)
-        yield part
-    elif isinstance(part, tuple):
+def _accesses(part: Any, steps: list[Load | Store]) -> list[Load | Store]:
+    """Add what a part of a tree reads and writes, in order."""
+    if isinstance(part, tuple):
         for inside in part:
-            yield from _accesses(inside)
-    elif is_dataclass(part):
-        for one in fields(part):
-            yield from _accesses(getattr(part, one.name))
+            _accesses(inside, steps)
+    elif isinstance(part, Load):
+        if part.element.taken is not None:
+            _accesses(part.element.taken, steps)
+        steps.append(part)
+    elif isinstance(part, Store):
+        _accesses(part.value, steps)
+        steps.append(part)
+    else:
+        for name in _parts_of(type(part)):
+            _accesses(getattr(part, name), steps)
+    return steps
+
+
+@functools.cache
+def _parts_of(kind: type) -> tuple[str, ...]:
+    """The names of what a thing of a tree may have parts in: asked once, since there are tens of thousands of them."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()

@@ -108,14 +108,14 @@ def phases_of(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int)
         elements = list(_elements_of_phase(body, stage))
         used = dict.fromkeys(element.memory for element, _ in elements)
         written = {element.memory for element, writes in elements if writes}
-        own = {partials[accumulator] for sweep in sweeps[stage : stage + 1] for accumulator in sweep.accumulators}
+        own = [partials[accumulator] for sweep in sweeps[stage : stage + 1] for accumulator in sweep.accumulators]
         read = [partials[accumulator] for sweep in sweeps[:stage] for accumulator in sweep.accumulators]
         outside = [memory for memory in used if memory not in written]
         memories = (*outside, *read, *(memory for memory in used if memory in written), *own)
         phases.append(
             Phase(
                 memories,
-                frozenset(written | own),
+                frozenset((*written, *own)),
                 kernel.body,
                 f"{kernel.hint}_{stage}",
                 kernel.origins,
