@@ -131,6 +131,8 @@ class DifferentiatedGraph:
         self.own_versions = {} if plan.renewed or facts.changed or facts.live else dict(own)
         kept = len(facts.saved_positions) + len(facts.needed_inputs)
         self.saves_something = kept > len(facts.live) or set(facts.parts) != {None}
+        # One that all results lead to is read by every backward; of others it is asked, where PyTorch does not know it.
+        self.keeps_versions = not torch_compat.SAVED_KNOW_VERSIONS and sum(facts.differentiable) > 1
         self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
         self.visible_count = self.result_count + len(self.changed)
         self.fixed = tuple(

@@ -245,10 +245,10 @@ def samples_of(operations, dtype, count=1):
     return [case for case in findings._waiting if sum(tensor.numel() for tensor in case.given) < 20_000]
 
 
-def wrong_in_python(cases):
-    """What differs from eager; at least half of the samples have kernels at all."""
+def wrong_in_python(cases, share=1 / 2):
+    """What differs from eager; more than this share of the samples have kernels at all."""
     found = {}
-    assert sum(any(isinstance(step, Kernel) for step in steps_of(case)) for case in cases) > len(cases) / 2
+    assert sum(any(isinstance(step, Kernel) for step in steps_of(case)) for case in cases) > len(cases) * share
     for case in cases:
         [results] = run_merged([case], Reference())
         for difference in differences(case, results):
@@ -299,7 +299,10 @@ def test_both_dialects_make_the_same_of_samples(dtype):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", opinfo.SWEEP, ids=short)
 def test_many_samples(dtype):
-    assert wrong_in_python(samples_of(opinfo.OPERATIONS, dtype, opinfo.SWEEP[dtype])) == {}
+    # Of whole numbers fewer have kernels: views, sorts, products, divisions that may fail and special functions, which are
+    # left to ATen, are more of what there is for them.
+    share = 1 / 2 if dtype.is_floating_point else 2 / 5
+    assert wrong_in_python(samples_of(opinfo.OPERATIONS, dtype, opinfo.SWEEP[dtype]), share) == {}
 
 
 @pytest.mark.slow

@@ -128,7 +128,11 @@ class GraphAutograd:
         return next(filter(None, map(self._freed_behind, node.all_input_nodes)), None)
 
     def is_cut_off(self, value: TensorValue) -> bool:
-        """Whether a tensor needs a gradient whose way the graph has cut into parts."""
+        """Whether a tensor needs a gradient whose way the graph has cut into parts, or may need one."""
         if not self.parts or not value.fake.requires_grad or self._freed_behind(value.node) is not None:
             return False
-        return not self.parts.keys().isdisjoint(self.history_in_parts().leaves([value.node]))
+        try:
+            history = self.history_in_parts()
+        except (HistoryUnknown, NotThin):  # a backward in between cannot be followed for all sizes
+            return True
+        return not self.parts.keys().isdisjoint(history.leaves([value.node]))

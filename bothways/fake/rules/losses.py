@@ -123,4 +123,5 @@ RULES: dict[str, Rule] = {
     "nll_loss2d_forward": _classes,
     "nll_loss_backward": _classes_backward,
     "nll_loss2d_backward": _classes_backward,
+    "multi_margin_loss_backward": _classes_backward,
 }

@@ -50,6 +50,7 @@ class Graph(Protocol):
     gpus: tuple[int, ...]
     looks_at_grad_mode: bool
     saves_something: bool
+    keeps_versions: bool
     parts: tuple[int | None, ...] | None
     changed: tuple[int, ...]
     changes: Changes
@@ -166,6 +167,8 @@ class CompiledNode(torch.autograd.Function):
             ctx.to_save = (*needed, *hidden, *results[count:])
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
+        if graph.keeps_versions:
+            ctx.saved_versions = [value._version for value in ctx.to_save]
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
@@ -186,12 +189,13 @@ class CompiledNode(torch.autograd.Function):
         ):
             try:
                 values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
-            except RuntimeError:  # something was changed, or freed: whether that matters is not asked here
-                return CompiledNode.run_backward(ctx, *tangents)
-            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
-            # they go, as eager's do.
-            ctx.maybe_clear_saved_tensors()
-            return None, *usual.run(values)
+            except RuntimeError:  # something was changed, or freed: whether that matters is asked behind this handler,
+                pass  # as an error that is raised in it would have this one as its context
+            else:
+                # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+                # they go, as eager's do.
+                ctx.maybe_clear_saved_tensors()
+                return None, *usual.run(values)
         if not torch_compat.function_mode_depth():
             return CompiledNode.run_backward(ctx, *tangents)
         with torch_compat.without_function_modes():  # eager's backward is in C++, where no mode sees it
@@ -221,9 +225,10 @@ class CompiledNode(torch.autograd.Function):
             try:
                 return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
-                if refusal is not None:
-                    raise refusal from error
-                graph.tell("backward", str(error))
+                reason = str(error)
+            if refusal is not None:
+                raise refusal
+            graph.tell("backward", reason)
         values[:count] = whole
         wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
@@ -354,6 +359,7 @@ CONTEXT: dict[str, Any] = {
     "others": (),
     "behind_windows": (),  # parameters that are kept as windows on their memory
     "versions": (),
+    "saved_versions": (),
     "live": (),
     # Of a node that runs again what another one did: the results of that one, which the user may have hooked.
     "first_results": {},

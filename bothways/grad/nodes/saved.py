@@ -61,7 +61,7 @@ def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | Non
     try:
         return Saved(list(ctx.saved_tensors))
     except RuntimeError as error:
-        saved = torch_compat.unchecked_saved_tensors(ctx)
+        saved = torch_compat.unchecked_saved_tensors(ctx, ctx.saved_versions)
         if saved is None or inputs is None:
             raise
         values = [value for value, _ in saved]

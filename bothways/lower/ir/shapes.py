@@ -52,10 +52,11 @@ def _contiguous_blocks(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
 
 
 def leaves_range(size: int, start: int, length: int, step: int = 1) -> bool:
-    """Whether some of these elements lie outside of a dimension of that size, as far as the numbers are known: shapes
-    alone do not refuse an index, and ATen is to."""
-    if not all(type(number) is int for number in (size, start, length)):
-        return False
+    """Whether some of these elements lie outside of a dimension of that size: shapes alone do not refuse an index, and
+    ATen is to. Of sizes that are not known yet those of now are asked: where they are inside, capture has noted that
+    later ones are, and where they are outside, ATen refuses or takes any."""
+    numbers = (size, start, length, step)
+    size, start, length, step = (number if type(number) is int else number.hint for number in numbers)
     return start < 0 or length < 0 or (length > 0 and start + (length - 1) * step >= size)
 
 
