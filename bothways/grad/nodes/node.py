@@ -186,12 +186,13 @@ class CompiledNode(torch.autograd.Function):
         ):
             try:
                 values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
-            except RuntimeError:  # something was changed, or freed: whether that matters is not asked here
-                return CompiledNode.run_backward(ctx, *tangents)
-            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
-            # they go, as eager's do.
-            ctx.maybe_clear_saved_tensors()
-            return None, *usual.run(values)
+            except RuntimeError:  # something was changed, or freed: whether that matters is asked below
+                pass
+            else:
+                # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+                # they go, as eager's do.
+                ctx.maybe_clear_saved_tensors()
+                return None, *usual.run(values)
         if not torch_compat.function_mode_depth():
             return CompiledNode.run_backward(ctx, *tangents)
         with torch_compat.without_function_modes():  # eager's backward is in C++, where no mode sees it
