@@ -16,6 +16,8 @@ ROWS = (
     row("batch_norm_backward", meta_is_wrong=True),
     row("adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d max_pool2d", fails=ALL_FLOAT),
     row("max_pool2d_with_indices", call_fails=False),
+    row("cross_entropy cross_entropy_loss nll_loss_nd nll_loss nll_loss2d", of_one_dtype=(0, 2)),
+    row("binary_cross_entropy", of_one_dtype=(0, 1, 2)),
     row("huber_loss l1_loss mse_loss smooth_l1_loss", fails=ALL_FLOAT),
     row("_scaled_dot_product_flash_attention_for_cpu_backward", call_fails=False),
     # Quantisation that follows its data.

@@ -84,6 +84,7 @@ class Operation:
     call_fails: bool = True  # as a call of ATen from a lowered graph
     checks_indexes: bool = False  # one out of range is an error, also where the result is not read
     takes_numbers: bool = False  # numbers become elements, or meet them, and a dtype has to hold them
+    of_one_dtype: tuple[int, ...] = ()  # arguments that kernels refuse in several dtypes; shapes do not tell
 
     # What it does besides computing.
     draws: bool = False  # random numbers

@@ -28,6 +28,42 @@ class TorchState:
     deterministic: tuple[bool, bool]
 
 
+# Grad mode, whether autocast is on and its dtype for each kind of device, whether it keeps what it casts, its depth.
+Modes = tuple[bool, bool, torch.dtype, bool, torch.dtype, bool, int]
+
+
+def modes() -> Modes:
+    """What graphs with autocast or ``no_grad`` in them change: a part of the state, asked at every call."""
+    torch.autocast_increment_nesting()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
+        torch.autocast_decrement_nesting(),
+    )
+
+
+def restore_modes(before: Modes) -> None:
+    grad, on_cpu, cpu, on_cuda, cuda, cache, depth = before
+    torch_compat.set_grad_enabled(grad)
+    for device, enabled, dtype in (("cpu", on_cpu, cpu), ("cuda", on_cuda, cuda)):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    _restore_depth(modes()[-1], depth)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def _restore_depth(now: int, before: int) -> None:
+    for _ in range(now - before):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+    for _ in range(before - now):
+        torch.autocast_increment_nesting()
+
+
 def torch_state() -> TorchState:
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
@@ -51,11 +87,7 @@ def restore(before: TorchState) -> None:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
     now = torch_state()
-    for _ in range(now.autocast_depth - before.autocast_depth):
-        if torch.autocast_decrement_nesting() == 0:
-            torch.clear_autocast_cache()
-    for _ in range(before.autocast_depth - now.autocast_depth):
-        torch.autocast_increment_nesting()
+    _restore_depth(now.autocast_depth, before.autocast_depth)
     torch.set_autocast_cache_enabled(before.autocast_cache)
     torch.set_anomaly_enabled(*before.anomaly)
     torch.set_default_dtype(before.default_dtype)

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from agreeing import agree
 from hooking import BACKENDS, numbers
 
 import bothways
@@ -178,3 +179,20 @@ def test_errors_of_autograd_name_the_hook(backend):
     loss = compiled_with(program, backend)(numbers(3)).sum()
     with pytest.raises(RuntimeError, match="hook 'too_short' has changed the size of value"):
         loss.backward()
+
+
+def retained(x):
+    y = x * 2
+    y.retain_grad()
+    z = y.sin()
+    z.retain_grad()
+    z.sum().backward()
+    return y, z
+
+
+def test_a_tensor_that_retains_its_gradient_says_so_after_the_backward(backend):
+    def observe(function, size):
+        y, z = function(torch.ones(size, requires_grad=True))
+        return {"says": (y.retains_grad, z.retains_grad), "gradients": (y.grad, z.grad)}
+
+    agree(retained, observe, 3, 3, 4, backend=backend)

@@ -95,3 +95,46 @@ def test_one_cast_for_two_losses(backend):
         return w.grad
 
     agree(scene, backend)
+
+
+def float16():
+    return torch.autocast("cpu", torch.float16)
+
+
+def first_of_all(x, w):
+    with bfloat16():
+        with float16():
+            low = x @ w
+        return low, x @ w
+
+
+def behind(x, w):
+    with bfloat16():
+        low = x @ w
+        with float16():
+            return low, x @ w
+
+
+def behind_one_that_is_off(x, w):
+    with bfloat16():
+        low = x @ w
+        with bfloat16(False), float16():
+            return low, x @ w
+
+
+@pytest.mark.parametrize("program", [first_of_all, behind, behind_one_that_is_off])
+@pytest.mark.parametrize("around", [None, bfloat16, float16])
+def test_what_was_cast_to_another_dtype_stays_cast(backend, program, around):
+    """Autocast keeps what it casts of leaves until the outermost one is left, whatever the dtype is by then."""
+
+    def scene(compiler):
+        function, seen = compiler(program), []
+        for _ in range(2):
+            x, w = leaf(3, 4), leaf(4, 5)
+            with around() if around else bfloat16(False):
+                low, other = function(x, w)
+            (low.float().sum() + other.float().pow(2).sum()).backward()
+            seen += [low, other, x.grad, w.grad]
+        return seen
+
+    agree(scene, backend)

@@ -32,7 +32,14 @@ from bothways.config import config
 from bothways.runtime.kept_inputs import call_together, keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program, Table
-from bothways.runtime.torch_state import random_state, restore, restore_random_state, torch_state
+from bothways.runtime.torch_state import (
+    modes,
+    random_state,
+    restore,
+    restore_modes,
+    restore_random_state,
+    torch_state,
+)
 from bothways.source_text import identifier, is_plain_name, words_in
 
 if TYPE_CHECKING:
@@ -200,7 +207,7 @@ def _assigned(emitter: Emitter, results: str, call: str) -> list[str]:
     graph, tensors = emitter.tracer.graph, emitter.tensors
     targets = results or f"{', '.join(tensors.values())}{',' * (len(tensors) == 1)}"
     line = f"{targets} = {call}" if tensors else call
-    return _unseen(emitter, _restoring(emitter, line) if graph.statements and graph.may_fail else [line])
+    return _unseen(emitter, _restoring(emitter, line) if graph.statements else [line])
 
 
 def _grad_mode(emitter: Emitter) -> list[str]:
@@ -276,11 +283,10 @@ def _input(emitter: Emitter, value: TensorValue) -> str:
 
 
 def _restoring(emitter: Emitter, call: str) -> list[str]:
-    """The call of a graph that sets modes on its way: when it fails in between, they are as they were before."""
-    ask: Any = torch_state
-    put_back: Any = restore
-    if emitter.tracer.graph.statements == {torch_compat.set_grad_enabled}:
-        ask, put_back = torch_compat.is_grad_enabled, torch_compat.set_grad_enabled
+    """The call of a graph that sets modes on its way: when it fails in between, they are as they were before. Any graph
+    may: there may be no memory left, and Ctrl-C comes at any time."""
+    statements = emitter.tracer.graph.statements
+    ask, put_back = next(ways for known, ways in RESTORED if known is None or statements <= known)
     return [
         f"state = {emitter.inject(ask, 'torch_state')}()",
         "try:",
@@ -289,6 +295,17 @@ def _restoring(emitter: Emitter, call: str) -> list[str]:
         f"    {emitter.inject(put_back, 'restore')}(state)",
         "    raise",
     ]
+
+
+# What a graph sets -> how to ask for that, and how to put it back; the first that will do. None: whatever there is.
+RESTORED: list[tuple[set[Any] | None, tuple[Any, Any]]] = [
+    ({torch_compat.set_grad_enabled}, (torch_compat.is_grad_enabled, torch_compat.set_grad_enabled)),
+    (
+        {torch_compat.set_grad_enabled, torch_compat.enter_autocast, torch_compat.exit_autocast},
+        (modes, restore_modes),
+    ),
+    (None, (torch_state, restore)),
+]
 
 
 @dataclass(frozen=True)

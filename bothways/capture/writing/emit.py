@@ -212,6 +212,8 @@ class Emitter:
         result = self.result(self.tracer.graph.detached(value))
         self.spent[value.node] = self.names.fresh("spent")
         self.build(f"{self.spent[value.node]} = {self.inject(spent, 'spent')}({result}, {name!r})")
+        if any(event.retains is value for event in self.tracer.effects.registrations):
+            self.build(f"{self.spent[value.node]}.retain_grad()")
         return self.spent[value.node]
 
     def result(self, node: torch.fx.Node) -> str:

@@ -70,15 +70,16 @@ def sections_of(
 
 
 def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> list[Section]:
-    """The sections, those of an autocast joined as captured where a parameter is changed in it: autocast keeps what it
-    has cast of parameters until it is left, and who enters it again casts what they are by then."""
+    """The sections, those of an autocast joined as captured where a parameter is changed in it, or where another dtype
+    is cast to inside: autocast keeps what it has cast of parameters until it is left, whatever they are by then."""
     joined: list[Section] = []
     group: list[Section] = []
     for section in sections:
         group.append(section)
         if section.after.entered:
             continue
-        if len(group) > 1 and any(_changes_leaf(node, leaves) for one in group for node in one.nodes):
+        changes = len(group) > 1 and any(_changes_leaf(node, leaves) for one in group for node in one.nodes)
+        if changes or _casts_to_several(group):
             group = _as_captured_inside(group)
         joined += group
         group = []
@@ -97,6 +98,30 @@ def _as_captured_inside(group: list[Section]) -> list[Section]:
         for begin, end, as_captured in spans
         if begin < end
     ]
+
+
+def _casts_to_several(group: list[Section]) -> bool:
+    """Whether an autocast is inside of one with another dtype, the caller's included."""
+    nodes = [node for section in group for node in section.nodes]
+    states = itertools.accumulate(nodes, OpenContexts.behind, initial=group[0].before)
+    entering = [
+        (node, state)
+        for node, state in zip(nodes, states, strict=False)
+        if node.target is torch_compat.enter_autocast
+    ]
+    return any(_casts_otherwise(node, dtype) for node, state in entering for dtype in _casting(state, node))
+
+
+def _casting(state: OpenContexts, node: torch.fx.Node) -> list[Any]:
+    """The dtypes that are cast to where a node enters another autocast, on the same kind of device."""
+    kind: Any = node.args[0]
+    outside = [torch.get_autocast_dtype(kind)] if torch.is_autocast_enabled(kind) else []
+    return [*outside, *(one.args[1] for one in state.entered if one.args[0] == kind and one.args[2])]
+
+
+def _casts_otherwise(node: torch.fx.Node, dtype: Any) -> bool:
+    """Whether an autocast is on, and casts to another dtype; without one of its own it casts as those around it."""
+    return bool(node.args[2]) and None not in (node.args[1], dtype) and node.args[1] != dtype
 
 
 def _changes_leaf(node: torch.fx.Node, leaves: Container[torch.fx.Node]) -> bool:

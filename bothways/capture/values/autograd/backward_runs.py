@@ -68,6 +68,8 @@ class BackwardRun:
         tracer = self.tracer
         self.history = history_of(tracer)
         roots = [root.node for root in self.call.roots]
+        if not all(map(self.history.knows, roots)):
+            tracer.stop("backward", "a custom function's backward goes through a graph that its forward has made")
         self._behind = self.history.behind(roots)
         tracer.guard("{c0}()" if is_capturing() else "not {c0}()", is_capturing)
         if is_capturing():

@@ -362,7 +362,7 @@ def check_history(tracer: Tracer, value: TensorValue) -> None:
 
 
 def _is_number(value: ConstantValue) -> bool:
-    return isinstance(value.content, (int, float, complex, *numpy_numbers.NUMBERS))
+    return isinstance(value.content, (int, float, complex, *numpy_numbers.SCALARS))
 
 
 def _grad(tracer: Tracer, value: TensorValue) -> Value:
