@@ -111,6 +111,8 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "cell_class": ("PyObject *", lambda: id(types.CellType)),
     "reference_class": ("PyObject *", lambda: id(weakref.ReferenceType)),
     "get_referent": ("Referent", lambda: _optional("PyWeakref_GetObject")),
+    "referent_word": ("int64_t", lambda: _referent_word()),
+    "dictionary_of": ("Dictionary", lambda: _optional("_PyObject_GetDictPtr")),
     "grad_name": ("PyObject *", lambda: id(GRAD)),
     "grad_getter": ("PyObject *", lambda: id(torch_compat.GRAD_GETTER)),
     "references_word": ("int64_t", lambda: torch.Tensor.__weakrefoffset__),
@@ -122,6 +124,7 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "tensor_offset": ("int64_t", torch_compat.tensor_offset),
     **{f"{name}_word": ("int64_t", functools.partial(torch_compat.word_of, name)) for name in torch_compat.WORDS},
     "offset_word": ("int64_t", torch_compat.offset_word),
+    "history_word": ("int64_t", torch_compat.history_word),
     "object_word": ("int64_t", torch_compat.object_word),
     "holders_word": ("int64_t", lambda: torch_compat.HOLDERS),
     "strided": ("int64_t", torch_compat.strided_code),
@@ -136,6 +139,7 @@ typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
 typedef void *const *(*Gradient)(const void *);
 typedef PyObject *(*Referent)(PyObject *);
+typedef PyObject **(*Dictionary)(PyObject *);
 typedef PyObject *(*KnownHash)(PyObject *, PyObject *, int64_t);
 typedef int (*Watch)(int, PyObject *);
 typedef int (*AddWatcher)(int (*)(int, PyObject *, PyObject *, PyObject *));
@@ -189,6 +193,25 @@ def _tuple_items() -> int | None:
         if list(addresses) != list(map(id, sample)):
             return None
     return place
+
+
+def _referent_word() -> int:
+    """How many bytes into a weak reference the address is of what it refers to, or that of None; 0 if unsure."""
+    place = object.__basicsize__
+    samples = [_Referent() for _ in range(3)]
+    references = [weakref.ref(sample) for sample in samples]
+    pairs = [(_word(reference, place), id(sample)) for reference, sample in zip(references, samples, strict=True)]
+    del samples
+    are_gone = all(_word(reference, place) == id(None) for reference in references)
+    return place if are_gone and all(word == address for word, address in pairs) else 0
+
+
+class _Referent:
+    pass
+
+
+def _word(owner: Any, place: int) -> int:
+    return ctypes.c_size_t.from_address(id(owner) + place).value
 
 
 def _slot(cls: type, number: int) -> int | None:

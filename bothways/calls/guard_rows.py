@@ -13,6 +13,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.calls.guard_source import FACTS, OPERATIONS
+from bothways.calls.known_source import KNOWN_TENSOR
 from bothways.calls.memo_source import MEMO_ENTRY, MEMO_HEAD
 
 _HEAD, _ROW = "5q", "4i3q"
@@ -109,9 +110,10 @@ def packed(
 def _memo(rows: Sequence[Row], slots: int) -> ctypes.Array[Any]:
     """Memory for what C remembers of a table (``calls/memo_source.py``)."""
     tensors = sum(row.operation == "TENSOR" for row in rows)
-    room = tensors * (torch_compat.tensor_length() // 8 + 5) + 4 * slots
+    room = 4 * slots
     words = MEMO_HEAD + 2 * slots + MEMO_ENTRY * len(rows) + room
-    words += (3 * (slots + len(rows)) + 1) // 2 + (5 * slots + 7) // 8
+    words += tensors * (KNOWN_TENSOR + torch_compat.tensor_length() // 8)
+    words += (4 * slots + 3 * len(rows) + 1) // 2 + (5 * slots + 7) // 8
     memory = (ctypes.c_int64 * words)()
-    memory[0], memory[1], memory[2] = slots, len(rows), room
+    memory[:4] = slots, len(rows), room, tensors
     return memory

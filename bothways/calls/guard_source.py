@@ -6,6 +6,8 @@ arguments of a call and returns False, True, or a tuple of what the program want
 
 from __future__ import annotations
 
+from bothways.calls.answer_source import ANSWER
+from bothways.calls.known_source import KNOWN_TENSORS, KNOWN_TYPES
 from bothways.calls.memo_source import MEMO, MEMO_TYPES
 
 # Row -> what it does, as C over ``row``, ``value`` (what is in the slot it starts from) and ``made`` (what it reads).
@@ -376,9 +378,9 @@ static PyObject *check_all(const Table *table, Memo *memo, PyObject *const *argu
         holds = walk(table, row, slots, &plain);
         if (memo && holds == 1) note_after(table, memo, &parts, row, slots, plain);
     }
-    if (memo && holds == 1 && plain) end_noting(memo);
+    if (memo && holds == 1 && plain) end_noting(table, memo, &parts);
     answer = holds == 1 ? empty_answer(table) : refused(holds);
-    if (answer && holds == 1) fill(table, answer, slots, 0, 0);
+    if (answer && holds == 1) fill(table, answer, slots, 0, 0, 0);
     for (int64_t i = count; i < table->slots; ++i) if (slots[i]) Py_DecRef(slots[i]);
     if (slots != few) PyMem_Free(slots);
     return answer;
@@ -388,6 +390,7 @@ static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count
     const Table *table = (const Table *)PyBytes_AsString(self);
     Memo *memo = table->memo;
     if (count != table->arguments) { Py_IncRef(no); return no; }
+    forget_unmoved();
     if (!memo || memo->is_busy || !version_offset) return check_all(table, 0, arguments, count);
     PyObject *answer = 0;
     int noting = 1;
@@ -429,4 +432,5 @@ def guard_text() -> str:
     facts = ", ".join(f"{name} = {1 << bit}" for bit, name in enumerate(FACTS))
     asked = f"enum {{ ASKED = {len(READS)} }};"
     enums = f"enum {{ {', '.join(OPERATIONS)} }};\n{asked}\nenum {{ {facts} }};\n"
-    return "\n".join([enums, MEMO_TYPES, TYPES, HELPERS, WALK.replace("@CASES@", "\n".join(cases)), MEMO, CHECK])
+    walk = WALK.replace("@CASES@", "\n".join(cases))
+    return "\n".join([enums, KNOWN_TYPES, MEMO_TYPES, TYPES, HELPERS, walk, KNOWN_TENSORS, MEMO, ANSWER, CHECK])

@@ -9,24 +9,26 @@ that, and say so themselves.
 
 from __future__ import annotations
 
-MEMO_HEAD, MEMO_ENTRY = 13, 4  # words of what comes first, and of each thing that is remembered
+MEMO_HEAD, MEMO_ENTRY = 18, 4  # words of what comes first, and of each thing that is remembered
 
 MEMO_TYPES = """\
 enum { ARGUMENT_IS, TYPE_IS, VERSION_IS, ITEMS_ARE, GETS, DICTIONARY_IS, REFERENT_IS, TENSOR_IS, WORD_IS, CLASS_HAS };
 enum { UNKNOWN, ALIVE, SURE };  // of a slot: whether it holds the same address, or certainly the same object
-enum { AHEAD = 8 };  // so many tensors before it is looked at, memory is fetched: a step's fill the caches
 enum { PATIENCE = 4, PAUSE = 256 };  // so many checks that were remembered for nothing, and how many follow without
 typedef struct { int32_t kind, slot; int64_t a, b, c; } Noted;
 typedef struct {
-    int64_t slots, rows, room;  // as Python has made it
+    int64_t slots, rows, room, most_tensors;  // as Python has made it
     int64_t is_noted, is_busy, entries, rests, needs, used, misses, vain, pause, getters;
+    // ``is_placed``: groups that are handed over have none but tensors that are known; ``number``: of what is noted
+    int64_t tensors, forms, is_placed, number;
     int64_t words[];
 } Memo;
 typedef struct {
     PyObject **seen, **slots;
     Noted *entry;
-    int64_t *room;
-    int32_t *first, *following, *first_ask, *following_ask, *rest, *needed;
+    KnownTensor *tensor;
+    int64_t *room, *forms;
+    int32_t *first, *following, *first_ask, *following_ask, *rest, *needed, *record;
     uint8_t *known, *noted, *based, *is_needed, *loose;
 } Parts;
 """
@@ -39,16 +41,21 @@ static int is_slotless(int32_t operation) {
            operation == DISTINCT;
 }
 
+static int64_t room_of_forms(const Memo *memo) { return memo->most_tensors * (tensor_length / 8); }
+
 static Parts parts_of(Memo *memo) {
     Parts parts;
     parts.seen = (PyObject **)memo->words;
     parts.slots = parts.seen + memo->slots;
     parts.entry = (Noted *)(parts.slots + memo->slots);
-    parts.room = (int64_t *)(parts.entry + memo->rows);
-    parts.first = (int32_t *)(parts.room + memo->room);
+    parts.tensor = (KnownTensor *)(parts.entry + memo->rows);
+    parts.room = (int64_t *)(parts.tensor + memo->most_tensors);
+    parts.forms = parts.room + memo->room;
+    parts.first = (int32_t *)(parts.forms + room_of_forms(memo));
     parts.first_ask = parts.first + memo->slots;
     parts.needed = parts.first_ask + memo->slots;
-    parts.following = parts.needed + memo->slots;
+    parts.record = parts.needed + memo->slots;
+    parts.following = parts.record + memo->slots;
     parts.following_ask = parts.following + memo->rows;
     parts.rest = parts.following_ask + memo->rows;
     parts.known = (uint8_t *)(parts.rest + memo->rows);
@@ -88,38 +95,13 @@ static void add(Memo *memo, const Parts *parts, int kind, int64_t slot, int64_t 
     ++memo->entries;
 }
 
-static char *storage_of(const char *impl) { return *(char **)(impl + storage_word); }
-
 static int note_tensor(Memo *memo, const Parts *parts, int64_t slot, PyObject *value) {
-    int64_t dimensions, count = tensor_length / 8;
-    if (!count || !storage_word || !needs_gradient || memo->used + count + 5 > memo->room) return 0;
-    const char *impl = *(char **)((char *)value + tensor_offset);
-    if (aoti_torch_get_dim((char *)value + tensor_offset, &dimensions) || dimensions > 5 || !storage_of(impl)) return 0;
-    int64_t *room = parts->room + memo->used;
-    room[0] = (int64_t)value->type;
-    room[1] = (int64_t)impl;
-    room[2] = *(int64_t *)(storage_of(impl) + data_word);
-    room[3] = *(int64_t *)(storage_of(impl) + size_word);
-    room[4] = needs_gradient(impl);
-    for (int64_t i = 0; i < count; ++i) room[5 + i] = ((const int64_t *)impl)[i];
-    add(memo, parts, TENSOR_IS, slot, memo->used, count, 0);
-    memo->used += count + 5;
+    KnownTensor *known = parts->tensor + memo->tensors;
+    if (memo->tensors == memo->most_tensors) return 0;
+    if (!know_tensor(value, known, parts->forms, &memo->forms, room_of_forms(memo))) return 0;
+    parts->record[slot] = (int32_t)++memo->tensors;
     return 1;
 }
-
-// The second word counts who holds it, which is no matter.
-static int is_tensor_same(const PyObject *value, const int64_t *room, int64_t count) {
-    const int64_t *impl = *(int64_t **)((char *)value + tensor_offset), *before = room + 5;
-    if ((int64_t)value->type != room[0] || (int64_t)impl != room[1]) return 0;
-    int64_t differs = impl[0] ^ before[0];
-    for (int64_t i = 2; i < count; ++i) differs |= impl[i] ^ before[i];
-    if (differs) return 0;
-    const char *storage = storage_of((const char *)impl);
-    if (*(int64_t *)(storage + data_word) != room[2] || *(int64_t *)(storage + size_word) != room[3]) return 0;
-    return needs_gradient(impl) == room[4];
-}
-
-static PyObject **items_of(PyObject *owner) { return (PyObject **)((char *)owner + tuple_items); }
 
 static PyObject *member(PyObject *owner, int64_t index) {
     return owner->type == list_class ? PyList_GetItem(owner, index) : items_of(owner)[index];
@@ -173,6 +155,18 @@ static int note_getter(Memo *memo, const Parts *parts, PyObject *cls, PyObject *
     return 1;
 }
 
+// Nothing else follows from a tensor without hooks: that it has none is looked at with all else of it. What follows
+// from hooks is looked at after the tensor.
+static void note_hooks(Memo *memo, const Parts *parts, int64_t slot, int64_t word, int64_t found) {
+    const int64_t record = parts->record[slot] - 1;
+    if (!found) {
+        parts->tensor[record].asks |= word == hooks_word ? HAS_NO_HOOKS : HAS_NO_LATE_HOOKS;
+        return;
+    }
+    add(memo, parts, TENSOR_IS, slot, record, 0, 0);
+    add(memo, parts, WORD_IS, slot, word, found, 0);
+}
+
 static int64_t hooks_word_of(const Row *row) {
     if (row->object == hooks_name) return hooks_word;
     return row->object == late_hooks_name ? late_hooks_word : 0;
@@ -208,7 +202,7 @@ static int follows(const Table *table, Memo *memo, const Parts *parts, const Row
             int64_t word = hooks_word_of(row), found = *(int64_t *)((char *)value + word);
             if (found != (made == none ? 0 : (int64_t)made)) break;
             if (!note_getter(memo, parts, value->type, row->object)) break;
-            add(memo, parts, WORD_IS, base, word, found, 0);
+            note_hooks(memo, parts, base, word, found);
             reads = ALIVE;
         }
         break;
@@ -301,8 +295,9 @@ static void note_after(
 
 static void begin_noting(const Table *table, Memo *memo, const Parts *parts, PyObject *const *arguments) {
     memo->entries = memo->rests = memo->needs = memo->used = memo->is_noted = memo->getters = 0;
+    memo->tensors = memo->forms = 0;
     for (int64_t i = 0; i < memo->slots; ++i)
-        parts->first[i] = parts->first_ask[i] =
+        parts->first[i] = parts->first_ask[i] = parts->record[i] =
             parts->known[i] = parts->noted[i] = parts->based[i] = parts->is_needed[i] = 0;
     for (int64_t i = 0; i < table->arguments; ++i) {
         parts->based[i] = 1;
@@ -313,7 +308,31 @@ static void begin_noting(const Table *table, Memo *memo, const Parts *parts, PyO
     }
 }
 
-static void end_noting(Memo *memo) { memo->is_noted = memo->entries <= memo->rows; }
+static int64_t numbers_noted;
+
+// Note of tensors that are handed over in groups where they belong.
+static void note_places(const Table *table, Memo *memo, const Parts *parts) {
+    const int64_t *result = (const int64_t *)(table->row + table->rows);
+    memo->is_placed = 1;
+    for (int64_t i = 0; i < table->results; ++i, ++result) {
+        if (*result >= 0) continue;
+        const int64_t count = -*result++;
+        for (int64_t at = 0; at < count; ++at, ++result) {
+            const int32_t record = parts->known[*result] ? parts->record[*result] : 0;
+            int32_t place = record ? place_of(i, at) : 0, *places = record ? parts->tensor[record - 1].places : 0;
+            if (place && !places[0]) places[0] = place;
+            else if (place && !places[1]) places[1] = place;
+            else memo->is_placed = 0;
+        }
+        --result;
+    }
+}
+
+static void end_noting(const Table *table, Memo *memo, const Parts *parts) {
+    memo->is_noted = memo->entries <= memo->rows;
+    memo->number = ++numbers_noted;
+    note_places(table, memo, parts);
+}
 
 // A dictionary has changed: whether what was read from it is the same, or an object of which nothing was noted, a
 // learning rate say. Rows about that are walked with the rest.
@@ -361,11 +380,22 @@ static int is_read_the_same(const Table *table, Memo *memo, const Parts *parts, 
     return 1;
 }
 
+// Weak references keep the address of what they refer to where it is found at once, or are asked.
+static PyObject *referent_of(PyObject *reference) {
+    if (!referent_word) return get_referent(reference);
+    PyObject *referent = *(PyObject **)((char *)reference + referent_word);
+    return referent->references > 0 ? referent : none;  // one that is just going is there no more
+}
+
 static int is_same(const Table *table, Memo *memo, const Parts *parts, PyObject *const *arguments, int64_t *rests) {
     Noted *entry = parts->entry, *end = entry + memo->entries;
     PyObject **seen = parts->seen;
     for (; entry < end; ++entry) {
         PyObject *value = seen[entry->slot], *found;
+        if (entry + AHEAD < end) {
+            const Noted *later = entry + AHEAD;
+            __builtin_prefetch(later->kind == REFERENT_IS ? (PyObject *)later->a : seen[later->slot]);
+        }
         switch (entry->kind) {
         case ARGUMENT_IS:
             if (arguments[entry->slot] == value) continue;
@@ -378,102 +408,27 @@ static int is_same(const Table *table, Memo *memo, const Parts *parts, PyObject 
             if (!is_read_the_same(table, memo, parts, entry, rests)) return 0;
             continue;
         case ITEMS_ARE: if (!are_items_same(value, entry, parts->room + entry->a)) return 0; continue;
-        case TENSOR_IS: if (!is_tensor_same(value, parts->room + entry->a, entry->b)) return 0; continue;
+        case TENSOR_IS:
+            if (!is_tensor_same(parts->tensor + entry->a, parts->forms)) return 0;
+            continue;
         case WORD_IS: if (*(int64_t *)((char *)value + entry->a) != entry->b) return 0; continue;
-        case REFERENT_IS: if ((int64_t)get_referent((PyObject *)entry->a) != entry->b) return 0; continue;
+        case REFERENT_IS: if ((int64_t)referent_of((PyObject *)entry->a) != entry->b) return 0; continue;
         case CLASS_HAS:
             if ((int64_t)_PyType_Lookup((PyObject *)entry->a, (PyObject *)entry->b) != entry->c) return 0;
             continue;
         }
         // A function's or a cell's attribute, or the dictionary of an instance.
         if ((int64_t)value->type != entry->c) return 0;
+        if (entry->kind == DICTIONARY_IS && dictionary_of) {
+            PyObject **names = dictionary_of(value);
+            if (!names || (int64_t)*names != entry->b) return 0;
+            continue;
+        }
         found = entry->kind == GETS ? PyObject_GetAttr(value, (PyObject *)entry->a) : PyObject_GenericGetDict(value, 0);
         if (!found) { PyErr_Clear(); return 0; }
         Py_DecRef(found);
         if ((int64_t)found != entry->b) return 0;
     }
     return 1;
-}
-
-static void let_go(PyObject **slots, int64_t slot, int64_t arguments) {
-    if (slot < arguments || !slots[slot]) return;
-    Py_DecRef(slots[slot]);
-    slots[slot] = 0;
-}
-
-// What a table hands over, still to be filled: one object for each slot, and a tuple for each group of them. A group is
-// written as minus its length, before its slots.
-static PyObject *empty_answer(const Table *table) {
-    const int64_t *result = (const int64_t *)(table->row + table->rows);
-    PyObject *answer = table->results ? PyTuple_New(table->results) : yes, *group;
-    if (answer == yes) Py_IncRef(yes);
-    for (int64_t i = 0; answer && i < table->results; ++i, ++result) {
-        if (*result >= 0) continue;
-        if ((group = PyTuple_New(-*result))) PyTuple_SetItem(answer, i, group);
-        else { Py_DecRef(answer); answer = 0; }
-        result -= *result;
-    }
-    return answer;
-}
-
-// Fill in what is, or is not, known; all of it, where nothing is.
-static void fill(const Table *table, PyObject *answer, PyObject **values, const uint8_t *known, int wanted) {
-    const int64_t *result = (const int64_t *)(table->row + table->rows);
-    for (int64_t i = 0; i < table->results; ++i, ++result) {
-        PyObject *into = answer;
-        int64_t at = i, end = i + 1;
-        if (*result < 0) { into = items_of(answer)[i]; at = 0; end = -*result++; }
-        for (; at < end; ++at, ++result)
-            if (!known || (known[*result] != 0) == wanted) put(into, at, values[*result]);
-        --result;
-    }
-}
-
-// What a guard reads is not there: the guard fails. Whatever else is raised is none of our business.
-static PyObject *refused(int holds) {
-    if (holds < 0 && PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(exception)) return 0;
-        PyErr_Clear();
-    }
-    Py_IncRef(no);
-    return no;
-}
-
-// The answer of a check in which all that was noted is the same; 0 where it is not, and all rows have to be walked.
-static int check_again(const Table *table, Memo *memo, PyObject *const *arguments, PyObject **answer) {
-    const Parts parts = parts_of(memo);
-    PyObject **slots = parts.slots;
-    int64_t rests = memo->rests;
-    int plain = 1, holds = 1, same = 1;
-    for (int64_t i = 0; i < table->arguments; ++i) slots[i] = arguments[i];
-    // Made before anything is looked at: memory that is asked for may let the collector run, and finalizers let go of
-    // what was seen. What is handed over is held before anything else runs.
-    PyObject *made = empty_answer(table);
-    if (is_same(table, memo, &parts, arguments, &rests)) {
-        if (made) fill(table, made, parts.seen, parts.known, 1);
-        for (int64_t i = 0; i < memo->needs; ++i) {
-            const int32_t slot = parts.needed[i];
-            if (slot < table->arguments || slots[slot]) continue;
-            slots[slot] = parts.seen[slot];
-            Py_IncRef(slots[slot]);
-        }
-        for (int64_t i = 0; i < rests && holds == 1 && plain; ++i)
-            holds = walk(table, table->row + parts.rest[i], slots, &plain);
-        same = plain;
-        if (same) *answer = holds == 1 ? made : refused(holds);
-        if (made && same && holds == 1) fill(table, made, slots, parts.known, 0);
-        else if (made) Py_DecRef(made);
-    } else {
-        same = 0;
-        if (made) Py_DecRef(made);
-    }
-    for (int64_t i = 0; i < memo->needs; ++i) let_go(slots, parts.needed[i], table->arguments);
-    for (int64_t i = 0; i < rests; ++i) {
-        const Row *row = table->row + parts.rest[i];
-        let_go(slots, row->operation < ASKED ? row->to : row->from, table->arguments);
-    }
-    // Something else was read from a dictionary, and nothing is known of it yet.
-    if (rests != memo->rests && (!same || holds != 1)) memo->is_noted = 0;
-    return same;
 }
 """

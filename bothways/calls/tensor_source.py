@@ -22,6 +22,7 @@ static PyObject *answer_of(int holds) {
     return answer;
 }
 
+enum { RELAXED = 0 };
 typedef struct { int64_t count, most; struct { int64_t place, version; } of[]; } Counted;
 
 // Says of some items of a sequence how often they were changed.
@@ -30,7 +31,7 @@ static PyObject *set_versions(PyObject *self, PyObject *items) {
     if (!has_items(items, known->most)) return answer_of(0);
     for (int64_t i = 0; i < known->count; ++i) if (!version_of(member(items, known->of[i].place))) return answer_of(0);
     for (int64_t i = 0; i < known->count; ++i)
-        __atomic_store_n(version_of(member(items, known->of[i].place)), (uint32_t)known->of[i].version, 5);
+        __atomic_store_n(version_of(member(items, known->of[i].place)), (uint32_t)known->of[i].version, RELAXED);
     return answer_of(1);
 }
 
@@ -46,12 +47,19 @@ static PyObject *count_changes(PyObject *self, PyObject *const *arguments, int64
     int holds = versions != 0;
     for (int64_t i = 0; holds && i < known->count; ++i) {
         PyObject *input = member(arguments[0], known->of[i].input);
+        if (i + 2 * AHEAD < known->count) {
+            PyObject *later = member(arguments[0], known->of[i + AHEAD].input);
+            __builtin_prefetch(member(arguments[0], known->of[i + 2 * AHEAD].input));
+            if (is_plain_tensor(later)) __builtin_prefetch(*(char **)((char *)later + tensor_offset) + counter_word);
+        }
         holds = count == 1 || input == member(arguments[1], known->of[i].result);
         holds = holds && (versions[i] = version_of(input));
         if (holds) __builtin_prefetch(versions[i], 1);
     }
+    // Python's lock is held: whoever counts without it, at this very moment, changes what is being changed here, and
+    // the number is another one in any case.
     for (int64_t i = 0; holds && i < known->count; ++i)
-        __atomic_fetch_add(versions[i], (uint32_t)known->of[i].changes, 5);
+        __atomic_store_n(versions[i], __atomic_load_n(versions[i], RELAXED) + (uint32_t)known->of[i].changes, RELAXED);
     PyMem_Free(versions);
     return answer_of(holds);
 }
@@ -103,28 +111,32 @@ static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64
 typedef struct { int64_t count, most, references, held, words; int64_t of[]; } Lent;
 
 // Notes tensors that are given away. For each there is the place of the one whose gradient it becomes, the address of
-// its ``TensorImpl``, and the words of that, whose second one says then that they are gradients.
+// its ``TensorImpl``, that of its dictionary, as soon as it was asked for, and the words of the ``TensorImpl``, whose
+// second one says then that they are gradients.
+enum { PLACE, IMPL, NAMES_AT, WORDS };
+
 static PyObject *note_given(PyObject *self, PyObject *items) {
     Lent *known = (Lent *)PyBytes_AsString(self);
     if (!has_items(items, known->count)) { PyErr_BadArgument(); return 0; }
     int64_t *one = known->of;
-    for (int64_t i = 0; i < known->count; ++i, one += 2 + known->words) {
+    for (int64_t i = 0; i < known->count; ++i, one += WORDS + known->words) {
         const int64_t *impl = *(int64_t **)((char *)member(items, i) + tensor_offset);
-        one[1] = (int64_t)impl;
-        for (int64_t word = 0; word < known->words; ++word) one[2 + word] = word == 1 ? known->held : impl[word];
+        one[IMPL] = (int64_t)impl;
+        one[NAMES_AT] = 0;
+        for (int64_t word = 0; word < known->words; ++word) one[WORDS + word] = word == 1 ? known->held : impl[word];
     }
     return answer_of(1);
 }
 
-// The gradient of a tensor, if it is what was given away, as it was then, and that tensor alone holds it: it cannot be
-// told from a fresh one. 0 if it is not.
-static PyObject *left_as_given(const Lent *known, const int64_t *one, PyObject *owner) {
+// The gradient of a tensor, if it is what was given away, as it was then, and that tensor alone holds it: but for names
+// of the user's it cannot be told from a fresh one. 0 if it is not.
+static inline PyObject *left_as_given(const Lent *known, const int64_t *one, PyObject *owner) {
     if (!is_plain_tensor(owner)) return 0;
-    const int64_t *impl = *gradient_of(*(void **)((char *)owner + tensor_offset));
-    if ((int64_t)impl != one[1]) return 0;
-    int64_t differs = 0;
-    for (int64_t word = 0; word < known->words; ++word) differs |= impl[word] ^ one[2 + word];
-    if (differs) return 0;
+    const int64_t *impl = *gradient_of(*(void **)((char *)owner + tensor_offset)), *words = one + WORDS;
+    if ((int64_t)impl != one[IMPL]) return 0;
+    Words differ = words_at(impl + known->words - OWN) ^ words_at(words + known->words - OWN);
+    for (int64_t i = 0; i < known->words - OWN; i += OWN) differ |= words_at(impl + i) ^ words_at(words + i);
+    if (!is_nothing(differ)) return 0;
     PyObject *value = *(PyObject **)((const char *)impl + object_word);
     if (value->type != tensor_class || value->references != known->references) return 0;
     const char *begin = (const char *)value;
@@ -132,47 +144,52 @@ static PyObject *left_as_given(const Lent *known, const int64_t *one, PyObject *
     return *(int64_t *)(begin + references_word) ? 0 : value;
 }
 
-// Whether the gradient of a tensor is what was given away, and has no names of the user's. Asking makes a dictionary,
-// for which the collector may run, and finalizers that let go of the gradient.
-static int has_no_names(const int64_t *one, PyObject *owner) {
-    if (!is_plain_tensor(owner)) return 0;
-    const int64_t *impl = *gradient_of(*(void **)((char *)owner + tensor_offset));
-    if ((int64_t)impl != one[1]) return 0;
-    PyObject *value = *(PyObject **)((const char *)impl + object_word), *names;
-    if (!value || value->type != tensor_class) return 0;
-    Py_IncRef(value);
-    int64_t size = 1;
-    if ((names = PyObject_GenericGetDict(value, 0))) {
-        size = PyDict_Size(names);
-        Py_DecRef(names);
-    } else PyErr_Clear();
-    Py_DecRef(value);
-    return size == 0;
+// Whether a tensor that is held has no names of the user's. ``made``: asking may have made a dictionary just now.
+static inline int has_no_names(PyObject *value, int64_t *names_at, int *made) {
+    PyObject **names = dictionary_of(value);
+    if (!names) return 0;
+    *made |= (int64_t)*names != *names_at;
+    *names_at = (int64_t)*names;
+    return !*names || PyDict_Size(*names) == 0;
 }
 
-// The gradients of some items of a sequence, if all are left as they were given; else False.
-static PyObject *given_again(PyObject *self, PyObject *owners) {
-    const Lent *known = (const Lent *)PyBytes_AsString(self);
-    const int64_t *one = known->of;
-    if (!has_items(owners, known->most) || _PyType_Lookup(tensor_class, grad_name) != grad_getter ||
-        _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
-    PyObject *found = PyTuple_New(known->count), *value;
-    for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words)
-        if (!has_no_names(one, member(owners, one[0]))) { Py_DecRef(found); return answer_of(0); }
-    one = known->of;
-    // From here on nothing is made, so that all are still there when they are held.
-    for (int64_t i = 0; found && i < known->count; ++i, one += 2 + known->words) {
-        if (i + AHEAD < known->count) {
-            const int64_t *later = one + AHEAD * (2 + known->words);
-            __builtin_prefetch((const char *)later[1]);
-            __builtin_prefetch((const char *)later[1] + 64);
-            __builtin_prefetch((const char *)later[1] + 128);
-            __builtin_prefetch((const char *)later[2 + object_word / 8]);
-        }
-        if (!(value = left_as_given(known, one, member(owners, one[0])))) { Py_DecRef(found); return answer_of(0); }
-        put(found, i, value);
+static void fetch_given(const int64_t *later) {
+    __builtin_prefetch((const char *)later[IMPL]);
+    __builtin_prefetch((const char *)later[IMPL] + 64);
+    __builtin_prefetch((const char *)later[IMPL] + 128);
+    __builtin_prefetch((const char *)later[WORDS + object_word / 8], 1);
+    __builtin_prefetch((const char *)later[NAMES_AT]);
+}
+
+// The gradients of some items of a sequence, held, if all are left as they were given; 0 otherwise.
+static PyObject *all_left(Lent *known, PyObject *owners, int *made) {
+    int64_t *one = known->of;
+    PyObject *found = PyTuple_New(known->count);
+    *made = 0;
+    for (int64_t i = 0; found && i < known->count; ++i, one += WORDS + known->words) {
+        if (i + AHEAD < known->count) fetch_given(one + AHEAD * (WORDS + known->words));
+        PyObject *value = left_as_given(known, one, member(owners, one[PLACE]));
+        if (value) put(found, i, value);
+        if (!value || !has_no_names(value, one + NAMES_AT, made)) { Py_DecRef(found); return 0; }
     }
     return found;
+}
+
+// The same, or False. Where a dictionary was made, the collector may have run, and finalizers that took hold of some:
+// they are looked at again, and nothing is made any more.
+static PyObject *given_again(PyObject *self, PyObject *owners) {
+    Lent *known = (Lent *)PyBytes_AsString(self);
+    if (!has_items(owners, known->most) || !dictionary_of || _PyType_Lookup(tensor_class, grad_name) != grad_getter ||
+        _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
+    int made = 1;
+    PyObject *found = 0;
+    for (int turn = 0; made && turn < 2; ++turn) {
+        if (found) Py_DecRef(found);
+        if (!(found = all_left(known, owners, &made))) return PyErr_Occurred() ? 0 : answer_of(0);
+    }
+    if (!made) return found;
+    Py_DecRef(found);
+    return answer_of(0);
 }
 
 static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};

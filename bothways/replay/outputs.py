@@ -102,7 +102,10 @@ class Outputs:
         self.given_again = LentTensors(self.lent, [tensor._version for tensor in self.lent], self._storages)
         is_short = left_out is not None and left_out.are(dict(self._inputs), len(outputs))
         count = left_out.count if left_out is not None and is_short else len(outputs)
-        self._arranged = arranging(self._order(count, len(values), fixed), len(values))
+        order = self._order(count, len(values), fixed)
+        self._gives_inputs = any(place < len(values) for place in order)
+        inputs = len(values) if self._gives_inputs else 0
+        self._arranged = arranging([place - len(values) + inputs for place in order], inputs)
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
         """Decide what becomes of outputs that lie in one storage."""
@@ -159,7 +162,7 @@ class Outputs:
                 items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
         items += self.given_again.fresh() if left is None else self.given_again.again(left)
         items += self._rest
-        return self._arranged(values, items)
+        return self._arranged(tuple(values) if self._gives_inputs else (), items)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

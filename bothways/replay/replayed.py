@@ -27,6 +27,7 @@ from bothways.replay.recording import Recording
 from bothways.replay.whether import launches_of, pays_off, why_never, why_not_graph, written_inputs
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.logs import say
+from bothways.runtime.picking import Joined
 from bothways.runtime.spares import Spares
 
 CALLS_BEFORE = 2  # the first is a real one, the second shows that it repeats
@@ -427,9 +428,9 @@ def replayed(
         return results
 
     def of_values(*values: Any, together: tuple[Any, ...] = (), seen: int = 0) -> Any:
-        values += together
-        results = state.call(values, seen)
-        return state.timed(values) if results is None else results
+        inputs = Joined(values, together) if together else values
+        results = state.call(inputs, seen)
+        return state.timed(inputs) if results is None else results
 
     takes_list = known_of(run).takes_list
     ways = {"lends": state.lend_from, "leaves_out": state.leave_out, "spares": state.spares}

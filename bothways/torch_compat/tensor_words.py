@@ -113,6 +113,24 @@ def offset_word() -> int:
 
 
 @functools.cache
+@torch.inference_mode(False)
+def history_word() -> int:
+    """Bytes from the beginning of a ``TensorImpl`` to what autograd has of it, nothing where it has none; 0 if unsure.
+    It needs no gradient then."""
+    samples = [torch.zeros(size, device="cpu") for size in (2, 3, 5)]
+    places = range(2 * _WORD, tensor_length(), _WORD)
+    before = [[_word(sample._cdata + place) for place in places] for sample in samples]
+    for sample in samples:
+        sample.requires_grad_()
+    after = [[_word(sample._cdata + place) for place in places] for sample in samples]
+    changed = [
+        [place for place, old, new in zip(places, *pair, strict=True) if old != new and not old]
+        for pair in zip(before, after, strict=True)
+    ]
+    return _only(changed) or 0
+
+
+@functools.cache
 def object_word() -> int:
     """Bytes from the beginning of a ``TensorImpl`` to where it knows its Python tensor; 0 if unsure. The Python tensor
     of a gradient stays the same one when nothing in Python holds it."""

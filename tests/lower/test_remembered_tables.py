@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import sys
 import threading
 import weakref
 
@@ -234,3 +235,51 @@ def test_the_order_of_keys_is_remembered(kind):
     assert [bool(check(other)) for _ in range(4)] == [True] * 4
     other[object()] = 1
     assert not check(other)
+
+
+def tensors_of(count):
+    return [torch.zeros(2 + number % 3, device="cpu") for number in range(count)]
+
+
+def group_check(count):
+    """A check of the items of a list, which it hands over twice as tuples."""
+    rows = [Row("TYPE", 0, object=list), Row("LENGTH", 0, data=count)]
+    for place in range(count):
+        rows += [Row("ITEM", 0, 1 + place, object=place), Row("TYPE", 1 + place, object=torch.Tensor)]
+        rows += [Row("TENSOR", 1 + place, data=calls.facts_of(tensors_of(count)[place]))]
+    slots = range(1, 1 + count)
+    return LIBRARY.check(rows, 1 + count, 1, [list(slots), list(reversed(slots))])
+
+
+def test_groups_are_handed_over_in_their_order_and_held_as_often():
+    tensors, check = tensors_of(20), group_check(20)
+    for _ in range(5):
+        first, second = check(tensors)
+        assert list(map(id, first)) == list(map(id, tensors)) == list(map(id, reversed(second)))
+        del first, second
+    before = [sys.getrefcount(tensor) for tensor in tensors]
+    for _ in range(50):
+        check(tensors)
+    tensors[7] = tensors[7].double()  # some are held by then, and let go
+    assert check(tensors) is False
+    tensors[7] = torch.zeros(3, device="cpu")
+    assert [sys.getrefcount(tensor) for tensor in tensors if tensor is not tensors[7]] == before[:7] + before[8:]
+
+
+@pytest.mark.skipif(not torch_compat.offset_word(), reason="where tensors lie cannot be told")
+def test_where_tensors_lie_is_looked_at_as_soon_as_one_may_have_moved():
+    tensors, check, look = tensors_of(20), group_check(20), LIBRARY.looking(20)
+    numbers = [look(check(tensors)[0]) for _ in range(6)]
+    assert numbers[-1] and numbers[-1] == numbers[-2]
+    tensors[3].data = tensors[3].clone()
+    moved = [look(check(tensors)[0]) for _ in range(6)]
+    assert numbers[-1] not in moved and moved[-1] and moved[-1] == moved[-2]
+    group = check(tensors)[0]
+    tensors[5].data = tensors[5].clone()
+    LIBRARY.forget_unmoved()
+    assert look(group) not in (0, moved[-1])
+    again = [look(check(tensors)[0]) for _ in range(4)]
+    group = check(tensors)[0]
+    assert look(group) == again[-1]
+    tensors[6].data = tensors[6].clone()
+    assert look(group) not in (0, again[-1])  # it is told once

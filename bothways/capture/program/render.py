@@ -160,7 +160,7 @@ def render(
     last = ending.emit(emitter)
     sizes = [emitter.read(tracer.symbols.sources[symbol]) for symbol in tracer.graph.symbols()]
     inputs = [_input(emitter, value) for value in tracer.graph.used_inputs()]
-    forgotten = _forgetting(emitter, graph_key, groups)
+    forgotten = _forgetting(emitter, graph_key, groups, are_many(inputs))
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
     is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
@@ -225,10 +225,10 @@ def _let_go(names: list[str], last: list[str]) -> list[str]:
     return [f"del {', '.join(done)}"] if done else []
 
 
-def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups) -> list[str]:
+def _forgetting(emitter: Emitter, graph_key: str, groups: NameGroups, of_many: bool) -> list[str]:
     """The lines that let go of gradients whose memory is to be free for the graph."""
     tensors = [emitter.read(_source_of(tensor)) for tensor in emitter.tracer.effects.forgotten]
-    if len(tensors) < MANY:
+    if not tensors or (len(tensors) < MANY and not of_many):
         return [f"{tensor}.grad = None" for tensor in tensors]
     return [f"{emitter.inject(forget_gradients, 'forget_gradients')}({graph_key}, {groups.text('owners', tensors)})"]
 
