@@ -55,6 +55,7 @@ from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.regular_expressions import look_for
 from bothways.capture.values.tensors import (
     assumptions,
+    changing_data,
     constructors,
     data_checks,
     data_numbers,
@@ -66,6 +67,7 @@ from bothways.capture.values.tensors import (
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
 from bothways.capture.values.tensors.known_data import known_truth
 from bothways.capture.values.tensors.late_numbers import LateNumber, late_math
+from bothways.capture.values.tensors.late_texts import LateText, formatted, joined, late_text, shown
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
 from bothways.capture.values.torch_state.settings import call_device
@@ -74,7 +76,7 @@ from bothways.capture.wrap import COMPILED, library_value
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
     anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
-    caught_warnings,
+    caught_warnings, changing_data,
     clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods, formatting, function_modes,
     gradients, hooks, instance_dicts, mapped, modules, numpy_calls, numpy_dtypes, object_methods, opcodes,
     optimizer_steps, own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state,
@@ -85,17 +87,20 @@ linked.link(
     BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
     COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
-    LateNumber=LateNumber,
+    LateNumber=LateNumber, LateText=LateText,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,
     NumberValue=NumberValue, NumpyNumber=NumpyNumber, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
     apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
-    fill_payload=fill_payload, format_text=format_text, grad_fn_of=grad_fn_of, handler_table=handler_table,
+    fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
+    handler_table=handler_table,
     inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth, late_math=late_math,
+    joined=joined, late_text=late_text,
     library_value=library_value,
     look_for=look_for, lookup_attribute=lookup_attribute, numpy_number=numpy_number, protocols=protocols,
-    rebuild_new=rebuild_new, register_on_tensor=register_on_tensor, stop_iteration_error=stop_iteration_error,
+    rebuild_new=rebuild_new, register_on_tensor=register_on_tensor, shown=shown,
+    stop_iteration_error=stop_iteration_error,
     takes_for_granted=takes_for_granted, text_binary=text_binary, usually=usually,
 )

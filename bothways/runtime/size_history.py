@@ -84,10 +84,10 @@ class SizeHistory:
             self._moving_numbers.add(name)
         self._numbers[name] = number
         # Nothing and one mean more than others do, and equality tells neither zeros apart nor what is no number. A
-        # counter goes through one, though, on its way from nothing.
-        if number == 0 or number != number or not abs(number) < LARGEST:
+        # counter goes through one, though, on its way from nothing, and the bound of a slice comes to nothing at times.
+        if (number == 0 and type(number) is float) or number != number or not abs(number) < LARGEST:
             return False
-        return name in self._moving_numbers or (is_argument and self._wants_all and number != 1)
+        return name in self._moving_numbers or (is_argument and self._wants_all and number not in (0, 1))
 
     @property
     def _wants_all(self) -> bool:

@@ -30,6 +30,7 @@ RULES = {
     "triangle": lambda step: BASE * abs(step % 8 - 4.5) / 4,
     "remainder": lambda step: BASE * (0.5 + (step * 0.3) % 1.0),
     "rounded": lambda step: round(BASE * 0.9**step, 4),
+    "bits": lambda step: BASE / (1 + (step & 3)),
     "several": lambda step: BASE * math.atan2(math.sin(step / 7) + 2, 3.0) * math.fabs(math.erf(step / 9) - 2),
 }
 
@@ -81,6 +82,30 @@ def test_a_rate_is_worked_out_of_a_counter(name, backend):
     torch.testing.assert_close([loss for loss, _ in found], [loss for loss, _ in expected])
     torch.testing.assert_close(own, weights)
     assert len(bothways.history(step)) == 2
+
+
+@pytest.mark.in_turn("backend")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rate_is_worked_out_of_two_counters(backend):
+    """Both are found from one place, and so is what comes of them."""
+
+    class Counters:
+        def __init__(self):
+            self.step, self.length = 2, 3
+
+    def program(x, state):
+        state.step += 1
+        if state.step >= state.length:
+            state.step, state.length = 2, state.length * 2
+        return x * (BASE * (1 + math.cos(math.pi * state.step / state.length)))
+
+    states = Counters(), Counters()
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for _ in range(40):
+        expected, found = program(torch.ones(3), states[0]), compiled(torch.ones(3), states[1])
+        torch.testing.assert_close(found, expected)
+    assert vars(states[0]) == vars(states[1])
+    assert len(bothways.history(compiled)) <= 4
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -115,6 +115,10 @@ class AutogradHistory:
             raise
         except (NeedsData, Unsupported) as error:
             return self._unfollowed(node, args, f"{node.target} cannot be followed without data: {error}")
+        except RuntimeError as error:
+            if torch_compat.wants_numbers(error):
+                raise NotThin(f"{node.target} cannot be followed for all sizes") from error
+            raise
         self._freed |= saving
         if isinstance(value, torch.Tensor) and value.requires_grad and _may_be_used(value):
             self._versions[node] = torch_compat.version_of(value)

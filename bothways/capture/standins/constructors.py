@@ -13,3 +13,16 @@ def of_numbers(data: Any, dtype: torch.dtype | None) -> torch.Tensor:
 
 def of_sizes(sizes: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
     return torch.empty(sizes, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
+
+
+def of_changing_numbers(data: Any, has_floats: bool, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
+    """``torch.tensor`` of numbers and lists of them, some of which are symbols."""
+    if dtype is None:
+        dtype = torch.get_default_dtype() if has_floats else torch.int64
+    return _filled(data, dtype, device)
+
+
+def _filled(data: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_filled(item, dtype, device) for item in data])
+    return torch.full((), data, dtype=dtype, device=device)

@@ -10,7 +10,7 @@ from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.collections.slices import SliceValue
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 
@@ -57,17 +57,20 @@ def BUILD_SLICE(frame: Frame, inst: Instruction) -> None:
 @opcode
 def BUILD_STRING(frame: Frame, inst: Instruction) -> None:
     parts = frame.pop_many(inst.arg)
-    frame.push(ConstantValue("".join(part.constant() for part in parts)))
+    if any(isinstance(part, linked.LateText) for part in parts):
+        frame.push(linked.joined(frame.tracer, parts))
+    else:
+        frame.push(ConstantValue("".join(part.constant() for part in parts)))
 
 
 def converted(frame: Frame, value: Value, conversion: int) -> Value:
     """The ``!s``, ``!r`` or ``!a`` of a replacement field."""
     if conversion == 0:
         return value
-    text = protocols.text(frame.tracer, value, "str" if conversion == 1 else "repr")
-    if conversion == 3:
-        text = text.encode("ascii", "backslashreplace").decode("ascii")
-    return ConstantValue(text)
+    if conversion != 3:
+        return protocols.shown(frame.tracer, value, "str" if conversion == 1 else "repr")
+    text = protocols.text(frame.tracer, value, "repr")
+    return ConstantValue(text.encode("ascii", "backslashreplace").decode("ascii"))
 
 
 def growing(frame: Frame, inst: Instruction) -> Any:

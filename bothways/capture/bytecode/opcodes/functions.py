@@ -15,7 +15,6 @@ from bothways.capture.values.code.functions import FunctionValue
 from bothways.capture.values.collections.dicts import DictValue, mapping_pairs
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
-from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import is_none
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def MAKE_FUNCTION(frame: Frame, inst: Instruction) -> None:
 def FORMAT_VALUE(frame: Frame, inst: Instruction) -> None:
     spec = protocols.as_string(frame.tracer, frame.pop()) if inst.arg & 4 else ""
     value = converted(frame, frame.pop(), inst.arg & 3)
-    frame.push(ConstantValue(protocols.format_value(frame.tracer, value, spec)))
+    frame.push(protocols.formatted(frame.tracer, value, spec))
 
 
 # The rows of CPython 3.11 and 3.12.

@@ -142,12 +142,12 @@ def CONVERT_VALUE(frame: Frame, inst: Instruction) -> None:
 
 
 def FORMAT_SIMPLE(frame: Frame, inst: Instruction) -> None:
-    frame.push(ConstantValue(protocols.format_value(frame.tracer, frame.pop(), "")))
+    frame.push(protocols.formatted(frame.tracer, frame.pop(), ""))
 
 
 def FORMAT_WITH_SPEC(frame: Frame, inst: Instruction) -> None:
     spec, value = protocols.as_string(frame.tracer, frame.pop()), frame.pop()
-    frame.push(ConstantValue(protocols.format_value(frame.tracer, value, spec)))
+    frame.push(protocols.formatted(frame.tracer, value, spec))
 
 
 _OWN: list[Handler] = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
 
@@ -63,6 +63,13 @@ def operand(tracer: Tracer, value: Value) -> Any:
 
 def text_binary(tracer: Tracer, text: str | bytes, op: Operator, other: Value) -> Value | None:
     """``text op other`` for an operand that is no constant."""
+    if op.symbol == "%" and isinstance(text, str):
+        operands = other.known_items() if isinstance(other, TupleValue) and other.kind is tuple else [other]
+        late = linked.late_text(tracer, text, operands, "%")
+        if late is not None:
+            return late
+    if op.symbol == "+" and isinstance(text, str) and isinstance(other, linked.LateText):
+        return other.binary(tracer, op, ConstantValue(text), True)
     if op.symbol == "%":
         return ConstantValue(tracer.run_const(op.function, text, operand(tracer, other)))
     kind = other.python_type().__name__
@@ -77,6 +84,9 @@ def text_binary(tracer: Tracer, text: str | bytes, op: Operator, other: Value) -
 
 def format_text(tracer: Tracer, template: str, name: str, args: Args, kwargs: Kwargs) -> Value:
     """``template.format(…)`` and ``template.format_map(…)``."""
+    late = linked.late_text(tracer, template, args) if name == "format" and not kwargs else None
+    if late is not None:
+        return late
     positional = [operand(tracer, arg) for arg in args]
     keywords = {key: operand(tracer, arg) for key, arg in kwargs.items()}
     return ConstantValue(tracer.run_const(getattr(template, name), *positional, **keywords))

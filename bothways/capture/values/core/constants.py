@@ -97,8 +97,12 @@ class ConstantValue(Value):
         if isinstance(self.content, str) and name in ("format", "format_map"):
             return linked.format_text(tracer, self.content, name, args, kwargs)
         if isinstance(self.content, (str, bytes)) and name == "join" and len(args) == 1:
-            parts = [linked.protocols.as_constant(tracer, part) for part in linked.protocols.unpack(tracer, args[0])]
-            return ConstantValue(tracer.run_const(self.content.join, parts))
+            parts = [part.realize() for part in linked.protocols.unpack(tracer, args[0])]
+            kinds = {part.python_type() for part in (self, *parts)}
+            if kinds == {str} and any(isinstance(part, linked.LateText) for part in parts):
+                return linked.joined(tracer, [one for part in parts for one in (self, part)][1:])
+            contents = [linked.protocols.as_constant(tracer, part) for part in parts]
+            return ConstantValue(tracer.run_const(self.content.join, contents))
         if isinstance(self.content, torch.device) and name in ("__enter__", "__exit__"):
             return linked.call_device(tracer, self, name)
         method = tracer.run_const(getattr, self.content, name)

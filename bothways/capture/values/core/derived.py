@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bothways.capture.guards.sources import Attr, Item, Source, WorkedOut
@@ -89,14 +89,7 @@ def _now(value: Value) -> Any:
 def _operand(tracer: Tracer, value: Value) -> Operand | None:
     """How a path spells an operand; None where it cannot."""
     if isinstance(value, NumberValue):
-        symbols = list(expression_of(value.content).symbols())
-        if len(symbols) != 1:
-            return None
-        if _is_numpys(value):
-            return Operand(value.source, "{0}")
-        origin = tracer.symbols.sources.get(symbols[0])
-        text = spelled(expression_of(value.content), lambda symbol: "{0}")
-        return None if origin is None else Operand(origin, f"({text})" if " " in text else text)
+        return Operand(value.source, "{0}") if _is_numpys(value) else _from_symbols(tracer, value)
     content: Any = value.content if isinstance(value, ConstantValue) else None
     if type(content) not in (int, float, *numpy_numbers.NUMBERS) or not math.isfinite(content):
         return None
@@ -104,22 +97,50 @@ def _operand(tracer: Tracer, value: Value) -> Operand | None:
     return Operand(None, tracer.inject(content, "number").code("") if is_numpys else repr(content))
 
 
-def _from_one_place(operands: Sequence[Operand]) -> tuple[Source, list[str]] | None:
-    """The place that all numbers among these come from, and how each is spelled with it; None where there are more."""
-    if len({operand.origin for operand in operands} - {None}) > 1:
-        operands = [_further_back(operand) for operand in operands]
-    origins = {operand.origin for operand in operands} - {None}
-    if len(origins) != 1 or sum(len(operand.text) for operand in operands) > LONGEST:
+def _from_symbols(tracer: Tracer, number: NumberValue) -> Operand | None:
+    """A number that is computed from others, by the place that all of these are found from."""
+    symbols = list(expression_of(number.content).symbols())
+    origins = [tracer.symbols.sources.get(symbol) for symbol in symbols]
+    if not symbols or None in origins or (len(symbols) > 1 and any(map(is_size, filter(None, origins)))):
         return None
-    return next(filter(None, origins)), [operand.text for operand in operands]
+    together = _from_one_place([Operand(origin, "{0}") for origin in origins])
+    if together is None:
+        return None
+    origin, texts = together
+    text = spelled(expression_of(number.content), dict(zip(symbols, texts, strict=True)).__getitem__)
+    return Operand(origin, f"({text})" if " " in text else text)
 
 
-def _further_back(operand: Operand) -> Operand:
-    origin, text = operand
-    while isinstance(origin, WorkedOut):
-        text = text.replace("{0}", origin.template)
-        origin = origin.origin
-    return Operand(origin, text)
+def _from_one_place(operands: Sequence[Operand]) -> tuple[Source, list[str]] | None:
+    """The nearest place that all numbers among these come from, and how each is spelled with it; None where there is
+    none: two arguments of a call."""
+    lines = [list(_line(operand.origin)) for operand in operands if operand.origin is not None]
+    origin = next((step for step in lines[0] if all(step in line for line in lines)), None) if lines else None
+    if origin is None:
+        return None
+    texts = [_spelled_from(operand, origin) for operand in operands]
+    if None in texts or sum(len(text or "") for text in texts) > LONGEST:
+        return None
+    return origin, [text for text in texts if text is not None]
+
+
+def _line(source: Source) -> Iterator[Source]:
+    """A place and all that it is reached by, back to where its path begins."""
+    step: Source | None = source
+    while step is not None:
+        yield step
+        step = step.base
+
+
+def _spelled_from(operand: Operand, origin: Source) -> str | None:
+    """How an operand is spelled with a place further back; None where the text of a step could not be a template."""
+    place, text = operand
+    while place is not None and place != origin:
+        step = place.code("{0}")
+        if step.replace("{0}", "").count("{") or step.replace("{0}", "").count("}"):
+            return None
+        text, place = text.replace("{0}", step), place.base
+    return text
 
 
 def _is_numpys(value: Value) -> bool:

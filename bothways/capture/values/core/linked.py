@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     from bothways.capture.values.tensors.known_data import known_truth as known_truth
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
     from bothways.capture.values.tensors.late_numbers import late_math as late_math
+    from bothways.capture.values.tensors.late_texts import LateText as LateText
+    from bothways.capture.values.tensors.late_texts import formatted as formatted
+    from bothways.capture.values.tensors.late_texts import joined as joined
+    from bothways.capture.values.tensors.late_texts import late_text as late_text
+    from bothways.capture.values.tensors.late_texts import shown as shown
     from bothways.capture.values.tensors.tensors import TensorValue as TensorValue
     from bothways.capture.values.torch_state.settings import call_device as call_device
     from bothways.capture.wrap import COMPILED as COMPILED

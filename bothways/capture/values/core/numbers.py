@@ -28,7 +28,7 @@ ARITHMETIC = frozenset("+ - * // % == != < <= > >=".split())
 # The same for numbers with fractions, whose remainders are left to Python.
 REAL_ARITHMETIC = frozenset("+ - * / ** == != < <= > >=".split())
 # What Python works out before the graph runs where it cannot be left to the graph.
-DERIVED = frozenset("/ ** % //".split())
+DERIVED = frozenset("/ ** % // & | ^ << >>".split())
 UNARY = frozenset({"__neg__", "__pos__"})
 SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may repeat
 

@@ -263,6 +263,18 @@ def format_value(tracer: Tracer, value: Value, spec: str) -> str:
     return formatted if formatted is not None else str(tracer.run_const(format, text(tracer, value), spec))
 
 
+def formatted(tracer: Tracer, value: Value, spec: str) -> Value:
+    """``format(value, spec)`` as a Value: a text that the program makes, or a constant."""
+    late = linked.formatted(tracer, value.realize(), spec)
+    return ConstantValue(format_value(tracer, value, spec)) if late is None else late
+
+
+def shown(tracer: Tracer, value: Value, conversion: str) -> Value:
+    """``str(value)`` or ``repr(value)`` as a Value."""
+    late = linked.shown(tracer, value.realize(), conversion)
+    return ConstantValue(text(tracer, value, conversion)) if late is None else late
+
+
 def as_string(tracer: Tracer, value: Value) -> str:
     """The content of a string Value, for attribute names and the like."""
     return str(as_constant(tracer, value))

@@ -62,7 +62,7 @@ def _callable(tracer: Tracer, value: Value) -> Value:
 
 @handles(repr)
 def _repr(tracer: Tracer, value: Value) -> Value:
-    return ConstantValue(protocols.text(tracer, value, "repr"))
+    return protocols.shown(tracer, value, "repr")
 
 
 @handles(ascii)
@@ -74,7 +74,7 @@ def _ascii(tracer: Tracer, value: Value) -> Value:
 @handles(format)
 def _format(tracer: Tracer, value: Value, spec: Value | None = None) -> Value:
     wanted = "" if spec is None else protocols.as_string(tracer, spec)
-    return ConstantValue(protocols.format_value(tracer, value, wanted))
+    return protocols.formatted(tracer, value, wanted)
 
 
 @handles(hash)

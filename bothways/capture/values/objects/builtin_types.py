@@ -74,7 +74,7 @@ def _str(tracer: Tracer, object: Value | None = None, *rest: Value, **kwargs: Va
     if object is None and not kwargs:
         return ConstantValue("")
     if object is not None and not rest and not kwargs:
-        return ConstantValue(protocols.text(tracer, object, "str"))
+        return protocols.shown(tracer, object, "str")
     first = [object] if object is not None else []
     positional, keywords = constant_arguments(tracer, [*first, *rest], kwargs)
     return constant_value(tracer.run_const(str, *positional, **keywords), tracer)

@@ -1,7 +1,8 @@
 """What a program says to people: loggers and ``warnings.warn``.
 
 A message of constants is an effect: it is logged, or warned about, after the graph has run, as coming from the line
-that says it. A message that the logger drops costs the question whether it still would.
+that says it. One that is logged may hold numbers that are read from tensors, and text made of them. A message that the
+logger drops costs the question whether it still would.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.code.attributes import lookup
+from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
+from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.objects.caught_warnings import Filters, filters_in_force, innermost, is_recorded
 from bothways.capture.values.objects.objects import ObjectValue
 
@@ -45,11 +48,17 @@ class Message(Value):
     def __init__(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.say, self.args, self.kwargs = call, args, kwargs
 
+    def parts(self) -> Iterable[Value]:
+        return [arg for arg in self.args if isinstance(arg, Value)]
+
     def emit_effects(self, emitter: Emitter) -> None:
-        arguments = [emitter.literal(arg) for arg in self.args]
+        arguments = [emitter.rebuild(arg) if isinstance(arg, Value) else emitter.literal(arg) for arg in self.args]
         arguments += [f"{name}={emitter.literal(arg)}" for name, arg in self.kwargs.items()]
         emitter.effect(f"{emitter.inject(self.say, self.say.__name__)}({', '.join(arguments)})")
 
+
+# What makes a record, and hands it on.
+_HOW_IT_LOGS = ("_log", "findCaller", "makeRecord", "handle")
 
 _OF_LOGGERS: dict[str, Any] = {name: lookup(logging.Logger, name) for name in (*LEVELS, "log", "isEnabledFor")}
 
@@ -114,12 +123,24 @@ class LoggerMethod(Value):
                 return ConstantValue(enabled)
             if not enabled:
                 return none()
-        if not all(arg.is_constant for arg in [*args, *kwargs.values()]) or "exc_info" in kwargs:
+        values = [arg.realize() for arg in args]
+        if not all(_is_late(arg) or arg.is_constant for arg in values) or "exc_info" in kwargs:
             tracer.stop("call_unknown", "a message is logged whose parts are not constants")
-        positional, keywords = constant_arguments(tracer, args, kwargs)
-        arguments = [number, *positional] if self.name == "log" else positional
-        tracer.effects.mutated(Message(self._method(), arguments, keywords))
+        _, keywords = constant_arguments(tracer, [], kwargs)
+        tracer.effects.mutated(self._message(tracer, number, values, keywords))
         return none()
+
+    def _message(self, tracer: Tracer, level: Any, args: list[Value], kwargs: dict[str, Any]) -> Message:
+        logger = self.owner.obj
+        names, depth = (self.name, *_HOW_IT_LOGS), kwargs.get("stacklevel", 1)
+        is_usual = all(lookup(type(logger), name) is lookup(logging.Logger, name) for name in names)
+        is_placed = type(depth) is int and 0 < depth <= len(tracer.running.frames)
+        if not (args and is_usual and is_placed and type(level) is int and {"extra", "stacklevel"} >= set(kwargs)):
+            return Message(self._method(), [level, *args] if self.name == "log" else list(args), kwargs)
+        frame = tracer.running.frames[-depth]
+        where = frame.position()
+        said = (where.filename, where.line, frame.code.co_name, kwargs.get("extra"))
+        return Message(_log_from, [self.owner, level, *said, *args], {})
 
 
 @handles(warnings.warn)
@@ -150,6 +171,18 @@ def _warn(
     else:
         inside.said.append((_warn_from, tuple(said), {}))
     return none()
+
+
+def _is_late(value: Value) -> bool:
+    """Whether it may be logged before it is known."""
+    return isinstance(value, (linked.LateNumber, linked.LateText, NumberValue))
+
+
+def _log_from(
+    logger: logging.Logger, level: int, filename: str, line: int, function: str, extra: Any, text: Any, *args: Any
+) -> None:
+    """``logger.log`` as the line itself would: the record says where it comes from."""
+    logger.handle(logger.makeRecord(logger.name, level, filename, line, text, args, None, function, extra))
 
 
 def _would_raise(filters: Filters, text: str, kind: type[Warning], module: str, line: int) -> bool:

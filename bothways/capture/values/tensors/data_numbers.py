@@ -96,7 +96,7 @@ def _made_of_data(function: Any) -> Handler:
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         data = args[0].realize() if args else None
-        if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not _holds_data(data):
+        if not isinstance(data, (ListValue, TupleValue, NumberValue)) or not holds_data(data):
             return usual_handler(tracer, args, kwargs)
         model = torch.tensor(_guessed(tracer, data))
 
@@ -111,12 +111,12 @@ def _made_of_data(function: Any) -> Handler:
     return handler
 
 
-def _holds_data(value: Value) -> bool:
+def holds_data(value: Value) -> bool:
     """Whether lists hold a number that is not known yet, or a tensor."""
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.is_unknown
-    return isinstance(value, TensorValue) or any(_holds_data(part) for part in value.parts())
+    return isinstance(value, TensorValue) or any(holds_data(part) for part in value.parts())
 
 
 def _guessed(tracer: Tracer, value: Value) -> Any:

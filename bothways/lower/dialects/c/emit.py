@@ -205,7 +205,8 @@ class KernelWriter:
         return [] if self._nothing is None else [f"    const int64_t {self._nothing} = unknown_zero();"]
 
     def element(self, element: Element) -> str:
-        terms = [str(element.offset)] if element.offset else []
+        is_there = type(element.offset) is not int or element.offset  # a symbol need not be asked whether it is
+        terms = [str(element.offset)] if is_there else []
         terms += [loop.index if step == 1 else f"{loop.index} * {step}" for loop, step in element.steps]
         if element.taken is not None:
             index, size = self.text(element.taken.index), element.taken.size

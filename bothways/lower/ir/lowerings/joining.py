@@ -111,7 +111,7 @@ def _replaced(b: Builder, out: torch.Tensor, x: Node, part: Node, dim: int, star
     end = start + part.shape[dim]
     parts = [(b.cast(part, out.dtype), _along(len(x.shape), dim, start))]
     for first, length in ((0, start), (end, x.shape[dim] - end)):
-        if length:
+        if type(length) is not int or length:  # one that is a symbol may be nothing, which a loop can be told
             parts.append((b.slice(x, dim, first, length), _along(len(x.shape), dim, first)))
     return b.joined(tuple(out.shape), out.stride(), out.dtype, parts)
 
