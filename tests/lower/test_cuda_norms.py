@@ -81,23 +81,3 @@ def test_few_rows_are_reduced_apart_from_their_columns():
     given = [randn(*shape, grad=True) for shape in ((40, 512), (512,), (512,))]
     _, [_, backward] = halves_on_host(norm, *given)
     assert not any(isinstance(kernel, RowsAndColumns) for kernel in backward)
-
-
-@pytest.mark.parametrize("rows", [517, 3100])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_what_each_row_has_one_of_is_read_for_all_rows_of_a_block(rows, dtype, monkeypatch):
-    """As many bytes as a block has for that; with fewer each row reads its own, and computes the same."""
-    torch.manual_seed(0)
-    given = [randn(*shape, dtype=dtype, grad=True) for shape in ((rows, 512), (512,), (512,))]
-
-    def spelled():
-        results, [_, backward] = halves_on_host(norm, *given)
-        [both] = [kernel for kernel in backward if isinstance(kernel, RowsAndColumns)]
-        return results, spell_kernel(both, None).body
-
-    results, text = spelled()
-    assert "getitem_rows_0[rounds * " in text
-    monkeypatch.setattr(rows_and_columns, "SHARED_OF_ROWS", 16)
-    same, plain = spelled()
-    assert "_rows_" not in plain
-    assert all(torch.equal(found, expected) for found, expected in zip(results, same, strict=True))

@@ -101,7 +101,6 @@ class ThreadWriter:
         self.pointers: dict[Memory, str] = {}
         self._widest: dict[Memory, int] = {}  # memories that are read or written as vectors, and of how many elements
         self.kept: dict[Element, Raw] = {}  # what is in registers already, for the whole row
-        self.shared: dict[Element, str] = {}  # what the block has read before, and where it is now
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each column
         self.scratch: dict[Scratch, str] = {}
         self._used_names = dict(kernel.names)
@@ -271,7 +270,7 @@ class ThreadWriter:
                 return operation(value.op, value.dtype, [self.text(arg, span) for arg in value.args], by_number)
 
     def element(self, element: Element) -> str:
-        return self.shared.get(element) or f"{self.pointer(element.memory)}[{self.index(element, None)}]"
+        return f"{self.pointer(element.memory)}[{self.index(element, None)}]"
 
     def index(self, element: Element, span: Span | None) -> str:
         """Where an element is in its memory; the first of a span, if there is one."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import (
     LARGE,
     PROCESSORS,
@@ -44,7 +43,6 @@ from bothways.lower.dialects.cuda.emit_rows import (
     write_stages,
 )
 from bothways.lower.ir.prims import Memory
-from bothways.lower.schedule.kernels import plain
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import (
     Accumulate,
@@ -70,7 +68,6 @@ COLUMNS, MOST_COLUMNS = 8, 16  # that a thread takes, and of which it has regist
 # Numbers that a thread has of rows and columns, up to which so many threads are on a processor, in one block or a few.
 RESIDENT = ((40, 1024), (1 << 20, 768))
 SHARED_OF_TEAMS = 40 << 10  # bytes that they have to put their sums together
-SHARED_OF_ROWS = 4 << 10  # bytes that a block has for the numbers of its rows
 ROWS_OF_PART = 8  # at least: what a block comes to is as large as a row or two
 LEAST_PARTS = 64  # that keep a GPU busy
 
@@ -253,67 +250,22 @@ def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[i
     sums = _started(w, block, across, geometry)
     ahead = _Ahead(w, block, geometry, own)
     ahead.read(f"blockIdx.x * {teams} + team", rows)
-    shared = _share(w, block, kernel, geometry)
+    block.add("int turn = 0;")  # what a row is reduced through is read while the next one is
     step = f"({kind})gridDim.x * {teams}"
-    block.add("int rounds = 0;")
     block.open(f"for ({kind} row = blockIdx.x * {teams} + team; row < {rows}; row += {step})")
-    block.add("const int turn = rounds & 1;")  # what a row is reduced through is read while the next one is
-    for element, name in shared.items():
-        w.shared[element] = w.fresh(f"{plain(element.memory.name)}_row")
-        of = IN_MEMORY[element.memory.dtype]
-        block.add(f"const {of} {w.shared[element]} = {name}[rounds * {teams} + team];")
     indices(block, geometry.kept, "row", kind)
     keep_as_pairs(block, constant.values(), geometry.spans * geometry.width)
     ahead.take()
     ahead.read(f"row + {step}", rows)
     _write_across(w, block, across, sums, geometry)
     write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, tuple(rest)),)), geometry, "")
-    block.add("++rounds;")
+    block.add("turn ^= 1;")
     block.close()
     if teams > 1:
         _put_together(w, block, kernel, sums, geometry.reduced[-1].size)
     else:
         _write_parts(w, block, kernel, sums, geometry)
     return kernel.splits, geometry.threads, together(kernel, geometry)
-
-
-def _share(
-    w: ThreadWriter, block: Lines, kernel: RowsAndColumns, geometry: RowGeometry
-) -> dict[Element, str]:
-    """Read the numbers that each row has one of, such as its mean, for all rows of a block, while it waits for the
-    first of them: each row would wait for its own, and there are no registers to read them ahead. Gives the arrays."""
-    kind, rows, teams = w.index_type, product_of(geometry.kept), geometry.teams
-    own = _numbers_of_rows(kernel, geometry)
-    count = -(-rows // (kernel.splits * teams)) * teams
-    if not own or count * sum(element.memory.dtype.itemsize for element in own) > SHARED_OF_ROWS:
-        return {}
-    names = {element: w.fresh(f"{plain(element.memory.name)}_rows") for element in own}
-    for element, name in names.items():
-        block.add(f"SHARED {IN_MEMORY[element.memory.dtype]} {name}[{count}];")
-    block.open(f"for (int place = threadIdx.x; place < {count}; place += {geometry.threads})")
-    each = f"(place / {teams} * ({kind})gridDim.x + blockIdx.x) * {teams} + place % {teams}"
-    block.add(f"const {kind} wanted = {each}, row = wanted < {rows} ? wanted : {rows} - 1;")
-    indices(block, geometry.kept, "row", kind)
-    for element, name in names.items():
-        block.add(f"{name}[place] = {w.element(element)};")
-    block.close()
-    block.add("__syncthreads();")
-    return names
-
-
-def _numbers_of_rows(kernel: RowsAndColumns, geometry: RowGeometry) -> list[Element]:
-    lane = geometry.reduced[-1]
-    elements = dict.fromkeys(
-        element for part in statements_of_row(kernel) for element, writes in elements_in(part) if not writes
-    )
-    return [
-        element
-        for element in elements
-        if element.taken is None
-        and element.steps
-        and all(loop in geometry.kept and loop != lane for loop, _ in element.steps)
-        and element.memory not in kernel.written
-    ]
 
 
 def _span(geometry: RowGeometry) -> Span:
