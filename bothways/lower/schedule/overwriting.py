@@ -7,7 +7,7 @@ nothing reads the old values after that. What is asked is the loop tree: every l
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -84,12 +84,13 @@ def _accesses(part: Any, steps: list[Load | Store]) -> list[Load | Store]:
         _accesses(part.value, steps)
         steps.append(part)
     else:
-        for name in _parts_of(type(part)):
+        kind: Any = type(part)
+        for name in _parts_of(kind):
             _accesses(getattr(part, name), steps)
     return steps
 
 
 @functools.cache
-def _parts_of(kind: Hashable) -> tuple[str, ...]:
+def _parts_of(kind: type) -> tuple[str, ...]:
     """The names of what a thing of a tree may have parts in: asked once, since there are tens of thousands of them."""
-    return tuple(one.name for one in fields(kind)) if isinstance(kind, type) and is_dataclass(kind) else ()
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
