@@ -24,7 +24,6 @@ from bothways.record.generated import stage
 
 FORMAT = "1"  # changes when what an entry of the cache holds changes
 SOURCE, LAUNCHES = "kernels.cu", "launches.json"
-MOST_AT_ONCE = 16  # pieces that are compiled side by side
 _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LAST_WORD = re.compile(r"\w+(?=,|$)")
@@ -196,7 +195,7 @@ def load_cuda(key: str, device: int, cache: Cache) -> Loaded | None:
 def compiled(source: CudaSource, arch: str) -> list[bytes]:
     """Machine code of all kernels, compiled side by side."""
     compiler = nvrtc()
-    texts = [source.whole("\n".join(map(str, unit))) for unit in source.units(min(cpus(), MOST_AT_ONCE))]
+    texts = [source.whole("\n".join(map(str, unit))) for unit in source.units(min(cpus(), 8))]
     if len(texts) == 1:
         return [compiler.compile(texts[0], arch)]
     with ThreadPoolExecutor(len(texts), "bothways-nvrtc") as pool:

@@ -84,7 +84,8 @@ def _accesses(part: Any, steps: list[Load | Store]) -> list[Load | Store]:
         _accesses(part.value, steps)
         steps.append(part)
     else:
-        for name in _parts_of(type(part)):
+        kind: Any = type(part)
+        for name in _parts_of(kind):
             _accesses(getattr(part, name), steps)
     return steps
 
