@@ -105,3 +105,16 @@ def test_programs_that_take_turns_do_not_change_the_code_at_every_call():
     code = compiled.__code__
     compiled(x, 1)
     assert compiled.__code__ is code
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_classes_that_lie_transposed_give_a_contiguous_result(backend):
+    def program(classes):
+        return torch.nn.functional.one_hot(classes, 4) * 2
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for rows in (3, 3, 5):
+        classes = (torch.arange(7 * rows) % 4).view(7, rows).t()
+        expected, found = program(classes), compiled(classes)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()

@@ -299,8 +299,8 @@ def test_both_dialects_make_the_same_of_samples(dtype):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", opinfo.SWEEP, ids=short)
 def test_many_samples(dtype):
-    # Of whole numbers fewer have kernels: views, sorts, products, divisions that may fail and special functions, which are
-    # left to ATen, are more of what there is for them.
+    # Of whole numbers fewer have kernels: views, sorts, products, divisions that may fail and special functions, which
+    # are left to ATen, are more of what there is for them.
     share = 1 / 2 if dtype.is_floating_point else 2 / 5
     assert wrong_in_python(samples_of(opinfo.OPERATIONS, dtype, opinfo.SWEEP[dtype]), share) == {}
 

@@ -20,7 +20,8 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None
     low, high = tensor.min(), tensor.max()
     torch_compat.assert_async(low >= 0, "Class values must be non-negative.")
     torch_compat.assert_async(high < num_classes, "Class values must be smaller than num_classes.")
-    return (tensor.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    # The result is contiguous however the classes lie, and what is compared lies as they do.
+    return (tensor.contiguous().unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
 
 
 # Operation -> the same without data, or None where it has to be asked itself.
