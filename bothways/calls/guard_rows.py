@@ -115,5 +115,5 @@ def _memo(rows: Sequence[Row], slots: int) -> ctypes.Array[Any]:
     words += tensors * (KNOWN_TENSOR + torch_compat.tensor_length() // 8)
     words += (4 * slots + 3 * len(rows) + 1) // 2 + (5 * slots + 7) // 8
     memory = (ctypes.c_int64 * words)()
-    memory[:4] = slots, len(rows), room, tensors
+    memory[:4] = [slots, len(rows), room, tensors]
     return memory

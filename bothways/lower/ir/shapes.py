@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from bothways.lower.ir.prims import Shape
 
@@ -55,7 +56,7 @@ def leaves_range(size: int, start: int, length: int, step: int = 1) -> bool:
     """Whether some of these elements lie outside of a dimension of that size: shapes alone do not refuse an index, and
     ATen is to. Of sizes that are not known yet those of now are asked: where they are inside, capture has noted that
     later ones are, and where they are outside, ATen refuses or takes any."""
-    numbers = (size, start, length, step)
+    numbers: tuple[Any, ...] = (size, start, length, step)
     size, start, length, step = (number if type(number) is int else number.hint for number in numbers)
     return start < 0 or length < 0 or (length > 0 and start + (length - 1) * step >= size)
 
