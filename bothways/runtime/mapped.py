@@ -75,8 +75,8 @@ def _by_columns(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequen
 
 
 def _along(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:
-    given: Any = torch.func.jvp(split, own, directions, has_aux=True)
-    _, changes, results = given
+    computed: Any = torch.func.jvp(split, own, directions, has_aux=True)
+    _, changes, results = computed
     return [(change,) for change in changes], results
 
 

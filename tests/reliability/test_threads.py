@@ -282,7 +282,7 @@ later = {name for name in names - set(sys.modules) if name.rpartition(".")[2] no
 later = {name for name in later if ".dialects.reference" not in name}  # which only tests use
 # What the first tensor on a GPU loads, and what a person asks for by name.
 gpu = ("dialects.cuda", "building.cuda_", "building.nvrtc", "calls.launch", "replay.cuda_", "replay.kernel_",
-       "replay.workspaces")
+       "replay.workspace")
 asked = (".commands.", "api.behind_pytorch", "dropin.compiler_names", "testing.reproducing")
 later = {name for name in later if not any(part in name for part in (*gpu, *asked))}
 assert not later, later
