@@ -7,6 +7,7 @@ backend and both values.
 
 import contextlib
 
+import pytest
 from staying import stays_compiled
 
 import bothways
@@ -52,3 +53,14 @@ def assert_same(expected, found, where, **tolerance):
     for name, value in expected.items():
         differs = difference(value, found[name], **tolerance)
         assert differs is None, f"{where}: {name}: {differs}\nplain    {value}\ncompiled {found[name]}"
+
+
+def assert_raises_alike(function, compiled, *args, characters=None):
+    """Both raise the same twice, compared by class and by the first line of the text, or so many characters of it."""
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        function(*args)
+    for _ in range(2):
+        with pytest.raises(type(expected.value)) as raised:
+            compiled(*args)
+        told = [str(error.value).partition("\n")[0][:characters] for error in (expected, raised)]
+        assert told[0] == told[1]
