@@ -87,6 +87,9 @@ def raised(error, depth=4):
         if step.tb_frame.f_code.co_filename.startswith("<soak") and lines[-1:] != [place]:
             lines.append(place)
         step = step.tb_next
+    if isinstance(error, UnboundLocalError) and lines:
+        # Python 3.11 joins a store and the load behind it when code is warm, and tells the store's line from then on.
+        lines[-1] = lines[-1][0], None
     message = re.sub(r" at 0x[0-9a-f]+", "", str(error))
     behind = raised(error.__cause__, depth - 1), raised(error.__context__, depth - 1), error.__suppress_context__
     return (type(error).__name__, message, lines, behind)
