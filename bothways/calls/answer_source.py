@@ -54,18 +54,6 @@ static PyObject *refused(int holds) {
     return no;
 }
 
-// Tell who is handed groups of tensors that these lie where they lay when all of it was noted.
-static void note_unmoved(const Table *table, const Memo *memo, PyObject *answer) {
-    const int64_t *result = (const int64_t *)(table->row + table->rows);
-    if (!memo->is_placed) return;
-    unmoved.number = memo->number;
-    for (int64_t i = 0; i < table->results; ++i, ++result) {
-        if (*result >= 0) continue;
-        if (unmoved.groups < MOST_GROUPS) unmoved.group[unmoved.groups++] = items_of(answer)[i];
-        result -= *result;
-    }
-}
-
 // The answer of a check in which all that was noted is the same; 0 where it is not, and all rows have to be walked.
 static int check_again(const Table *table, Memo *memo, PyObject *const *arguments, PyObject **answer) {
     const Parts parts = parts_of(memo);
@@ -89,10 +77,8 @@ static int check_again(const Table *table, Memo *memo, PyObject *const *argument
             holds = walk(table, table->row + parts.rest[i], slots, &plain);
         same = plain;
         if (same) *answer = holds == 1 ? made : refused(holds);
-        if (made && same && holds == 1) {
-            fill(table, made, slots, parts.known, 0, memo->is_placed);
-            note_unmoved(table, memo, made);
-        } else if (made) Py_DecRef(made);
+        if (made && same && holds == 1) fill(table, made, slots, parts.known, 0, memo->is_placed);
+        else if (made) Py_DecRef(made);
     } else {
         same = 0;
         if (made) Py_DecRef(made);

@@ -33,9 +33,7 @@ from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
 MAKERS = tuple(
     f"make_{what}"
-    for what in (
-        "check entry versions counting holding giving noting looking arranging taking granting forgetting"
-    ).split()
+    for what in "check entry versions counting holding giving noting looking arranging taking granting".split()
 )
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
@@ -53,10 +51,9 @@ class CallLibrary:
         making = iter(makers(library, usual_functions(), *MAKERS))
         self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
         self._make_holding, self._make_giving, self._make_noting = itertools.islice(making, 3)
-        self._make_looking, self._make_arranging, make_taking, make_granting, make_forgetting = making
+        self._make_looking, self._make_arranging, make_taking, make_granting = making
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
         self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
-        self.forget_unmoved: Callable[[], bool] = make_forgetting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
@@ -125,7 +122,7 @@ class CallLibrary:
     def looking(self, count: int) -> Callable[[tuple[Any, ...]], int]:
         """A builtin function of a tuple of so many tensors that gives a number: the same one as long as they lie where
         they lie, each in memory of its own and none of inference mode; 0 where that is not sure."""
-        numbers = [count, 0, 0, *(number for place in range(count) for number in (0, 0, 0, place))]
+        numbers = [count, 0, *(number for place in range(count) for number in (0, 0, 0, place))]
         look: Callable[[tuple[Any, ...]], int] = self._make_looking(struct.pack(f"{len(numbers)}q", *numbers), None)
         return look
 

@@ -20,9 +20,6 @@ def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor])
         return
     for tensor in tensors:
         tensor.grad = None
-    library = word_library()
-    if library is not None:  # what ran when they went may have moved a tensor
-        library.forget_unmoved()
 
 
 def set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:

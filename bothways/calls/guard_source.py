@@ -390,7 +390,6 @@ static PyObject *check(PyObject *self, PyObject *const *arguments, int64_t count
     const Table *table = (const Table *)PyBytes_AsString(self);
     Memo *memo = table->memo;
     if (count != table->arguments) { Py_IncRef(no); return no; }
-    forget_unmoved();
     if (!memo || memo->is_busy || !version_offset) return check_all(table, 0, arguments, count);
     PyObject *answer = 0;
     int noting = 1;

@@ -111,19 +111,6 @@ static inline void fetch(const KnownTensor *known) {
     __builtin_prefetch((const char *)known->own[storage_word / 8] + data_word);
 }
 
-// What the last check has found to lie where it lay: groups that it handed over, by their addresses, and the number of
-// what it remembered. It is told once, and only as long as nothing has run that could move a tensor.
-enum { MOST_GROUPS = 4 };
-static struct { int64_t number, groups; PyObject *group[MOST_GROUPS]; } unmoved;
-
-static void forget_unmoved(void) { unmoved.number = unmoved.groups = 0; }
-
-// The number under which a tuple of tensors was handed over just now; 0 where it was not.
-static int64_t number_of(const PyObject *group) {
-    for (int64_t i = 0; i < unmoved.groups; ++i) if (unmoved.group[i] == group) return unmoved.number;
-    return 0;
-}
-
 // A place in what a table hands over; 0 where it has no number.
 enum { ITEM_BITS = 22, MOST_ITEMS = 1 << ITEM_BITS, MOST_RESULTS = 1 << (30 - ITEM_BITS) };
 

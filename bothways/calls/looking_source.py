@@ -8,7 +8,7 @@ from __future__ import annotations
 
 LOOKING = """\
 typedef struct { uint64_t begin, end, address; int64_t at; } Lying;  // ``at``: who comes at this place in memory
-typedef struct { int64_t count, number, noted; Lying of[]; } Looked;  // ``noted``: what a check had noted then
+typedef struct { int64_t count, number; Lying of[]; } Looked;
 
 static int64_t numbers_given;
 
@@ -57,10 +57,6 @@ static PyObject *look(PyObject *self, PyObject *items) {
     Looked *known = (Looked *)PyBytes_AsString(self);
     if (items->type != tuple_class || PyObject_Size(items) != known->count) return PyLong_FromLongLong(0);
     int64_t number = known->number;
-    const int64_t noted = number_of(items);
-    forget_unmoved();
-    if (noted && noted == known->noted) return PyLong_FromLongLong(number);
-    known->noted = noted;
     for (int64_t i = 0; i < known->count; ++i) {
         Lying seen, *before = known->of + i;
         if (i + 2 * AHEAD < known->count) {
@@ -105,16 +101,9 @@ static PyObject *arrange(PyObject *self, PyObject *const *arguments, int64_t cou
     return arranged;
 }
 
-static PyObject *forget(PyObject *self, PyObject *nothing) {
-    forget_unmoved();
-    return answer_of(1);
-}
-
-static Method forgetting = {"forget_unmoved", forget, NO_ARGUMENTS, 0};
 static Method looking = {"look", look, ONE_ARGUMENT, 0};
 static Method arranging = {"arrange", arrange, FASTCALL, 0};
 
 PyObject *make_looking(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&looking, known, kept); }
-PyObject *make_forgetting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&forgetting, known, kept); }
 PyObject *make_arranging(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&arranging, known, kept); }
 """

@@ -9,7 +9,7 @@ that, and say so themselves.
 
 from __future__ import annotations
 
-MEMO_HEAD, MEMO_ENTRY = 18, 4  # words of what comes first, and of each thing that is remembered
+MEMO_HEAD, MEMO_ENTRY = 17, 4  # words of what comes first, and of each thing that is remembered
 
 MEMO_TYPES = """\
 enum { ARGUMENT_IS, TYPE_IS, VERSION_IS, ITEMS_ARE, GETS, DICTIONARY_IS, REFERENT_IS, TENSOR_IS, WORD_IS, CLASS_HAS };
@@ -19,8 +19,7 @@ typedef struct { int32_t kind, slot; int64_t a, b, c; } Noted;
 typedef struct {
     int64_t slots, rows, room, most_tensors;  // as Python has made it
     int64_t is_noted, is_busy, entries, rests, needs, used, misses, vain, pause, getters;
-    // ``is_placed``: groups that are handed over have none but tensors that are known; ``number``: of what is noted
-    int64_t tensors, forms, is_placed, number;
+    int64_t tensors, forms, is_placed;  // whether groups that are handed over have none but tensors that are known
     int64_t words[];
 } Memo;
 typedef struct {
@@ -308,7 +307,6 @@ static void begin_noting(const Table *table, Memo *memo, const Parts *parts, PyO
     }
 }
 
-static int64_t numbers_noted;
 
 // Note of tensors that are handed over in groups where they belong.
 static void note_places(const Table *table, Memo *memo, const Parts *parts) {
@@ -330,7 +328,6 @@ static void note_places(const Table *table, Memo *memo, const Parts *parts) {
 
 static void end_noting(const Table *table, Memo *memo, const Parts *parts) {
     memo->is_noted = memo->entries <= memo->rows;
-    memo->number = ++numbers_noted;
     note_places(table, memo, parts);
 }
 

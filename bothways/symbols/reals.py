@@ -68,4 +68,5 @@ def text_of(operand: Operand, name: Callable[[Any], str]) -> str:
         return f"({text})" if " " in text else text
     if isinstance(operand, Real):
         return operand.text(name)
-    return repr(operand) if operand >= 0 else f"({operand!r})"
+    written = repr(operand).replace("inf", "1e999") if operand == operand else "1e999 - 1e999"  # no names are needed
+    return written if operand >= 0 else f"({written})"

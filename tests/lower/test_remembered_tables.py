@@ -276,10 +276,4 @@ def test_where_tensors_lie_is_looked_at_as_soon_as_one_may_have_moved():
     assert numbers[-1] not in moved and moved[-1] and moved[-1] == moved[-2]
     group = check(tensors)[0]
     tensors[5].data = tensors[5].clone()
-    LIBRARY.forget_unmoved()
-    assert look(group) not in (0, moved[-1])
-    again = [look(check(tensors)[0]) for _ in range(4)]
-    group = check(tensors)[0]
-    assert look(group) == again[-1]
-    tensors[6].data = tensors[6].clone()
-    assert look(group) not in (0, again[-1])  # it is told once
+    assert look(group) not in (0, moved[-1])  # between the check and the look, as a finalizer may do

@@ -117,6 +117,9 @@ def _divmod(tracer: Tracer, left: Value, right: Value) -> Value:
     left, right = left.realize(), right.realize()
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return constant_value(tracer.run_const(divmod, left.content, right.content), tracer)
+    are_numbers = all(isinstance(value, (NumberValue, ConstantValue)) for value in (left, right))
+    if are_numbers and left.python_type() is not right.python_type():  # neither kind knows the other in both orders
+        return constant_value(tracer.run_const(divmod, left.constant(), right.constant()), tracer)
     for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         if not isinstance(owner, ConstantValue) and hasattr(owner.python_type(), name):
             return protocols.call_attr(tracer, owner, name, other)

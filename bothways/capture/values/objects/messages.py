@@ -111,7 +111,7 @@ class LoggerMethod(Value):
         assert isinstance(logger, logging.Logger)
         if self.name in ("log", "isEnabledFor") and args:
             level, args = args[0].realize(), args[1:] if self.name == "log" else []
-            number = level.content if isinstance(level, ConstantValue) else None
+            number = level.constant()
         else:
             number = LEVELS.get(self.name)
         if isinstance(number, int):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 MOST = 32  # elements, each of which is a node
-LARGEST = 1e38  # what any of the dtypes below holds
+# What any of the dtypes holds that a number of the kind is made one of.
+LARGEST: dict[type, Any] = {float: 1e38, int: 2**62}
 FLOATS = (None, torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -60,13 +61,13 @@ def _is_made(tracer: Tracer, data: Value, kwargs: Kwargs) -> bool:
 
 
 def _is_held(tracer: Tracer, number: Value) -> bool:
-    """Whether a number is one that a float holds; of one that changes, a guard says so."""
+    """Whether a number is one that its dtype holds; of one that changes, a guard says so."""
+    most = LARGEST[number.python_type()]
     if isinstance(number, ConstantValue):
-        return math.isfinite(number.content) and abs(number.content) < LARGEST  # type: ignore[arg-type]
-    bounds = (("<", LARGEST), (">", -LARGEST))
-    return number.python_type() is int or all(
+        return math.isfinite(number.content) and abs(number.content) < most  # type: ignore[arg-type]
+    return all(
         protocols.truth(tracer, protocols.compare(tracer, symbol, number, ConstantValue(bound)))
-        for symbol, bound in bounds
+        for symbol, bound in (("<", most), (">", -most))
     )
 
 

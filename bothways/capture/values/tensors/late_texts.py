@@ -37,10 +37,15 @@ PLAIN = (int, float, bool, str, type(None))
 
 
 class LateText(Value):
-    """What ``template.format(…)`` gives, or ``template % (…)``."""
+    """What ``template.format(…)`` gives, or ``template % (…)``. A template that ``is_ours`` has a field without a name
+    for each value, in order, and can be put behind another; one of the user's may count its fields, or leave some out.
+    """
 
-    def __init__(self, tracer: Tracer, template: str, args: Sequence[Value], method: str = "format") -> None:
+    def __init__(
+        self, tracer: Tracer, template: str, args: Sequence[Value], method: str = "format", is_ours: bool = False
+    ) -> None:
         self._tracer, self._template, self._args, self._method = tracer, template, list(args), method
+        self.is_ours = is_ours
 
     def python_type(self) -> type:
         return str
@@ -125,7 +130,7 @@ def formatted(tracer: Tracer, value: Value, spec: str) -> Value | None:
         return None
     if isinstance(value, LateText) and not spec:
         return value
-    return late_text(tracer, f"{{:{spec}}}" if spec else "{}", [value])
+    return late_text(tracer, f"{{:{spec}}}" if spec else "{}", [value], is_ours=True)
 
 
 def shown(tracer: Tracer, value: Value, conversion: str) -> Value | None:
@@ -134,7 +139,7 @@ def shown(tracer: Tracer, value: Value, conversion: str) -> Value | None:
         return None
     if isinstance(value, LateText) and conversion == "str":
         return value
-    return late_text(tracer, "{!s}" if conversion == "str" else "{!r}", [value])
+    return late_text(tracer, "{!s}" if conversion == "str" else "{!r}", [value], is_ours=True)
 
 
 def joined(tracer: Tracer, texts: Sequence[Value]) -> LateText:
@@ -144,14 +149,16 @@ def joined(tracer: Tracer, texts: Sequence[Value]) -> LateText:
     for text in texts:
         if isinstance(text, ConstantValue):
             template += str(text.content).replace("{", "{{").replace("}", "}}")
-        elif isinstance(text, LateText) and text._method == "format":
+        elif isinstance(text, LateText) and text.is_ours:
             template, args = template + text._template, [*args, *text._args]
         else:
             template, args = template + "{}", [*args, text]
-    return LateText(tracer, template, args)
+    return LateText(tracer, template, args, is_ours=True)
 
 
-def late_text(tracer: Tracer, template: str, args: Sequence[Value], method: str = "format") -> LateText | None:
+def late_text(
+    tracer: Tracer, template: str, args: Sequence[Value], method: str = "format", is_ours: bool = False
+) -> LateText | None:
     """A text that the program makes of some values; None where none of them is open, or one of them might refuse."""
     values = [arg.realize() for arg in args]
     if not any(map(_is_open, values)) or not all(_is_open(value) or _is_plain(value) for value in values):
@@ -166,7 +173,7 @@ def late_text(tracer: Tracer, template: str, args: Sequence[Value], method: str 
             made(template, method, contents)
         except Exception:  # whatever Python has against it: it is said where the text is made
             return None
-    return LateText(tracer, template, values, method)
+    return LateText(tracer, template, values, method, is_ours)
 
 
 def _number_in(tracer: Tracer, tensor: TensorValue) -> Value:
