@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 LIMIT = 300  # seconds for one program: most take two
+TOLD_EVERY = 250  # programs, so that a run which is cut off says how far it came
 
 
 def programs(seed):
@@ -113,6 +114,8 @@ def soak(arguments):
                 if outcome["problem"]:
                     differences.append(outcome)
                     told(outcome, arguments)
+                if ways.total() % TOLD_EVERY == 0:
+                    print(f"{arguments.kind}: {ways.total()} ran so far, {len(differences)} differ", flush=True)
         worker.stop()
 
     threads = [threading.Thread(target=run_some) for _ in range(arguments.processes)]
