@@ -148,6 +148,22 @@ def test_the_error_comes_to_its_handler(handling, fails, make, backend):
     agree(handling, observed, bad, good, bad, good, backend=backend)
 
 
+def nobody_waits(fails, changed, y, index, log):
+    log.append("before")
+    changed.mul_(2)
+    log.append("changed")
+    y = fails(changed.reshape(-1)[:4].reshape(2, 2), index)
+    log.append("not refused")
+    return y
+
+
+@backends
+@pytest.mark.parametrize("fails", [out_of_range, taken_out_of_range, singular], ids=operator.attrgetter("__name__"))
+def test_an_error_that_nobody_waits_for_leaves_with_what_python_did_before(fails, backend):
+    good, bad = (fails, computed, 3), (fails, computed, 7)
+    agree(nobody_waits, observed, bad, good, bad, good, backend=backend)
+
+
 @backends
 def test_what_is_not_waited_for_stays_in_the_graph(backend):
     def unhandled(x, index):

@@ -20,7 +20,7 @@ from bothways.capture.guards.sources import Source
 from bothways.capture.recording.arguments import Arguments, argument
 from bothways.capture.recording.autograd import GraphAutograd
 from bothways.capture.recording.copied_views import CopiedViews, OwnViews
-from bothways.capture.recording.handlers_around import fails_past_handler
+from bothways.capture.recording.handlers_around import fails_unseen
 from bothways.capture.recording.late_checks import put_off_checks
 from bothways.capture.recording.levels import Levels
 from bothways.capture.recording.refused_views import WrittenInputs
@@ -182,8 +182,8 @@ class GraphBuilder:
         if as_captured:
             note_of_node(node, as_captured=True)
         value = self._result(node, result, tensors)
-        running, fullgraph = self.tracer.running, self.tracer.options.fullgraph
-        if not fullgraph and fails_past_handler(node, self.graph.nodes, self.inputs, running.frames):
+        running, changed = self.tracer.running, self.tracer.effects.changed
+        if not self.tracer.options.fullgraph and fails_unseen(node, self.graph.nodes, self.inputs, running, changed):
             self.tracer.stop("mutation_unknown", f"{_name_of(target)} may fail where its error is waited for")
         return value
 

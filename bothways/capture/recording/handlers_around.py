@@ -1,7 +1,8 @@
 """Operations that may fail where code of the user's waits for it, in an ``except``, a ``finally`` or an ``__exit__``.
 
 A graph that fails begins anew as plain Python, where the handler is; it cannot where it has by then changed what is not
-put back (``repeating.py``). Such an operation ends the graph before it, and runs at the user's line.
+put back (``repeating.py``). Such an operation ends the graph before it, and runs at the user's line. So does one where
+nobody waits, if the Python before it has changed what a caller sees, and the graph an input that autograd has computed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch.fx
 
-from bothways.capture.recording.repeating import leaves_changed
+from bothways.capture.recording.repeating import changes_computed, leaves_changed
 from bothways.capture.shapes.safe_operations import may_fail
-from bothways.capture.state.running import OF_OTHERS
+from bothways.capture.state.running import OF_OTHERS, Running
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.tensors import TensorValue
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from bothways.capture.bytecode.interpreter import Frame
 
 
-def fails_past_handler(
-    node: torch.fx.Node, nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue], frames: list[Frame]
+def fails_unseen(
+    node: torch.fx.Node, nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue], running: Running, changed: bool
 ) -> bool:
-    """Whether the error of the last of the nodes would not come to the handler that is around it."""
-    return any(map(_is_watched, frames)) and may_fail(node) and leaves_changed(nodes, inputs)
+    """Whether the error of the last of the nodes would not come to the handler that is around it, or would leave
+    without what Python has ``changed`` before."""
+    is_left = leaves_changed if any(map(_is_watched, running.frames)) else changes_computed if changed else None
+    return is_left is not None and may_fail(node) and is_left(nodes, inputs)
 
 
 def _is_watched(frame: Frame) -> bool:

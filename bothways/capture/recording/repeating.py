@@ -48,6 +48,12 @@ def leaves_changed(nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue]
     return _stays_changed(before, changed) or any(_elements(value) > MOST_ELEMENTS for value in changed)
 
 
+def changes_computed(nodes: Iterable[torch.fx.Node], inputs: Iterable[TensorValue]) -> bool:
+    """Whether the nodes change an input that has a history, which is never put back."""
+    computed = list(filter(_is_computed, inputs))
+    return bool(computed) and bool(_changed(list(nodes), computed))
+
+
 def _changed(nodes: list[torch.fx.Node], inputs: Iterable[TensorValue]) -> list[TensorValue]:
     written = frozenset[torch.fx.Node]().union(*written_roots(nodes))
     return [value for value in inputs if value.placeholder in written]
