@@ -9,6 +9,7 @@ from bothways.torch_compat.functions import *  # noqa: F403
 from bothways.torch_compat.kernels import *  # noqa: F403
 from bothways.torch_compat.names import *  # noqa: F403
 from bothways.torch_compat.no_memory import *  # noqa: F403
+from bothways.torch_compat.products import *  # noqa: F403
 from bothways.torch_compat.saved import *  # noqa: F403
 from bothways.torch_compat.tensor_memory import *  # noqa: F403
 from bothways.torch_compat.tensor_words import *  # noqa: F403

@@ -46,7 +46,8 @@ class Dialect(Protocol):
     """A language for kernels. ``name`` is for people, ``suffix`` of its files, ``device`` whose memory it reads.
 
     It may have ``timed``, which profiles ask for: the routines of a text once more, by name, each with a function that
-    tells how long its kernels took in the last call (``Timed``).
+    tells how long its kernels took in the last call (``Timed``). Where it has ``multiplies``, and that is true, kernels
+    may be products of matrices.
     """
 
     @property

@@ -22,6 +22,7 @@ from bothways.lower.host.text import Text, store
 from bothways.lower.host.wrapper import Entry, PythonWriter
 from bothways.lower.ir.prims import Extern, Memory
 from bothways.lower.ir.sizes import has_fraction, size_hint
+from bothways.lower.schedule.products import with_products
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, Step, lower
 from bothways.lower.schedule.tree import Kernel
@@ -92,7 +93,7 @@ class KernelProgram:
     ) -> None:
         self._dialect = dialect
         lowered.steps = _arranged(lowered.steps, dialect)
-        scheduled = schedule(lowered)
+        scheduled = schedule(lowered, takes_list=takes_list)
         self.routines = tuple(scheduled.routines.values())
         self.kernels = dialect.spell(self.routines, lowered.sizes)
         entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}
@@ -130,6 +131,8 @@ class KernelProgram:
 def _arranged(steps: Sequence[Step], dialect: Dialect) -> list[Step]:
     """The steps, with kernels that follow each other as the dialect has them."""
     arranged: list[Step] = []
+    if getattr(dialect, "multiplies", False):
+        steps = with_products(steps)
     for _, together in itertools.groupby(steps, key=lambda step: isinstance(step, Extern)):
         kernels = list(together)
         arranged += dialect.arranged([one for one in kernels if isinstance(one, Kernel)]) or kernels

@@ -150,6 +150,11 @@ class Join(Node):
 
 
 @dataclass(eq=False)
+class Multiplied(Node):
+    """What produces a memory that a kernel fills with a product of matrices."""
+
+
+@dataclass(eq=False)
 class Take(Node):
     """``source`` at an index that is itself computed, along one dimension; the others follow the node's own."""
 

@@ -86,6 +86,11 @@ class Size:
     def hint(self) -> int:
         return self.expression.value(self._names.environment.values)
 
+    def at(self, times: int) -> int:
+        """What it would be if all symbols were so many times as large."""
+        values = self._names.environment.values
+        return self.expression.value({symbol: value * times for symbol, value in values.items()})
+
     @property
     def now(self) -> Any:
         """The same by what is known by now."""
@@ -305,6 +310,11 @@ def as_known(number: Any) -> Any:
 def size_hint(number: Any) -> int:
     """The value of now, for decisions about speed."""
     return number.hint if isinstance(number, Size) else number
+
+
+def size_at(number: Any, times: int) -> int:
+    """What a size would be if all symbols were so many times as large."""
+    return number.at(times) if isinstance(number, Size) else number
 
 
 class Outline:

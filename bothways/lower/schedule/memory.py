@@ -48,7 +48,7 @@ def plan(runs: Sequence[Run], kept: Iterable[Memory]) -> Plan:
                 for memory, numbers in used.items()
                 if numbers == {number} and memory not in kept and not isinstance(memory.producer, Extern)
             }
-            areas[number] = _area(run, inner)
+            areas[number] = area_of(run, inner)
     inside = {memory for area in areas.values() for memory in area.offsets}
     last = {memory: max(numbers) for memory, numbers in used.items() if memory not in kept | inside}
     return Plan(areas, last)
@@ -67,7 +67,7 @@ def size_of(memory: Memory) -> int:
     return extent * memory.dtype.itemsize
 
 
-def _area(kernels: list[Kernel], inner: set[Memory]) -> Area:
+def area_of(kernels: list[Kernel], inner: set[Memory]) -> Area:
     """First fit in the order of first use."""
     lives: dict[Memory, tuple[int, int]] = {}
     for position, kernel in enumerate(kernels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bothways.lower.ir.prims import Extern, Memory
+from bothways.lower.schedule.joining import is_product, joined
 from bothways.lower.schedule.memory import Area, Plan, Run, memories_of, plan
 from bothways.lower.schedule.steps import Lowered
 from bothways.lower.schedule.tree import Kernel
@@ -36,9 +37,11 @@ class Scheduled:
     routines: dict[int, Routine]
 
 
-def schedule(lowered: Lowered) -> Scheduled:
-    runs = _runs(lowered)
+def schedule(lowered: Lowered, *, takes_list: bool = False) -> Scheduled:
+    """``takes_list`` where inputs go away when they were read last."""
     returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
+    freed = [memory for memory in lowered.inputs if memory not in returned] if takes_list else []
+    runs = joined(_runs(lowered), [*lowered.inputs, *lowered.constants, *returned], freed)
     planned = plan(runs, [*lowered.inputs, *lowered.constants, *returned])
     routines = {
         number: _routine(number, run, planned.areas[number]) for number, run in enumerate(runs) if isinstance(run, list)
@@ -52,12 +55,12 @@ def _routine(number: int, kernels: list[Kernel], area: Area) -> Routine:
 
 
 def _runs(lowered: Lowered) -> list[Run]:
-    """The steps, with kernels that follow each other together."""
+    """The steps, with kernels that follow each other together; products by themselves."""
     runs: list[Run] = []
     for step in lowered.steps:
         if isinstance(step, Extern):
             runs.append(step)
-        elif runs and isinstance(runs[-1], list):
+        elif runs and isinstance(runs[-1], list) and not is_product(step) and not is_product(runs[-1][0]):
             runs[-1].append(step)
         else:
             runs.append([step])

@@ -145,6 +145,9 @@ class FromScratch:
         return f"{self.scratch.hint}[{place_in_row(self.loops)}]"
 
 
+# Where in memory an element is that may be any.
+ANYWHERE = ComputedIndex(Literal(0, torch.int64, False), 0, 0)
+
 Expression = Computed | Literal | Count | Apply | Convert | Load | FromScratch
 
 # Statements --------------------------------------------------------------------------------------------------
@@ -314,7 +317,46 @@ class Columns:
         yield from indented(self.body)
 
 
-Statement = Scratch | RowValue | Sweep | Total | Lanes | Rows | Columns | Inner
+@dataclass(frozen=True)
+class Matrix:
+    """All elements of a matrix, or of a row that is repeated, in memory."""
+
+    memory: Memory
+    offset: Any
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+    @property
+    def element(self) -> Element:
+        """Any of them."""
+        return Element(self.memory, self.offset, (), ANYWHERE)
+
+    def __str__(self) -> str:
+        return f"{self.memory.name}[{self.offset}: {list(self.shape)} by {list(self.strides)}]"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two matrices of floats, to which another may be added that is there first: a kernel of its own."""
+
+    left: Matrix
+    right: Matrix
+    added: Matrix | None
+    into: Matrix
+
+    def accesses(self) -> list[Load | Store]:
+        """What it reads and writes, in order."""
+        read = [one for one in (self.added, self.left, self.right) if one is not None]
+        value = Literal(0, self.into.memory.dtype, False)
+        stored = Store(self.into.element, self.into.memory.dtype, value, False)
+        return [*(Load(one.element, one.memory.dtype) for one in read), stored]
+
+    def lines(self) -> Iterator[str]:
+        added = "" if self.added is None else f"{self.added} + "
+        yield f"{self.into} = {added}{self.left} @ {self.right}"
+
+
+Statement = Scratch | RowValue | Sweep | Total | Lanes | Rows | Columns | Product | Inner
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from bothways.cache.disk import Cache
 from bothways.calls.call_library import entry
 from bothways.lower.dialects.c.kernels import spell
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c.products import bound, can_multiply
 from bothways.lower.dialects.c.timed import timed_routines
 from bothways.lower.host.dialect import Timed
 from bothways.lower.ir.sizes import SizeNames
@@ -42,7 +43,11 @@ class SpelledInC:
         return {name: tuple(_CALL.findall(entry)) for name, entry in zip(self.sizes, self.source.entries, strict=True)}
 
     def functions(self, kinds: Mapping[str, str]) -> Functions:
-        return _entered(build(self.source), kinds) if kinds else {}
+        if not kinds:
+            return {}
+        library = build(self.source)
+        bound(library)
+        return _entered(library, kinds)
 
     def key(self, cache: Cache) -> str:
         return library_key(self.source, working_tools(cache)) if self.source.entries else ""
@@ -54,7 +59,11 @@ class C:
     name, suffix, device = "C", ".c", "cpu"
 
     def tools(self, cache: Cache) -> str:
-        return working_tools(cache).fingerprint
+        return f"{working_tools(cache).fingerprint}{' and products' * self.multiplies}"
+
+    @property
+    def multiplies(self) -> bool:
+        return can_multiply()
 
     def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         return list(kernels)
@@ -64,7 +73,7 @@ class C:
 
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         library = load(key, cache)
-        return None if library is None else _entered(library, kinds)
+        return None if library is None or not bound(library) else _entered(library, kinds)
 
     def timed(self, text: str, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
         return timed_routines(text, kinds) if kinds else {}

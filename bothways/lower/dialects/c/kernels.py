@@ -10,10 +10,11 @@ from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c.products import BINDING, written
 from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.ir.sizes import SizeNames, has_fraction
 from bothways.lower.schedule.routines import Routine
-from bothways.lower.schedule.tree import Columns, Kernel, Rows, Sweep
+from bothways.lower.schedule.tree import Columns, Kernel, Product, Rows, Sweep
 from bothways.source_text import in_comment
 
 
@@ -46,7 +47,9 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
 
 def _write(writer: KernelWriter, body: Block, kernel: Kernel) -> None:
     first = kernel.body[0]
-    if isinstance(first, Columns):
+    if isinstance(first, Product):
+        body.lines += written(first, {memory: writer.pointer(memory) for memory in kernel.memories})
+    elif isinstance(first, Columns):
         write_columns(writer, body, first)
     elif any(isinstance(part, Sweep) for part in (first.body if isinstance(first, Rows) else kernel.body)):
         write_rows(writer, body, kernel.body)
@@ -72,6 +75,8 @@ def spell(routines: Sequence[Routine], names: SizeNames | None) -> tuple[CSource
         calls = [(functions[text.head, text.body], kernel, text) for kernel, text in own]
         entry, sizes[routine.name] = _entry(routine, calls, names)
         entries.append(entry)
+    if any(isinstance(kernel.body[0], Product) for kernel in texts):
+        entries[-1] = f"{BINDING}{entries[-1]}"
     return CSource(tuple(kernels), tuple(entries), HELPERS), sizes
 
 

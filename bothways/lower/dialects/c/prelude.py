@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bothways.building.declarations import BASIC
 from bothways.lower.dialects.c.half_helpers import HALVES
+from bothways.lower.dialects.c.products import FUNCTIONS, MULTIPLY
 from bothways.lower.dialects.c_family.helpers import NUMERIC, RANDOM
 
 # C type -> its lowest and highest value.
@@ -43,5 +44,7 @@ HELPERS: dict[str, str] = {
     **NUMERIC,
     "random_float": RANDOM,
     "unknown_zero": UNKNOWN_ZERO,
+    "products": FUNCTIONS,
+    "multiply": MULTIPLY,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
 }

@@ -11,6 +11,7 @@ from typing import Any
 from bothways.building.build import CSource, library_of
 from bothways.calls.call_library import entry
 from bothways.lower.dialects.c.prelude import HELPERS
+from bothways.lower.dialects.c.products import bound
 from bothways.lower.host.dialect import Timed
 
 _ROUTINE = re.compile(r"^void (run_\d+)\(const Given \*given\) \{\n(.*?)^\}$", re.MULTILINE | re.DOTALL)
@@ -30,6 +31,7 @@ def timed_routines(text: str, kinds: Mapping[str, str]) -> dict[str, Timed]:
     """The routines of a program by name."""
     source = CSource((), (CLOCK + _ROUTINE.sub(_with_moments, text),), HELPERS)
     library = library_of(source)
+    bound(library)
     timed: dict[str, Timed] = {}
     for routine, body in _ROUTINE.findall(text):
         count = len(_CALL.findall(body)) + 1

@@ -1,0 +1,115 @@
+"""Which products and kernels that follow each other are one routine. A routine is entered once, and holds what it reads
+and writes until its end: so it is one only where that is no more than the program holds at its peak, which stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bothways.lower.ir.prims import Extern, Memory
+from bothways.lower.ir.sizes import size_at
+from bothways.lower.schedule.memory import Run, area_of, memories_of, size_of
+from bothways.lower.schedule.overwriting import overwritten
+from bothways.lower.schedule.tree import Kernel, Product
+
+LITTLE = 1 << 16  # bytes by which a routine may hold more, which nobody notices
+TIMES = 1, 16  # how many times as large sizes may be that are not known
+
+
+def joined(runs: Sequence[Run], kept: Iterable[Memory], freed: Iterable[Memory]) -> list[Run]:
+    """The runs, with those together that are better one; ``kept`` are inputs, constants and what is returned,
+    ``freed`` those inputs that go away when they were read last."""
+    if not any(isinstance(run, list) and is_product(run[0]) for run in runs):
+        return list(runs)
+    lives = _Lives(runs, set(kept), set(freed))
+    result: list[Run] = []
+    begin = 0
+    while begin < len(runs):
+        end = begin
+        while end < len(runs) and isinstance(runs[end], list):
+            end += 1
+        if end == begin:
+            result.append(runs[begin])
+            begin += 1
+        else:
+            result += lives.joined(begin, end)
+            begin = end
+    return result
+
+
+def is_product(kernel: Kernel) -> bool:
+    return isinstance(kernel.body[0], Product)
+
+
+class _Lives:
+    """What is in memory while each run runs."""
+
+    def __init__(self, runs: Sequence[Run], kept: set[Memory], freed: set[Memory]) -> None:
+        self._runs = runs
+        self._first: dict[Memory, int] = {}
+        self._last: dict[Memory, int] = {}
+        for number, run in enumerate(runs):
+            for memory in memories_of(run):
+                self._first.setdefault(memory, number)
+                self._last[memory] = number
+        self._inner = {memory for memory in self._last if memory not in kept and not _is_of_aten(memory)}
+        for memory in kept & self._last.keys():
+            if memory.producer is None:
+                self._first[memory] = -1  # it is there from the beginning
+            if memory not in freed:
+                self._last[memory] = len(runs)
+        self._bytes = {times: {memory: size_at(size_of(memory), times) for memory in self._last} for times in TIMES}
+        self._begins: dict[int, list[Memory]] = {}
+        for memory, first in self._first.items():
+            self._begins.setdefault(first, []).append(memory)
+        self._live = {times: self._held_alone(times) for times in TIMES}
+
+    def _held_alone(self, times: int) -> list[int]:
+        """Bytes that are held while each run runs, where every one is by itself."""
+        change = [0] * (len(self._runs) + 2)
+        for memory, count in self._bytes[times].items():
+            change[max(self._first[memory], 0)] += count
+            change[self._last[memory] + 1] -= count
+        held, now = [], 0
+        for number in range(len(self._runs)):
+            now += change[number]
+            held.append(now - self._taken_over(number, times))
+        return held
+
+    def _taken_over(self, number: int, times: int) -> int:
+        """Bytes of new memories that take the place of others in a run."""
+        run = self._runs[number]
+        if isinstance(run, Extern):
+            return 0
+        memories = memories_of(run)
+        new = [memory for memory in memories if self._first[memory] == number]
+        dead = [memory for memory in memories if self._first[memory] < number == self._last[memory]]
+        return sum(self._bytes[times][memory] for memory in overwritten(run, dead, new))
+
+    def joined(self, begin: int, end: int) -> Iterator[Run]:
+        """Runs of kernels, in as few routines as can be: all in one, or each half by itself."""
+        if end - begin == 1 or self._fit(begin, end):
+            yield [kernel for run in self._runs[begin:end] if isinstance(run, list) for kernel in run]
+            return
+        middle = (begin + end) // 2
+        yield from self.joined(begin, middle)
+        yield from self.joined(middle, end)
+
+    def _fit(self, begin: int, end: int) -> bool:
+        """Whether runs that are one hold no more than the program does at its peak."""
+        kernels = [kernel for run in self._runs[begin:end] if isinstance(run, list) for kernel in run]
+        made = [memory for number in range(begin + 1, end) for memory in self._begins.get(number, ())]
+        touched = {*made, *self._begins.get(begin, ())}
+        inner = {memory for memory in touched & self._inner if self._last[memory] < end}
+        area = area_of(kernels, inner)
+        for times in TIMES:
+            sizes = self._bytes[times]
+            before = sum(sizes[memory] for memory, first in self._first.items() if first <= begin <= self._last[memory])
+            outside = before + sum(map(sizes.__getitem__, made)) - sum(map(sizes.__getitem__, inner))
+            if outside + size_at(area.size, times) > max(self._live[times]) + LITTLE:
+                return False
+        return True
+
+
+def _is_of_aten(memory: Memory) -> bool:
+    return isinstance(memory.producer, Extern)

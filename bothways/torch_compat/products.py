@@ -1,0 +1,90 @@
+"""The function that PyTorch itself multiplies matrices of floats with, for those who have no tensors but memory.
+
+PyTorch exports the BLAS that it was linked with. It calls it for a product in single precision unless it was told to
+multiply with less precision, which is asked here as PyTorch asks it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import _C
+
+from bothways.torch_compat.tensor_memory import c_function
+
+__all__ = ["ProductFunctions", "product_functions"]
+
+_CONTEXT = "_ZN2at13globalContextEv"
+_PRECISION = "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
+# ``Float32Backend::MKLDNN``, ``Float32Op::MATMUL``, and what ``Float32Precision`` counts.
+MKLDNN, MATMUL = 2, 3
+_PRECISIONS = ("none", "ieee", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class ProductFunctions:
+    """Addresses: of ``sgemm_``, of PyTorch's settings, and of the method of these that gives a precision."""
+
+    sgemm: int
+    settings: int
+    precision: int
+
+
+@functools.cache
+def product_functions() -> ProductFunctions | None:
+    """None where this build has none of them, or they do something else than PyTorch does."""
+    multiply, context, precision = c_function("sgemm_"), c_function(_CONTEXT), c_function(_PRECISION)
+    if platform.machine() not in ("x86_64", "AMD64") or multiply is None or context is None or precision is None:
+        return None  # on other machines PyTorch asks other libraries first
+    context.restype, precision.restype = ctypes.c_void_p, ctypes.c_int
+    precision.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    settings = context()
+    if not _tells_precision(precision, settings) or not _multiplies(multiply):
+        return None
+    address, place = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision))
+    return ProductFunctions(address, settings, place)
+
+
+def _tells_precision(precision: Any, settings: int) -> bool:
+    ask = getattr(_C, "_get_fp32_precision_getter", None)
+    found = precision(settings, MKLDNN, MATMUL)
+    return ask is not None and 0 <= found < len(_PRECISIONS) and _PRECISIONS[found] == ask("mkldnn", "matmul")
+
+
+def _multiplies(multiply: Any) -> bool:
+    """Whether products of some matrices have the bits that PyTorch gives them, whichever way these lie."""
+    if _C._get_fp32_precision_getter("mkldnn", "matmul") in ("tf32", "bf16"):
+        return False  # PyTorch does something else now
+    sizes, ways = ((5, 7, 9), (32, 48, 16)), (False, True)
+    return all(_agrees(multiply, *one) for one in itertools.product(sizes, ways, ways))
+
+
+def _agrees(multiply: Any, sizes: tuple[int, int, int], left_turned: bool, right_turned: bool) -> bool:
+    rows, inner, columns = sizes
+    left, right = _filled(rows, inner, left_turned), _filled(inner, columns, right_turned)
+    out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
+    # In the eyes of BLAS, where columns lie side by side, it is the other way round: right times left.
+    letters = [ctypes.c_char(b"T" if turned else b"N") for turned in (right_turned, left_turned)]
+    ends = inner if right_turned else columns, rows if left_turned else inner, columns
+    m, n, k, lda, ldb, ldc = (ctypes.c_int(number) for number in (columns, rows, inner, *ends))
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+    a, b, c = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (right, left, out))
+    refer = ctypes.byref
+    multiply(
+        refer(letters[0]), refer(letters[1]), refer(m), refer(n), refer(k), refer(one), a, refer(lda), b, refer(ldb),
+        refer(zero), c, refer(ldc),
+    )  # fmt: skip
+    return torch.equal(out, left @ right)
+
+
+def _filled(rows: int, columns: int, turned: bool) -> torch.Tensor:
+    """A matrix of numbers whose products are rounded, drawn without the generator that belongs to the user."""
+    count = torch.arange(rows * columns, dtype=torch.float32, device="cpu")
+    values = (count * 0.7310585).sin()
+    return values.view(columns, rows).t() if turned else values.view(rows, columns)
