@@ -164,7 +164,7 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
     reference = weakref.ref(run)
     known = vars(known_of(compiled))
     if hasattr(compiled, "__wrapped__"):  # by the user, whose function has taken over what is known of ours
-        known = {**known, "takes_together": False, "look": None}
+        known = {**known, "takes_together": False, "look": None, "at_once": None}
     return described(cast(Callable[..., Any], run), **known)
 
 

@@ -61,6 +61,8 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyFunction_GetDefaults": ("PyObject *", "PyObject *"),
     "PyFunction_GetKwDefaults": ("PyObject *", "PyObject *"),
     "PyCFunction_NewEx": ("PyObject *", "Method *, PyObject *, PyObject *"),
+    "PyGC_Disable": ("int", "void"),
+    "PyGC_Enable": ("int", "void"),
     "_PyType_Lookup": ("PyObject *", "PyObject *, PyObject *"),
 }
 # and of PyTorch's C interface for programs that were compiled ahead of time.

@@ -26,6 +26,7 @@ from bothways.calls.guard_rows import Results, Row, facts_of, packed
 from bothways.calls.guard_source import guard_text
 from bothways.calls.looking_source import LOOKING
 from bothways.calls.memo_tries import remembers_rightly
+from bothways.calls.starting_source import STARTING
 from bothways.calls.tensor_source import TENSORS
 from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.picking import picker
@@ -33,7 +34,7 @@ from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
 MAKERS = tuple(
     f"make_{what}"
-    for what in "check entry versions counting holding giving noting looking arranging taking granting".split()
+    for what in "check entry versions counting holding noting looking arranging starting taking granting".split()
 )
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
@@ -41,7 +42,7 @@ MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must ha
 
 def source_text() -> str:
     """The whole file."""
-    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS, LOOKING)
+    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS, LOOKING, STARTING)
 
 
 class CallLibrary:
@@ -50,10 +51,10 @@ class CallLibrary:
     def __init__(self, library: ctypes.CDLL) -> None:
         making = iter(makers(library, usual_functions(), *MAKERS))
         self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
-        self._make_holding, self._make_giving, self._make_noting = itertools.islice(making, 3)
-        self._make_looking, self._make_arranging, make_taking, make_granting = making
+        self._make_holding, self._make_noting, self._make_looking = itertools.islice(making, 3)
+        self._make_arranging, self._make_starting, make_taking, make_granting = making
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
-        self.set_gradients: Callable[[Sequence[Any], Sequence[Any]], bool] = make_granting(None, None)
+        self.set_gradients: Callable[[Sequence[Any], Sequence[Any], int], bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
@@ -101,23 +102,27 @@ class CallLibrary:
         count: Callable[..., bool] = self._make_counting(known, None)
         return count
 
-    def holding(self, storages: Sequence[torch.UntypedStorage]) -> Callable[[], bool]:
-        """A builtin function that tells whether storages have as many holders as they have now."""
-        now = [number for storage in storages for number in (storage._cdata, torch_compat.holders_of(storage))]
-        held: Callable[[], bool] = self._make_holding(struct.pack(f"{1 + len(now)}Q", len(storages), *now), None)
-        return held
+    def holding(self, held: bytes) -> Callable[[], bool]:
+        """A builtin function that tells whether storages have as many holders as they had, and the same memory
+        (``held_storages``)."""
+        are_held: Callable[[], bool] = self._make_holding(held, None)
+        return are_held
 
-    def giving(
-        self, places: Sequence[int]
-    ) -> tuple[Callable[[Sequence[Any]], tuple[Any, ...] | bool], Callable[[Sequence[Any]], bool]]:
-        """A builtin function of a sequence that gives the gradients of its items at these places, if they are the
-        tensors that were given away, as they were, and held by those items alone, and False otherwise; and one that is
-        told which are given away."""
-        length = torch_compat.tensor_length() // 8
-        numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
-        numbers += [number for place in places for number in (place, *[0] * (2 + length))]
-        known = struct.pack(f"{len(numbers)}Q", *numbers)
-        return self._make_giving(known, None), self._make_noting(known, None)
+    def noting(self, lent: bytes) -> Callable[[Sequence[Any]], bool]:
+        """A builtin function that is told which tensors are given away, of which ``lent`` knows then."""
+        note: Callable[[Sequence[Any]], bool] = self._make_noting(lent, None)
+        return note
+
+    def starting(
+        self, launch: Callable[[], Any], places: bytes, held: bytes | None = None, lent: bytes | None = None
+    ) -> Callable[[Sequence[Any], Any, bool], tuple[Any, ...] | bool]:
+        """A builtin function that calls ``launch`` if inputs lie at ``places``, storages are ``held`` as they were, and
+        the gradients of some tensors are those ``lent``, as they were, which it gives. Nothing runs in between. It takes
+        the inputs, the tensors whose gradients may be given again, or None, and whether changes of inputs are counted,
+        and they have to lie apart."""
+        known = struct.pack("4Q", id(launch), _address(places), _address(lent), _address(held))
+        start: Callable[..., tuple[Any, ...] | bool] = self._make_starting(known, (launch, places, held, lent))
+        return start
 
     def looking(self, count: int) -> Callable[[tuple[Any, ...]], int]:
         """A builtin function of a tuple of so many tensors that gives a number: the same one as long as they lie where
@@ -138,6 +143,28 @@ class CallLibrary:
         """A builtin function that calls a C function with arguments of these kinds."""
         entry: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
         return entry
+
+
+def held_storages(storages: Sequence[torch.UntypedStorage]) -> bytes:
+    """How many hold storages now, and where their memory is, as C reads it."""
+    words = [
+        word
+        for one in storages
+        for word in (one._cdata, torch_compat.holders_of(one), one.data_ptr(), one.nbytes())
+    ]
+    return struct.pack(f"{1 + len(words)}Q", len(storages), *words)
+
+
+def lent_tensors(places: Sequence[int]) -> bytes:
+    """Memory for what is known of tensors that are given to the items of a sequence at these places."""
+    length = torch_compat.tensor_length() // 8
+    numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
+    numbers += [number for place in places for number in (place, *[0] * (2 + length))]
+    return struct.pack(f"{len(numbers)}Q", *numbers)
+
+
+def _address(known: bytes | None) -> int:
+    return ctypes.cast(known, ctypes.c_void_p).value or 0
 
 
 def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:

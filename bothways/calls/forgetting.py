@@ -22,11 +22,12 @@ def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor])
         tensor.grad = None
 
 
-def set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-    """Give tensors their gradients; most have them already, where these are given again."""
+def set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], first: int = 0) -> None:
+    """Give tensors their gradients, which begin at a place of a sequence; most have them already, where these are given
+    again."""
     library = word_library()
     if library is not None:
-        library.set_gradients(tensors, gradients)
+        library.set_gradients(tensors, gradients, first)
         return
-    for tensor, gradient in zip(tensors, gradients, strict=True):
+    for tensor, gradient in zip(tensors, gradients[first : first + len(tensors)], strict=True):
         tensor.grad = gradient

@@ -64,13 +64,22 @@ static PyObject *count_changes(PyObject *self, PyObject *const *arguments, int64
     return answer_of(holds);
 }
 
-// Whether storages, by their addresses, have as many holders as they had.
+// Whether storages, by their addresses, have as many holders as they had, and their memory: who holds one may have it
+// resized.
+static int are_as_held(const int64_t *known) {
+    int64_t differs = 0;
+    const int64_t *one = known + 1, *end = one + 4 * known[0];
+    for (; one < end; one += 4) {
+        const char *storage = (const char *)one[0];
+        differs |= *(const int64_t *)(storage + holders_word) ^ one[1];
+        differs |= *(const int64_t *)(storage + data_word) ^ one[2];
+        differs |= *(const int64_t *)(storage + size_word) ^ one[3];
+    }
+    return !differs;
+}
+
 static PyObject *are_held_as(PyObject *self, PyObject *nothing) {
-    const int64_t *known = (const int64_t *)PyBytes_AsString(self);
-    int64_t same = 1;
-    for (int64_t i = 0; same && i < known[0]; ++i)
-        same = *(int64_t *)(known[2 * i + 1] + holders_word) == known[2 * i + 2];
-    return answer_of((int)same);
+    return answer_of(are_as_held((const int64_t *)PyBytes_AsString(self)));
 }
 
 // The gradients of tensors, which keep them.
@@ -94,15 +103,16 @@ static int is_gradient_of(PyObject *gradient, PyObject *tensor) {
     return *held == *(void **)((char *)gradient + tensor_offset);
 }
 
-// Gives tensors their gradients, but for those that have them already.
+// Gives tensors their gradients, but for those that have them already: items of the second sequence from a place on.
 static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64_t count) {
-    if (count != 2 || !has_items(arguments[0], 0) || !has_items(arguments[1], PyObject_Size(arguments[0]))) {
+    const int64_t first = count == 3 ? PyLong_AsLongLong(arguments[2]) : -1;
+    if (first < 0 || !has_items(arguments[0], 0) || !has_items(arguments[1], first + PyObject_Size(arguments[0]))) {
         PyErr_BadArgument();
         return 0;
     }
     count = PyObject_Size(arguments[0]);
     for (int64_t i = 0; i < count; ++i) {
-        PyObject *tensor = member(arguments[0], i), *gradient = member(arguments[1], i);
+        PyObject *tensor = member(arguments[0], i), *gradient = member(arguments[1], first + i);
         if (!is_gradient_of(gradient, tensor) && PyObject_SetAttr(tensor, grad_name, gradient)) return 0;
     }
     return answer_of(1);
@@ -177,8 +187,7 @@ static PyObject *all_left(Lent *known, PyObject *owners, int *made) {
 
 // The same, or False. Where a dictionary was made, the collector may have run, and finalizers that took hold of some:
 // they are looked at again, and nothing is made any more.
-static PyObject *given_again(PyObject *self, PyObject *owners) {
-    Lent *known = (Lent *)PyBytes_AsString(self);
+static PyObject *all_left_again(Lent *known, PyObject *owners) {
     if (!has_items(owners, known->most) || !dictionary_of || _PyType_Lookup(tensor_class, grad_name) != grad_getter ||
         _PyType_Lookup(parameter_class, grad_name) != grad_getter) return answer_of(0);
     int made = 1;
@@ -195,7 +204,6 @@ static PyObject *given_again(PyObject *self, PyObject *owners) {
 static Method taking = {"gradients_of", gradients_of, ONE_ARGUMENT, 0};
 static Method granting = {"set_gradients", set_gradients, FASTCALL, 0};
 static Method noting = {"note_given", note_given, ONE_ARGUMENT, 0};
-static Method giving = {"given_again", given_again, ONE_ARGUMENT, 0};
 static Method setting = {"set_versions", set_versions, ONE_ARGUMENT, 0};
 static Method counting = {"count_changes", count_changes, FASTCALL, 0};
 static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};
@@ -203,7 +211,6 @@ static Method holding = {"are_held_as", are_held_as, NO_ARGUMENTS, 0};
 PyObject *make_taking(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&taking, known, kept); }
 PyObject *make_granting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&granting, known, kept); }
 PyObject *make_noting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&noting, known, kept); }
-PyObject *make_giving(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&giving, known, kept); }
 PyObject *make_versions(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&setting, known, kept); }
 PyObject *make_counting(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&counting, known, kept); }
 PyObject *make_holding(PyObject *known, PyObject *kept) { return PyCFunction_NewEx(&holding, known, kept); }

@@ -221,6 +221,11 @@ def _inference(
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
+    # By whoever has put a function of their own around it everything else may be done as well.
+    is_ours = takes_together and look is not None and not hasattr(compiled, "__wrapped__")
+    launch = known.at_once if is_ours and (take_results is not None or only_results) else None
+    if known.counts is not None:
+        known.counts({place: number for place, number in zip(changed, facts.counts, strict=True) if number})
 
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
@@ -248,7 +253,22 @@ def _inference(
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
+    def at_once(numbers: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
+        """The same where one launch does it all: changes are counted, inputs looked at with that."""
+        if launch is None or refused != () or torch_compat.in_forward_mode():
+            return None
+        if unwatched:
+            with torch_compat.below_autograd():
+                results = launch(numbers, tensors)
+        else:
+            results = launch(numbers, tensors)
+        if results is None:
+            return None
+        if versions.others != []:
+            versions.set(results)
+        return results if only_results or take_results is None else take_results(results)
+
     return described(
         call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
-        takes_together=look is not None, spares=spares,
+        takes_together=look is not None, spares=spares, at_once=None if launch is None else at_once,
     )  # fmt: skip

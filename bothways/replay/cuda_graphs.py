@@ -139,7 +139,7 @@ class RecordedGraph:
         self._anchor = anchor  # of the pool that products work in
         self.graph, self.outputs, self.nodes, self.bytes = graph, outputs, nodes, grown
         self._taken, self._device = taken, device
-        self.replay = graph.replay
+        self.replay = torch_compat.replay_of(graph)
         self._slots: list[Slot] = []
         self._nodes: dict[int, KernelNode] = {}
         self._expressions: Any = None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.calls.call_library import arranging, word_library
+from bothways.calls.call_library import arranging, held_storages, word_library
 from bothways.replay.giving import LentTensors
 
 # What is copied by one launch: a number times one is that number, whatever it is.
@@ -95,8 +95,10 @@ class Outputs:
         self._storages = list(lent.values())
         self._handles = [storage._cdata for storage in self._storages]
         self._uses = torch_compat.uses_of(self._handles)
+        self._memories = self._memories_now()
         library = word_library()
-        self._are_held_as_now = (lambda: False) if library is None else library.holding(self._storages)
+        self.held = None if library is None else held_storages(self._storages)
+        self._are_held_as_now = library.holding(self.held) if library and self.held else lambda: False
         # Asked for when it goes, which may be while a tensor has no address.
         self.lent_addresses = [tensor.data_ptr() for tensor in self.lent]
         self.given_again = LentTensors(self.lent, [tensor._version for tensor in self.lent], self._storages)
@@ -105,6 +107,7 @@ class Outputs:
         order = self._order(count, len(values), fixed)
         self._gives_inputs = any(place < len(values) for place in order)
         inputs = len(values) if self._gives_inputs else 0
+        self.are_short = is_short
         self._arranged = arranging([place - len(values) + inputs for place in order], inputs)
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
@@ -144,9 +147,18 @@ class Outputs:
         """The inputs that are among the outputs, since the function has written to them."""
         return [place for _, place in self._inputs] + [window.place for window in self._windows]
 
+    def _memories_now(self) -> list[tuple[int, int]]:
+        return [(storage.data_ptr(), storage.nbytes()) for storage in self._storages]
+
     def are_free(self) -> bool:
-        """Whether neither the caller nor autograd holds what was lent."""
-        return self._are_held_as_now() or torch_compat.uses_of(self._handles) == self._uses
+        """Whether neither the caller nor autograd holds what was lent, and it lies where it lay."""
+        if self._are_held_as_now():
+            return True
+        return torch_compat.uses_of(self._handles) == self._uses and not self.are_gone()
+
+    def are_gone(self) -> bool:
+        """Whether something that was lent lies elsewhere: who held it had its storage resized."""
+        return self._memories_now() != self._memories
 
     def hand_out(self, values: Sequence[Any], left: Sequence[torch.Tensor] | None = None) -> tuple[Any, ...]:
         """The outputs of the replay that was launched last, for a call with these values; ``left`` are tensors that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,16 @@ from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import Expressions, is_ordinary
 from bothways.replay.outputs import LeftOut, Outputs, copy_all
 from bothways.replay.recorders import GraphRecorder, Lane, Recorded
+from bothways.replay.starting import Starting
+
+NOTHING: Mapping[int, int] = {}
 
 
 class Recording:
     """A function as it was recorded for inputs that lie where these do; those in ``copied`` may lie anywhere. It writes
     to those in ``written``, whether they are among its results or not; to any, where that is not known. Results whose
-    numbers are in ``lendable`` may stay in its memory."""
+    numbers are in ``lendable`` may stay in its memory. ``changes``: how often inputs count as changed, by their places
+    behind the numbers."""
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Recording:
         lendable: Set[int],
         written: Set[int] | None,
         left_out: LeftOut | None = None,
+        changes: Mapping[int, int] = NOTHING,
     ) -> None:
         self._copied = tuple(copied)
         inputs = list(values)
@@ -56,6 +61,8 @@ class Recording:
         self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
         self.outputs = Outputs(self.recorded.outputs, inputs, lendable, left_out)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
+        self._changes = changes
+        self._starting = Starting(self.recorded.replay, self.outputs, values, self._copied, changes)
         kept = {*self.outputs.written()}.difference(copied)
         self._updated = [(weakref.ref(values[place]), addresses[place]) for place in kept]
         changed = {*(copied if written is None else written), *self.outputs.written()}
@@ -74,24 +81,45 @@ class Recording:
     def _static(self, place: int) -> torch.Tensor:
         return self._statics[self._copied.index(place)]
 
-    def fits(self, values: Sequence[Any], is_free: bool = False, seen: int = 0) -> bool:
-        """Whether a call's inputs are where the graph reads them, or can be brought there, and what it has lent
-        is held no more, which may be known. ``seen`` is the number that stands for where they lie, if there is one."""
+    @property
+    def is_started_by_c(self) -> bool:
+        """Whether it can be started without looking before, since that is done at the launch."""
+        return self._starting.is_known
+
+    @property
+    def counts(self) -> bool:
+        """Whether changes of inputs can be counted where it is started, and what is left out is not given."""
+        return self._starting.is_known and self._starting.counts and (self.outputs.are_short or not self._changes)
+
+    def lies_there(self, values: Sequence[Any], seen: int = 0) -> bool:
+        """Whether a call's inputs are where the graph reads them, or can be brought there. ``seen`` is the number that
+        stands for where they lie, if there is one."""
         if not seen or seen != self._seen:
             if not self._lie_there(*values):
                 return False
             self._seen = seen
+        return self._can_copy(values)
+
+    def _can_copy(self, values: Sequence[Any]) -> bool:
         for place, (shape, strides, dtype) in zip(self._copied, self._layouts, strict=True):
             value = values[place]
             if value.shape != shape or value.stride() != strides or value.dtype is not dtype:
                 return False
-        return is_free or self.outputs.are_free()
+        return True
+
+    def fits(self, values: Sequence[Any], seen: int = 0) -> bool:
+        """The same, and whether what it has lent is held no more."""
+        return self.lies_there(values, seen) and self.outputs.are_free()
 
     def is_left(self) -> bool:
         """Whether something that it updates is gone, or lies elsewhere: another optimizer's state was loaded, a model
         was deleted. Other inputs may come and go, at addresses that come again."""
         updated = [(reference(), address) for reference, address in self._updated]
         return any(tensor is None or tensor.data_ptr() != address for tensor, address in updated)
+
+    def computes_with(self, values: Sequence[Any]) -> bool:
+        """Whether the next replay computes with a call's numbers."""
+        return self._packed(*[values[place] for place in self._floats]) == self._bits
 
     def takes(self, values: Sequence[Any], is_asked_for: bool) -> bool:
         """Whether the next replay computes with a call's numbers; they are set where that can be."""
@@ -141,17 +169,45 @@ class Recording:
             inputs[place] = number
         return self._recorder.record(self._run, inputs, self._takes_list, self._lane, True)
 
-    def replay(self, values: Sequence[Any], left: Sequence[torch.Tensor] | None = None) -> tuple[Any, ...]:
-        """The results for a call that fits; what is lent may be given again."""
+    def replay(
+        self, values: Sequence[Any], owners: Any = None, counts: bool = False, is_sure: bool = False
+    ) -> tuple[Any, ...] | None:
+        """The results of a call; None if something is not as it was, and nothing was done. Where ``owners`` have what is
+        lent, as it was, that is given again. ``counts``: changes of inputs are counted, which have to lie apart.
+        ``is_sure``: it was just seen to fit."""
         if self._copied:
+            if not is_sure and not self._can_copy(values):
+                return None
             copy_all(self._statics, [values[place] for place in self._copied])
-        self.recorded.replay()
+        left = None
+        if owners is not None:
+            left = self._starting.again(values, owners, counts)
+            if left is None:
+                return None
+        elif not (self._launched(values) if is_sure else self._starting.free(values, counts)):
+            return None
         results = self.outputs.hand_out(values, left)
         if self._back:
             # Versions are for others to count, and a tensor that it did not write to has none.
             copy_all([values[place].data for place in self._back], [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
+
+    def _launched(self, values: Sequence[Any]) -> bool:
+        """Launch it for inputs that were just seen to fit, unless they do not any more."""
+        if not self._starting.is_known:
+            self.recorded.replay()
+            return True
+        if self._starting.there(values):
+            return True
+        if not self._lie_there(*values):
+            return False
+        # They lie where they lay, in storages that are others, or larger ones.
+        self._starting = Starting(self.recorded.replay, self.outputs, values, self._copied, self._changes)
+        if self._starting.is_known:
+            return self._starting.there(values)
+        self.recorded.replay()
+        return True
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:

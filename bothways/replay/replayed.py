@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from bothways.config import config
 from bothways.record import generated
 from bothways.record.compilation import Compilation
 from bothways.record.replays import Replays
+from bothways.replay.kinds import Kind
 from bothways.replay.outputs import LeftOut, NotPlanned, is_apart
 from bothways.replay.recorders import GraphRecorder, Lane, recorder_of
 from bothways.replay.recording import Recording
@@ -36,38 +36,12 @@ MOST_KINDS = 64  # of calls that are remembered
 MOST_MADE = 16  # recordings of one kind of call, those that are gone included
 SMALL = 1 << 24  # bytes of an input that is copied as soon as it has moved
 OFTEN = 3  # so often has a large one moved that is copied
+MOST_IN_VAIN = 8  # calls at once, one after the other, that had to be made otherwise
 MOST_LENDING = 2  # recordings that lend results to the caller: each has memory of its own
 
 _lent: dict[int, int] = {}  # addresses of what recordings lend, and how many do
 _all: weakref.WeakSet[Replayed] = weakref.WeakSet()
 _clock = itertools.count(1)
-
-
-@dataclass
-class Kind:
-    """Calls with the same numbers, on one stream, under the same settings."""
-
-    calls: int = 0
-    made: int = 0
-    last: list[int] = field(default_factory=list)  # addresses in the last call that was not replayed
-    moves: list[int] = field(default_factory=list)  # how often each input has been at another one
-    floats: tuple[float, ...] = ()  # numbers with fractions of the last such call
-    repeated: int = 0  # in how many such calls one after the other
-    moving: set[int] = field(default_factory=set)  # those that were just now
-    recordings: list[Recording] = field(default_factory=list)
-    plain: str = ""  # why no more is recorded
-
-    def observe(self, addresses: list[int], floats: tuple[float, ...]) -> None:
-        """Note where the inputs of a call are."""
-        self.calls += 1
-        self.repeated = self.repeated + 1 if floats == self.floats else 1
-        self.floats = floats
-        before = self.last or addresses
-        self.moving = {place for place, address in enumerate(addresses) if address != before[place]}
-        self.moves = self.moves or [0] * len(addresses)
-        for place in self.moving:
-            self.moves[place] += 1
-        self.last = addresses
 
 
 class Replayed:
@@ -95,6 +69,9 @@ class Replayed:
         self._is_watched = False
         self._lends_results = True
         self._left_out: LeftOut | None = None
+        self._changes: Mapping[int, int] = {}
+        self._latest: tuple[Any, Recording] | None = None  # what may be called at once, with the key of its kind
+        self._in_vain = 0
         self.spares = Spares()
         self._never = ""
         self.replays = Replays(name)
@@ -118,6 +95,34 @@ class Replayed:
         """Results from this one on need not be given where they are the inputs at these places."""
         self._left_out = LeftOut(count, tuple(places))
 
+    def count(self, changes: Mapping[int, int]) -> None:
+        """How often inputs count as changed by a call at once, by their places among the tensors."""
+        self._changes = changes
+
+    def at_once(self, numbers: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The results of the recording that has served the last call, with all changes counted, where C finds that it
+        serves this one as well. None, and nothing was done, where it does not."""
+        latest = self._latest
+        if latest is None or self._may_not():
+            return None
+        key, recording = latest
+        lane = self._recorder.lane(self._device)
+        values = Joined(numbers, tensors)
+        if self._key(lane, numbers) != key:
+            return None
+        try:
+            with lane.lock:
+                if lane.busy or (self._floats and not self._set(recording, values, lane)):
+                    return None
+                results = self._replay(recording, values, lane, self.spares.owners or None, counts=True)
+        except BaseException:
+            self.spares.clear()
+            raise
+        self._in_vain = self._in_vain + 1 if results is None else 0
+        if results is None:
+            self._latest = None
+        return results
+
     def call(self, values: Sequence[Any], seen: int = 0) -> tuple[Any, ...] | None:
         """The results of a replay; None for a call that has to run as it always did. ``seen`` is a number that stands
         for where its tensors lie, or 0."""
@@ -130,43 +135,72 @@ class Replayed:
             self.spares.clear()
         return results
 
+    def _may_not(self) -> bool:
+        """Whether nothing is replayed now, whatever fits."""
+        if self._never or (config.cuda_graphs is False and not self._mode):
+            return True
+        return bool(self._recorder.why_not_now())
+
+    def _key(self, lane: Lane, values: Sequence[Any]) -> tuple[Any, ...]:
+        """What calls of a kind share. Whole numbers come before all tensors where these come together."""
+        return lane.key, torch_compat.launch_settings(), *[values[place] for place in self._numbers or ()]
+
     def _called(self, values: Sequence[Any], seen: int) -> tuple[Any, ...] | None:
-        if self._never or (config.cuda_graphs is False and not self._mode) or self._recorder.why_not_now():
+        if self._may_not():
             return None
         if self._numbers is None:
             self._note(values)
-            assert self._numbers is not None
         lane = self._recorder.lane(self._device)
-        key = (lane.key, torch_compat.launch_settings(), *[values[place] for place in self._numbers])
+        key = self._key(lane, values)
         with lane.lock:
             if lane.busy:  # what is called from inside of a replay must not write to the same memory
                 return None
             kind = self._kinds.get(key)
             if kind is None:
                 kind = self._new_kind(key)
-            has_other_numbers = False
-            again, left = self._left(kind)
-            if again is None and self.spares.owners:
-                self.spares.clear()  # what runs then may move inputs
-                seen = 0
-            for recording in kind.recordings:
-                if recording.fits(values, recording is again, seen):
-                    if not self._floats or self._set(recording, values, lane):
-                        return self._replay(recording, values, lane, left if recording is again else None)
-                    has_other_numbers = True
-            left = None  # these are held no more
-            self.spares.clear()
-            fitting = self._recorded(kind, values, lane, has_other_numbers)
-            return None if fitting is None else self._replay(fitting, values, lane)
+            results = self._served(kind, values, lane, seen)
+            if results is not None and kind.latest is not None and self._in_vain < MOST_IN_VAIN:
+                self._latest = (key, kind.latest) if kind.latest.counts else None
+            return results
 
-    def _left(self, kind: Kind) -> tuple[Recording | None, Sequence[torch.Tensor] | None]:
-        """The recording that has lent what the caller has left now, and that, if it can be given again."""
+    def _served(self, kind: Kind, values: Sequence[Any], lane: Lane, seen: int) -> tuple[Any, ...] | None:
+        """The results of a recording of a kind, which may be a new one."""
+        results = self._served_again(kind, values, lane, seen)
+        if results is not None:
+            return results
         if self.spares.owners:
-            for one in kind.recordings:
-                left = one.outputs.given_again.left_to(self.spares.owners) if one.lends_results else None
-                if left is not None:
-                    return one, left
-        return None, None
+            self.spares.clear()  # what runs then may move inputs
+            seen = 0
+        has_other_numbers = False
+        for recording in kind.recordings:
+            if recording.fits(values, seen):
+                if not self._floats or self._set(recording, values, lane):
+                    results = self._replay(recording, values, lane, is_sure=True)
+                    if results is None:
+                        return None
+                    kind.latest = recording
+                    return results
+                has_other_numbers = True
+        fitting = self._recorded(kind, values, lane, has_other_numbers)
+        return None if fitting is None else self._replay(fitting, values, lane, is_sure=True)
+
+    def _served_again(self, kind: Kind, values: Sequence[Any], lane: Lane, seen: int) -> tuple[Any, ...] | None:
+        """The results of the recording that has served the last call, or has lent what the caller has left now."""
+        owners = self.spares.owners
+        if not owners:
+            latest = kind.latest
+            if latest is None or not latest.is_started_by_c or not latest.computes_with(values):
+                return None
+            # Of several, what one copies is not copied for nothing.
+            return self._replay(latest, values, lane) if len(kind.recordings) == 1 or latest.lies_there(values) else None
+        for recording in kind.recordings:
+            if recording.lends_results and recording.outputs.given_again.may_be_left(owners):
+                if recording.lies_there(values, seen) and (not self._floats or self._set(recording, values, lane)):
+                    results = self._replay(recording, values, lane, owners)
+                    if results is not None:
+                        kind.latest = recording
+                        return results
+        return None
 
     def _note(self, values: Sequence[Any]) -> None:
         """Note which inputs are numbers: calls of a kind share those that are whole."""
@@ -227,17 +261,24 @@ class Replayed:
         return lendable
 
     def _replay(
-        self, recording: Recording, values: Sequence[Any], lane: Lane, left: Sequence[torch.Tensor] | None = None
-    ) -> tuple[Any, ...]:
-        if left is None:
-            self.spares.clear()
+        self,
+        recording: Recording,
+        values: Sequence[Any],
+        lane: Lane,
+        owners: Sequence[Any] | None = None,
+        counts: bool = False,
+        is_sure: bool = False,
+    ) -> tuple[Any, ...] | None:
+        """The results of a recording, whose lent tensors ``owners`` may have; None if it does not serve this call."""
         recording.used = next(_clock)
         lane.busy = True
         begin = time.perf_counter()
         try:
-            results = recording.replay(values, left)
+            results = recording.replay(values, owners, counts, is_sure)
         finally:
             lane.busy = False
+        if results is None:
+            return None
         self.spares.settle()
         self.spares.are_wanted = recording.lends_results
         self.replays.calls += 1
@@ -256,6 +297,7 @@ class Replayed:
         """A new recording that fits this call; None where it is not time for one."""
         if kind.plain:
             return None
+        self._drop(kind, [recording for recording in kind.recordings if recording.outputs.are_gone()])
         addresses = [0] * len(values)
         for place in self._tensors:
             addresses[place] = values[place].data_ptr()
@@ -285,8 +327,7 @@ class Replayed:
     def _lend_no_more(self, kind: Kind) -> None:
         """Results are held for longer than until the next call, after all: from now on the caller gets copies."""
         self._lends_results = False
-        self._forget(kind.recordings)
-        kind.recordings.clear()
+        self._drop(kind, kind.recordings)
 
     @property
     def _is_wanted(self) -> bool:
@@ -314,7 +355,7 @@ class Replayed:
             lendable = self._lendable()
             new = Recording(
                 self._run, values, copied, self._recorder, lane, self._takes_list, lendable, self.written,
-                self._left_out,
+                self._left_out, self._changes,
             )  # fmt: skip
             new.lends_results = any(number < self._hidden_from for number in lendable)
         except NotPlanned as error:
@@ -357,18 +398,23 @@ class Replayed:
     def _drop_left(self) -> None:
         """Let go of recordings that no call will fit any more, before another one takes memory."""
         for kind in self._kinds.values():
-            left = [recording for recording in kind.recordings if recording.is_left()]
-            kind.recordings = [recording for recording in kind.recordings if recording not in left]
-            self._forget(left)
+            self._drop(kind, [recording for recording in kind.recordings if recording.is_left()])
+
+    def _drop(self, kind: Kind, left: Sequence[Recording]) -> None:
+        kind.recordings = [recording for recording in kind.recordings if recording not in left]
+        self._forget(left)
 
     def _drop_least_used(self) -> None:
         by_use = [(recording.used, kind, recording) for kind in self._kinds.values() for recording in kind.recordings]
         by_use.sort(key=lambda item: item[0] or 1 << 62)  # one that was just made is used next
         for _, kind, recording in by_use[: max(len(by_use) - MOST_RECORDINGS, 0)]:
-            kind.recordings.remove(recording)
-            self._forget([recording])
+            self._drop(kind, [recording])
 
     def _forget(self, recordings: Sequence[Recording]) -> None:
+        """They are not used any more, and are not kept."""
+        self._latest = None
+        for kind in self._kinds.values():
+            kind.latest = None if kind.latest in recordings else kind.latest
         for recording in recordings:
             forget_lent(recording.outputs.lent_addresses)
 
@@ -433,7 +479,9 @@ def replayed(
         return state.timed(inputs) if results is None else results
 
     takes_list = known_of(run).takes_list
-    ways = {"lends": state.lend_from, "leaves_out": state.leave_out, "spares": state.spares}
+    ways: dict[str, Any] = {"lends": state.lend_from, "leaves_out": state.leave_out, "spares": state.spares}
+    if not takes_list:
+        ways |= {"at_once": state.at_once, "counts": state.count}
     known = {**vars(known_of(run)), **ways, "takes_together": not takes_list}
     return described(of_list if takes_list else of_values, **known)
 

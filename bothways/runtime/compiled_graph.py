@@ -7,7 +7,7 @@ is taken for one that promises nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -31,6 +31,9 @@ class CompiledGraph:
     ``look``: what gives a number for where inputs, as one tuple, lie: the same one until that changes. It is 0 where
     ``are_apart`` would say no.
     ``takes_together``: it takes tensors as one tuple, ``together``, behind numbers, and what ``look`` gave as ``seen``.
+    ``at_once``: what gives the results for numbers and tensors, as two tuples, where one launch does all that there is to
+    do, changes of inputs counted; None, and nothing was done, where it does not. Nobody need have looked before.
+    ``counts``: what is told how often inputs are changed, by their places among the tensors, for that.
     ``lends``: what is told from which result on only the backward of the graph sees them.
     ``leaves_out``: what is told that results from one on, if they are the inputs at certain places, need not be given.
     ``spares``: where gradients that go are left for it, which it may give again.
@@ -46,6 +49,8 @@ class CompiledGraph:
     are_apart: Callable[..., bool] | None = None
     look: Callable[[tuple[Any, ...]], int] | None = None
     takes_together: bool = False
+    at_once: Callable[[tuple[Any, ...], tuple[Any, ...]], Any] | None = None
+    counts: Callable[[Mapping[int, int]], None] | None = None
     lends: Callable[[int], None] | None = None
     leaves_out: Callable[[int, Sequence[int]], None] | None = None
     spares: Spares | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -39,21 +39,21 @@ def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
     ``name`` is what autograd calls the operation that computed it.
     """
-    function = _spent_function(name)
-    is_enabled = torch_compat.is_grad_enabled()
+    apply = _spent_function(name)
+    if torch_compat.is_grad_enabled():
+        return apply(torch.empty(0, requires_grad=True), tensor)
     torch_compat.set_grad_enabled(True)
     try:
-        result: torch.Tensor = function.apply(torch.empty(0, requires_grad=True), tensor)
+        return apply(torch.empty(0, requires_grad=True), tensor)
     finally:
-        torch_compat.set_grad_enabled(is_enabled)
-    return result
+        torch_compat.set_grad_enabled(False)
 
 
 @lru_cache(None)
-def _spent_function(name: str) -> Any:
+def _spent_function(name: str) -> Callable[..., torch.Tensor]:
     function: Any = type(name, (_Spent,), {})
     function._backward_cls.__name__ = function._backward_cls.__qualname__ = name
-    return function
+    return torch_compat.unchecked_apply(function)
 
 
 class _Spent(torch.autograd.Function):

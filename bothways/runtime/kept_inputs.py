@@ -79,15 +79,20 @@ def keep_inputs(
     fails_late: bool,
     breaks_off: bool,
     relies_late: bool,
+    is_called_together: bool = False,
 ) -> Iterable[Kept]:
     """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
     their ``.data``, or because they are statistics, which are written in the middle of any graph. ``fails_late`` says
     whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
-    ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave.
+    ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave. Where
+    ``call_together`` follows, it may look by itself whether inputs lie apart.
     """
     known = getattr(graph, GRAPH, UNKNOWN)
+    if is_called_together and known.at_once is not None and not statistics and known.writes_at_end:
+        facts = counted, as_data, statistics, fails_late, breaks_off, relies_late
+        return KeptLater(graph, tensors, facts)
     if not statistics and known.writes_at_end:
         if known.are_apart is not None and known.are_apart(*tensors):
             return ()
@@ -118,6 +123,24 @@ class Apart:
         return iter(())
 
 
+class KeptLater:
+    """Nothing is kept yet: a launch that does it all looks at the inputs itself."""
+
+    __slots__ = ("_facts", "_graph", "_kept", "_tensors")
+
+    def __init__(self, graph: Callable[..., Any], tensors: Sequence[torch.Tensor], facts: tuple[Any, ...]) -> None:
+        self._graph, self._tensors, self._facts = graph, tensors, facts
+        self._kept: Iterable[Kept] = ()
+
+    def keep(self) -> Iterable[Kept]:
+        """What is needed where no such launch was made."""
+        self._kept = keep_inputs(self._graph, self._tensors, *self._facts)
+        return self._kept
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._kept)
+
+
 def call_together(
     graph: Callable[..., Any],
     numbers: tuple[Any, ...],
@@ -126,10 +149,14 @@ def call_together(
     kept: Iterable[Kept] = (),
 ) -> Any:
     """The results of a graph of many tensors, so many of them; it takes the tensors as one tuple where it can."""
-    if getattr(graph, GRAPH, UNKNOWN).takes_together:
-        results = graph(*numbers, together=tensors, seen=kept.seen if type(kept) is Apart else 0)
-    else:
-        results = graph(*numbers, *tensors)
+    known = getattr(graph, GRAPH, UNKNOWN)
+    results = None if known.at_once is None else known.at_once(numbers, tensors)
+    if results is None:
+        kept = kept.keep() if type(kept) is KeptLater else kept
+        if known.takes_together:
+            results = graph(*numbers, together=tensors, seen=kept.seen if type(kept) is Apart else 0)
+        else:
+            results = graph(*numbers, *tensors)
     if count and len(results) != count:
         raise ValueError(f"a compiled graph has given {len(results)} results instead of {count}")
     return results

@@ -10,24 +10,23 @@ from typing import Any
 MANY = 16  # places that are asked for as one range, where they are one
 
 
-
 class Joined(Sequence[Any]):
     """The items of two tuples, which are not copied: counting who holds a thousand tensors takes microseconds."""
 
-    __slots__ = ("_first", "_second")
+    __slots__ = ("first", "second")
 
     def __init__(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-        self._first, self._second = first, second
+        self.first, self.second = first, second
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._second)
+        return len(self.first) + len(self.second)
 
     def __getitem__(self, place: Any) -> Any:
-        behind = place - len(self._first)
-        return self._first[place] if behind < 0 else self._second[behind]
+        behind = place - len(self.first)
+        return self.first[place] if behind < 0 else self.second[behind]
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.chain(self._first, self._second)
+        return itertools.chain(self.first, self.second)
 
 
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]

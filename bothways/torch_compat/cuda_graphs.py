@@ -49,6 +49,12 @@ def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage, like: torch
     return tensor.set_(storage, like.storage_offset(), like.shape, like.stride())
 
 
+def replay_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
+    """What replays a graph that nobody watches, in C++ alone."""
+    replay: Callable[[], None] = super(torch.cuda.CUDAGraph, graph).replay
+    return replay
+
+
 def stream_is_capturing() -> bool:
     """Whether what this thread launches goes into a CUDA graph."""
     answer: bool = _C._cuda_isCurrentStreamCapturing()

@@ -169,14 +169,15 @@ def render(
     results = ""
     if tracer.graph.has_work:
         together = groups.text("inputs", inputs)
-        if together in groups.made and not handed_over:
+        is_together = together in groups.made and not handed_over
+        if is_together:
             kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
             call = _call_together(emitter, graph_key, sizes, together, f"{len(outputs)}{kept}")
             results = names.fresh("results") if are_many(outputs) else ""
         else:
             call = f"{graph_key}({', '.join([*sizes, *inputs, *handed_over])})"
         lines = _assigned(emitter, results, call)
-        body += _retried(emitter, lines, before, graph_key, together) if is_retried else lines
+        body += _retried(emitter, lines, before, graph_key, together, is_together) if is_retried else lines
     effects = _gradients_together(emitter, groups, results)
     after = [*emitter.builds, *effects, *emitter.positions]
     taken = _taken(emitter, results, [*after, *modes, *last])
@@ -254,8 +255,7 @@ def _gradients_together(emitter: Emitter, groups: NameGroups, results: str) -> l
             setter = emitter.inject(set_gradients, "set_gradients")
             first = places.get(gradients[0], 0)
             is_part = [places.get(name) for name in gradients] == list(range(first, first + len(gradients)))
-            part = f"{results}[{first}:{first + len(gradients)}]"
-            values = part if results and is_part else f"[{', '.join(gradients)}]"
+            values = f"{results}, {first}" if results and is_part else f"[{', '.join(gradients)}]"
             several = [f"{setter}({groups.text('owners', owners)}, {values})"]
         lines += several
     return lines
@@ -332,16 +332,18 @@ def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
 
 
 def _retried(
-    emitter: Emitter, call: list[str], generators: _Generators, graph_key: str, inputs: str
+    emitter: Emitter, call: list[str], generators: _Generators, graph_key: str, inputs: str, is_together: bool
 ) -> list[str]:
     """The call of a graph that may fail on the data it meets: plain Python then fails at the user's line, with the
-    effects that come before that line, inside the user's own ``try``. ``inputs`` is what gives its tensors."""
+    effects that come before that line, inside the user's own ``try``. ``inputs`` is what gives its tensors,
+    which are handed on together or one by one."""
     ask: list[str] = []
     undo: list[str] = []
     put_back = generators.put_back
     if emitter.tracer.graph.changes_inputs:
         graph = emitter.tracer.graph
         facts = (*map(frozenset, graph.written_inputs()), graph.fails_late, graph.breaks_off, graph.relies_late)
+        facts = (*facts, is_together)
         sets = emitter.inject(facts, "written")  # made once, asked at every call
         ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, {inputs}, *{sets})"]
         undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
