@@ -55,6 +55,7 @@ class Group(Unit):
     mapping: dict[Node, Mapping] = field(default_factory=dict)
     mapping_of_arg: dict[Reduce, Mapping] = field(default_factory=dict)  # of what is reduced
     reduced: frozenset[int] | None = None
+    kept: set[Node] = field(default_factory=set)  # what one sweep stores and the next ones read
     memories: set[Memory] = field(default_factory=set)
 
     @property

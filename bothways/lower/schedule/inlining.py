@@ -7,6 +7,7 @@ from bothways.ops import PRIMITIVES
 
 # What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
 MAX_OPERATIONS, MAX_READS = 64, 24
+FEW_ON_PLACES = 24  # operations on indices alone
 # So many elements that read one of another value, and what that takes to compute is little beside them.
 MANY = 32
 
@@ -28,12 +29,13 @@ def inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
         if not isinstance(node, (View, Buffer)):
             for source in node.sources():
                 note(source, False)
+    places = _of_places(live) - stored if spreads else set()
     at_readers: set[Node] = {
         node
         for node in live
         if isinstance(node, Map)
         and node not in stored
-        and ((readers.get(node, 0) == 1 and node not in expanded) or _costs_nothing(node))
+        and ((readers.get(node, 0) == 1 and node not in expanded) or _costs_nothing(node) or node in places)
     }
     cheap = {
         node
@@ -54,10 +56,23 @@ def inlined(live: set[Node], stored: set[Node], spreads: bool) -> set[Node]:
                 is_cheap = _is_cheap_to_spread(node, at_readers | cheap)
             if is_cheap:
                 cheap.add(node)
-    return _bounded(live, at_readers | cheap)
+    return _bounded(live, at_readers | cheap, places)
 
 
-def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
+def _of_places(live: set[Node]) -> set[Node]:
+    """What is computed of indices alone, by a few operations: where a vector is, which is the same for its elements."""
+    operations: dict[Node, int] = {}
+    for node in sorted(live, key=lambda node: node.number):
+        if isinstance(node, (Map, View)):
+            count = sum(operations.get(source, FEW_ON_PLACES) for source in node.sources()) + isinstance(node, Map)
+            if count < FEW_ON_PLACES:
+                operations[node] = count
+        elif isinstance(node, (Scalar, IndexAlong)):
+            operations[node] = 0
+    return {node for node in operations if isinstance(node, Map)}
+
+
+def _bounded(live: set[Node], inlined: set[Node], places: set[Node]) -> set[Node]:
     """Without what would make a value too large to be computed in one place: it is a value of its own, then."""
     kept = set(inlined)
     weights: dict[Node, tuple[int, int]] = {}  # operations and reads, in place
@@ -81,7 +96,7 @@ def _bounded(live: set[Node], inlined: set[Node]) -> set[Node]:
                     kept.discard(computed)
                     operations, reads = operations - less, reads - fewer + 1
             operations += 1
-        weights[node] = operations, reads
+        weights[node] = (0, 0) if node in places else (operations, reads)
     return kept
 
 

@@ -7,12 +7,12 @@ after the nodes; everything else about how they are written is for dialects.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from bothways.lower.ir.domain import Mapping, downward
 from bothways.lower.ir.prims import Buffer, IndexAlong, Map, Memory, Node, Reduce, Scalar, Take, View
-from bothways.lower.ir.sizes import Size
+from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.fusion import Fusion, Group
 from bothways.lower.schedule.inlining import without_views
 from bothways.lower.schedule.loops import Access, Loop, Nest, choose
@@ -114,6 +114,51 @@ class KernelScheduler:
         for member in self.group.members:
             visit(member, top=True)
         return tuple(origins)
+
+    def worth_keeping(self) -> list[Map]:
+        """What one sweep over columns should store for the next, since there is more to read to compute it again."""
+        if self._stages == 1 or self.nest.lanes is None or not self.fusion.spreads:
+            return []
+        kept: list[Map] = []
+        for member in reversed(self.group.members):
+            if not isinstance(member, Map) or not self._in_loop(member):
+                continue
+            size = size_hint(member.numel) * member.dtype.itemsize
+            saved = -size if member not in self.stored else 0
+            for stage in range(self._stage[member] + 1, self._stages):
+                readers = [one for one in self.group.members if self._in_loop(one) and self._stage[one] == stage]
+                if any(member in self.fusion.leaves(one) for one in readers):
+                    others = self._reads(readers, {member, *kept}, stage)
+                    again = self._reads([member], set(kept), stage)
+                    saved += sum(again[one] for one in again.keys() - others.keys()) - size
+            if saved > 0:
+                kept.append(member)
+        return kept
+
+    def _reads(self, members: Iterable[Node], kept: Container[Node], stage: int) -> dict[Node | Memory, int]:
+        """What one sweep reads to compute some members, in bytes; what is ``kept`` need not be computed again."""
+        found: dict[Node | Memory, int] = {}
+        pending = [source for member in members for source in member.sources()]
+        seen: set[Node] = set()
+        while pending:
+            node = pending.pop()
+            if node in seen or node in kept or isinstance(node, (Scalar, IndexAlong)):
+                continue
+            seen.add(node)
+            size = size_hint(node.numel) * node.dtype.itemsize
+            if isinstance(node, Buffer):
+                if 0 not in node.strides:
+                    found[node.memory] = size
+            elif isinstance(node, Take):
+                found[node] = size
+                pending.append(node.index)
+            elif isinstance(node, View) or node in self.fusion.inlined:
+                pending += node.sources()
+            elif node not in self.members:
+                found[node] = size
+            elif self._in_loop(node) and isinstance(node, Map):
+                pending += node.sources()
+        return found
 
     # Levels and stages.
 
@@ -305,7 +350,8 @@ class KernelScheduler:
                 known = leaf in needed or leaf in self._row_values
                 if isinstance(leaf, Map) and leaf in self.members and not known:
                     needed.add(leaf)
-                    if leaf not in self._scratch or self._stage_now == self._stage[leaf]:
+                    is_kept = leaf in self._scratch or leaf in self.group.kept
+                    if not is_kept or self._stage_now == self._stage[leaf]:
                         waiting.append(leaf)
         for leaf in sorted(needed, key=lambda node: node.number):
             self._value(leaf, self.group.mapping[leaf], scope)
@@ -335,6 +381,8 @@ class KernelScheduler:
             case Take():
                 return self._let(scope, node, self._taken(node, mapping, scope))
             case Map() if node in self.members or node in self.fusion.inlined:
+                if node in self.group.kept and self._stage_now != self._stage[node]:
+                    return self._value(self.stored[node], mapping, scope)
                 scratch = self._scratch.get(node)
                 if scratch is not None and self._stage_now != self._stage[node]:
                     return self._let(scope, node, FromScratch(scratch, self.nest.reduced))
@@ -351,7 +399,9 @@ class KernelScheduler:
     def _taken(self, node: Take, mapping: Mapping, scope: Scope) -> Load:
         source = node.source
         index = self._value(node.index, mapping, scope)
-        taken = ComputedIndex(index, source.shape[node.dim], source.strides[node.dim])
+        loops = loops_of(index, {part.value: part.expression for part in scope.body if isinstance(part, Let)})
+        along = tuple(loop for loop in self._loops() if loops is None or loop in loops)
+        taken = ComputedIndex(index, source.shape[node.dim], source.strides[node.dim], along)
         steps = tuple(0 if dim == node.dim else step for dim, step in enumerate(source.strides))
         flat = Buffer(source.shape, source.dtype, source.memory, steps, source.offset)
         return Load(self._element(flat, mapping, taken), source.dtype)
@@ -386,6 +436,35 @@ def _operation(node: Map, args: tuple[Expression, ...]) -> Expression:
     if node.op == "cast":
         return Convert(node.args[0].dtype, node.dtype, args[0])
     return Apply(node.op, node.args[-1].dtype if node.args else node.dtype, args)
+
+
+def loops_of(value: Expression, known: dict[Computed, Expression]) -> set[Loop] | None:
+    """The loops that a value is another one along; None where it is made of something that is not ``known`` here."""
+    loops: set[Loop] = set()
+    seen: set[Expression] = set()
+    pending: list[Expression] = [value]
+    while pending:
+        part = pending.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        match part:
+            case Computed():
+                if part not in known:
+                    return None
+                pending.append(known[part])
+            case Count():
+                loops.update(loop for loop, _ in part.parts)
+            case Load():
+                loops.update(loop for loop, _ in part.element.steps)
+                loops.update(() if part.element.taken is None else part.element.taken.loops)
+            case Convert():
+                pending.append(part.arg)
+            case Apply():
+                pending += part.args
+            case FromScratch():
+                loops.update(part.loops)
+    return loops
 
 
 def fresh_name(used: dict[str, int], hint: str) -> str:

@@ -2,6 +2,9 @@
 
 Of calls that could run one after the other either way, one that frees more memory than it takes goes first: the
 gradient of a weight before that of what it was multiplied with, so that the activation is gone when that needs memory.
+
+Where each kernel is a launch, those of single numbers that nothing waits for come last: the counters of fifty norms are
+one launch then.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ def in_order(fusion: Fusion, stored: Mapping[Node, Buffer], kept: Iterable[Memor
     """The units so that each comes after those it depends on; ``kept`` are not freed, whoever reads them."""
     readers = _readers(fusion, stored, set(kept))
     done = 0
-    waiting = list(fusion.units)
+    last = _counters(fusion.units) if fusion.spreads else []
+    waiting = [*(unit for unit in fusion.units if unit not in last), *last]
     ordered: list[Unit] = []
     while waiting:
         unit = next(unit for unit in waiting if not unit.reach & ~done)
@@ -29,6 +33,15 @@ def in_order(fusion: Fusion, stored: Mapping[Node, Buffer], kept: Iterable[Memor
         for read in readers.values():
             read.discard(unit)
     return ordered
+
+
+def _counters(units: Iterable[Unit]) -> list[Unit]:
+    """Kernels of one number that no other unit depends on."""
+    needed = 0
+    for unit in units:
+        needed |= unit.reach
+    groups = (unit for unit in units if isinstance(unit, Group) and not unit.bit & needed)
+    return [group for group in groups if all(size == 1 for size in group.domain.sizes.values())]
 
 
 def _freeing(first: Unit, waiting: list[Unit], done: int, readers: Mapping[Memory, set[Unit]]) -> Unit:

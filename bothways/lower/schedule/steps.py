@@ -60,6 +60,9 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
             for leaf in fusion.leaves(member):
                 if fusion.group_of.get(leaf, group) is not group:
                     builder.stored(leaf)
+        for member in KernelScheduler(group, fusion, builder.buffers).worth_keeping() if builder.on_gpu else ():
+            builder.stored(member)
+            group.kept.add(member)
     skipped = len(lowering.symbols)
     writes = {position: index - skipped for position, index in writes_of(graph).items()}
     write_in_place(outputs, writes, lowering.inputs, fusion, builder)

@@ -82,11 +82,13 @@ class Convert:
 
 @dataclass(frozen=True)
 class ComputedIndex:
-    """A computed index into a dimension of so many elements, from the end where it is negative."""
+    """A computed index into a dimension of so many elements, from the end where it is negative; it is the same along
+    all loops but these."""
 
     index: Expression
     size: Any
     stride: Any
+    loops: tuple[Loop, ...]
 
     def __str__(self) -> str:
         return f"wrapped({self.index}, {self.size}) * {self.stride}"

@@ -6,7 +6,7 @@ as one vector; what does not move along the loop is read once; everything else i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -178,6 +178,7 @@ class ThreadWriter:
         nothing for those that have a name already."""
         raw: dict[Computed, str] = {}
         arrays: dict[Element, Raw] = {}
+        lets = {part.value: part.expression for part in statements if isinstance(part, Let)}
         for part in statements:
             if not isinstance(part, Let) or not isinstance(part.expression, Load) or span.loop is None:
                 continue
@@ -189,11 +190,30 @@ class ThreadWriter:
                 raw[part.value] = ""
             elif self.is_vector(element, span):
                 if element not in arrays:
+                    if element.taken is not None:
+                        self._index_of_all(block, element.taken.index, lets, raw, span)
                     arrays[element] = self.raw(element, "in", span)
                     block.add(arrays[element].declared(span.width))
                     self.load(block, element, arrays[element], span)
                 raw[part.value] = arrays[element].at("v")
         return raw
+
+    def _index_of_all(
+        self, block: Lines, index: Expression, lets: Mapping[Computed, Expression], raw: dict[Computed, str], span: Span
+    ) -> None:
+        """Compute where a vector is, which is the same for all of its elements, and what that is made of."""
+        if isinstance(index, Computed):
+            if index in lets and index not in raw:
+                self._index_of_all(block, lets[index], lets, raw, span)
+                self.let(block, Let(index, lets[index]), Span(None, 1, ""))
+                raw[index] = ""
+        elif isinstance(index, Convert):
+            self._index_of_all(block, index.arg, lets, raw, span)
+        elif isinstance(index, Apply):
+            for arg in index.args:
+                self._index_of_all(block, arg, lets, raw, span)
+        elif isinstance(index, Load) and index.element.taken is not None:
+            self._index_of_all(block, index.element.taken.index, lets, raw, span)
 
     def raw(self, element: Element, ending: str, span: Span) -> Raw:
         """The array that elements are read into."""
@@ -342,9 +362,11 @@ def _rounded_by_storing(part: Store, expression: Expression | None) -> Store:
 
 def lies_as_vector(element: Element, loop: Loop, width: int) -> bool:
     """Whether elements lie side by side along a loop, and each span of them where a vector may."""
-    if element.taken is not None:
-        return False
     others = [step for own, step in element.steps if own != loop]
+    if element.taken is not None:
+        if loop in element.taken.loops:
+            return False
+        others.append(element.taken.stride)
     own = [step for own, step in element.steps if own == loop]
     if len(own) != 1 or not _is_one(own[0]):
         return False

@@ -13,9 +13,11 @@ from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
     ColumnGeometry,
     Phase,
+    Third,
+    ThirdPhase,
     column_geometry,
     finishing_geometry,
-    statements_of_phase,
+    geometry_of_third,
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
@@ -49,15 +51,15 @@ Names = dict[Accumulator, str]
 
 def write_columns(w: ThreadWriter, block: Lines, kernel: Kernel, columns: Columns) -> tuple[int, int]:
     """Returns how many blocks of how many threads."""
-    geometry = column_geometry(columns)
-    stage = kernel.stage if isinstance(kernel, Phase) else -1
-    statements = (
-        [(part, True) for part in columns.body] if stage < 0 else list(statements_of_phase(columns.body, stage))
-    )
+    statements = kernel.statements if isinstance(kernel, Phase) else [(part, True) for part in columns.body]
     sweeps = any(isinstance(part, Sweep) for part, _ in statements)
     parts = kernel.splits if isinstance(kernel, Phase) and sweeps else 1
-    if isinstance(kernel, Phase) and not sweeps:
+    if isinstance(kernel, ThirdPhase):
+        geometry = geometry_of_third(columns, kernel.third)
+    elif isinstance(kernel, Phase) and not sweeps:
         geometry = finishing_geometry(columns, kernel.splits)
+    else:
+        geometry = column_geometry(columns)
     kind, width, across = w.index_type, geometry.width, geometry.across
     size = columns.lanes.size
     tiles = -(-size // (width * across))
@@ -136,6 +138,10 @@ class _Columns:
         self.w.lanes.add(part.value)
         if part.store is not None and stores:
             self._body([part.store])
+        if isinstance(self.kernel, ThirdPhase) and self.kernel.third is Third.WHOLE:
+            whole = self.w.pointer(self.kernel.wholes[part.accumulator])
+            inside = f" && v < {self.span.count}" if self.span.count else ""
+            self._each(f"if (active && below == 0{inside}) {whole}[column + v] = {self.wholes[part.accumulator]}[v];")
 
     def _sweep(self, sweep: Sweep) -> None:
         w, block, geometry, kind = self.w, self.block, self.geometry, self.w.index_type
@@ -157,7 +163,7 @@ class _Columns:
             return
         if geometry.down > 1:
             self._reduce(wholes)
-        if isinstance(self.kernel, Phase):
+        if isinstance(self.kernel, Phase):  # it is one of parts
             condition = "active && below == 0"
             for reduction, name in wholes.items():
                 pointer = w.pointer(self.kernel.partials[reduction])
@@ -223,6 +229,13 @@ class _Columns:
             return
         w = self.w
         wholes = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in reductions}
+        if isinstance(self.kernel, ThirdPhase) and self.kernel.third is Third.REST:
+            for reduction, whole in wholes.items():
+                place = f"{w.pointer(self.kernel.wholes[reduction])}[column + v]"
+                inside = f"v >= {self.span.count} ? {initial(reduction)} : " if self.span.count else ""
+                self._array(accumulated(reduction), whole, f"{inside}{place}")
+            self.wholes = wholes
+            return
         for reduction, whole in wholes.items():
             self._array(accumulated(reduction), whole, initial(reduction))
         self.block.add('_Pragma("unroll 8")')
