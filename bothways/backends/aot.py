@@ -20,7 +20,7 @@ from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.grad_modes import split_where_grad_begins, turns_grad
-from bothways.grad.cutting.split import makes_leaf, split
+from bothways.grad.cutting.split import is_of_leaf, makes_leaf, split
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
 from bothways.grad.halves.facts import FactMemo
@@ -251,6 +251,8 @@ def _ends_inside(graph: torch.fx.Graph) -> bool:
     if not any(node.target is gradients for node in nodes) or any(facts_of_node(node).watched for node in nodes):
         return False
     outputs = next(node for node in reversed(graph.nodes) if node.op == "output").all_input_nodes
+    if any(map(is_of_leaf, outputs)):
+        return False
     return not any(getattr(node.meta.get("example_value"), "requires_grad", True) for node in outputs)
 
 

@@ -82,8 +82,11 @@ class Operation:
     # When it raises.
     fails: Fails = Fails.ON_SOME_DATA
     call_fails: bool = True  # as a call of ATen from a lowered graph
+    of_reals: bool = False  # kernels refuse complex numbers; shapes do not tell
+    of_numbers: bool = False  # and truths
     checks_indexes: bool = False  # one out of range is an error, also where the result is not read
     takes_numbers: bool = False  # numbers become elements, or meet them, and a dtype has to hold them
+    promotes: bool = False  # operands are brought to one dtype, which in place has to fit into the first
     of_one_dtype: tuple[int, ...] = ()  # arguments that kernels refuse in several dtypes; shapes do not tell
 
     # What it does besides computing.

@@ -27,6 +27,8 @@ ROWS = (
     row("logical_and logical_or", says=Says.THE_SAME),
     row("pos", fails=NEVER, gives=Gives.VIEW),
     row("nan_to_num", fails=NEVER, takes_numbers=True),
+    row("ceil erf floor ge gt le lt maximum minimum relu round sign trunc", of_reals=True),
+    row("abs ceil erf floor neg relu round sub rsub trunc", of_numbers=True),
     # Functions of two.
     row("add sub", fails=NEVER, gives=FRESH, takes_numbers=True, looks_like=TWO, factor="alpha"),
     row("mul div truediv", fails=NEVER, gives=FRESH, looks_like=TWO),
@@ -37,6 +39,8 @@ ROWS = (
     row("pow", fails=Fails.UNLESS_ANY_FLOAT, gives=FRESH, takes_long=True),  # no whole number has a negative power
     row("atan2 hypot logaddexp xlogy", takes_long=True),
     row("special_xlog1py", primitive="xlog1py"),
+    row("add sub mul pow remainder mod floor_divide floordiv fmod", promotes=True),
+    row("atan2 hypot ldexp xlogy copysign float_power lerp addcdiv addcmul clamp_min clamp_max clamp clip", promotes=True),
     # Of three, and choices.
     row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
     row("addcdiv addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
@@ -44,6 +48,7 @@ ROWS = (
     row("clip", fails=NEVER, takes_numbers=True),
     row("masked_fill", fails=NEVER, takes_numbers=True, copies_first=True),
     row("where", fails=NEVER, gives=FRESH, takes_numbers=True),
+    row("clamp clip", of_reals=True),
     # Activations.
     row("gelu selu silu softplus", fails=ALL_FLOAT, looks_like=ONE, takes_long=True),
     row("elu", fails=ALL_FLOAT, takes_numbers=True, looks_like=ONE, takes_long=True),

@@ -21,6 +21,9 @@ from bothways.symbols.reals import Real
 # What is asked of ``left - right``: whether it is zero, whether it is negative; or of an expression: its very value.
 ZERO, NEGATIVE, VALUE = "==", "<", "value"
 INVERSE = {"==": "!=", "<": ">="}
+# Whether two floats are the same one: 0.0 equals -0.0, and NaN nothing.
+SAME = "is"
+SPELLED = {SAME: "({}).hex() == ({}).hex()"}  # no names are needed
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -51,8 +54,12 @@ class Condition:
 
     def text(self, name: Callable[[Symbol], str]) -> str:
         """As Python, with a name for each symbol."""
-        comparison = f"{spelled(self.left, name)} {self.symbol} {spelled(self.right, name)}"
-        return comparison if self.holds else f"not {comparison}"
+        return self.compared(spelled(self.left, name), spelled(self.right, name))
+
+    def compared(self, left: str, right: str) -> str:
+        """As Python, with both sides as they are written there."""
+        template = SPELLED.get(self.symbol, f"{{}} {self.symbol} {{}}").format(left, right)
+        return template if self.holds else f"not {template}"
 
     def __str__(self) -> str:
         return self.text(lambda symbol: symbol.key)
@@ -219,7 +226,9 @@ class Environment:
             if type(self.values[symbol]) is int:
                 self.specialise(Expression.atom(symbol))
             else:
-                self.on_condition(Condition(Expression.atom(symbol), "==", Real("value", self.values[symbol])))
+                value = self.values[symbol]
+                same = "==" if value and value == value else SAME
+                self.on_condition(Condition(Expression.atom(symbol), same, Real("value", value)))
         return float(real.value(self.values))
 
     def specialise(self, expression: Expression) -> int:

@@ -187,10 +187,11 @@ class Expression:
 
     def value(self, values: Mapping[Symbol, int]) -> int:
         """The number it is for these values of its symbols."""
-        return sum(
+        terms = [
             math.prod((_atom_value(atom, values) for atom in product), start=factor)
             for product, factor in self.terms.items()
-        )
+        ]
+        return terms[0] if len(terms) == 1 else sum(terms)  # one alone keeps its sign: 0 + -0.0 is 0.0
 
     def __str__(self) -> str:
         return self.text(str)

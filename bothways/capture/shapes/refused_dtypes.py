@@ -1,21 +1,61 @@
-"""Operations whose kernels refuse dtypes beside each other that PyTorch's rules for shapes let through.
+"""Operations whose kernels refuse dtypes beside each other that PyTorch's rules for shapes let through: dtypes that are
+to be one, and results that do not fit into what they are written to.
 
 Such a node runs as it was captured, so that ATen itself decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from bothways import ops, torch_compat
 from bothways.capture.shapes.fakes import Fake
+from bothways.fake.promotion import common_dtype, fits_into
+from bothways.fake.tensor import NotThin
+
+NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
 
 
-def may_be_refused(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether ATen may refuse an operation for the dtypes it meets."""
+    return _are_several(name, args, kwargs) or narrows(name, args, kwargs)
+
+
+def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors that have to be of one dtype are of several; autocast makes them alike."""
     places = ops.named(name).of_one_dtype
     if not places or torch_compat.is_any_autocast_enabled():
         return False
     operands = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]
     return len({operand.dtype for operand in operands if isinstance(operand, Fake)}) > 1
+
+
+def narrows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation in place would compute numbers of a kind that its tensor does not hold: fractions into whole
+    numbers, complex ones into real ones."""
+    each = name.removeprefix("_foreach_")
+    operation = ops.named(each)
+    if not operation.writes or not args:
+        return False
+    if "dtype" in kwargs:
+        return kwargs["dtype"] is not getattr(args[0], "dtype", None)
+    if not ops.named(operation.functional).promotes:
+        return False
+    if each == name or not isinstance(args[0], (list, tuple)):
+        return _is_narrowed(args)
+    columns = [arg if isinstance(arg, (list, tuple)) else [arg] * len(args[0]) for arg in args]
+    return any(map(_is_narrowed, zip(*columns, strict=False)))
+
+
+def _is_narrowed(operands: Sequence[Any]) -> bool:
+    tensors = [one.outline() if isinstance(one, Fake) else one for one in operands]
+    if not isinstance(tensors[0], torch.Tensor):
+        return False
+    known = [one for one in tensors if isinstance(one, (torch.Tensor, *NUMBERS))]
+    try:
+        return not fits_into(common_dtype(known), tensors[0].dtype)
+    except NotThin:  # promoted by rules of its own
+        return True

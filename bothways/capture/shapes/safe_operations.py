@@ -15,6 +15,7 @@ import torch.fx
 
 from bothways import ops
 from bothways.capture.shapes.changes import may_fail_in_place
+from bothways.capture.shapes.refused_dtypes import narrows
 from bothways.fake import holds
 from bothways.node_facts import facts_of_call
 from bothways.ops import Fails, Operation
@@ -35,8 +36,14 @@ def may_fail(node: torch.fx.Node) -> bool:
     operation = _of_each(ops.of_node(node))
     if operation.writes:
         base = ops.named(operation.functional)
-        return not operation.functional or not _takes_any_data(node, base) or may_fail_in_place(node)
+        takes_any = operation.functional and _takes_any_data(node, base)
+        return not takes_any or may_fail_in_place(node) or _narrows(node)
     return not _takes_any_data(node, operation)
+
+
+def _narrows(node: torch.fx.Node) -> bool:
+    examples = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta.get("example_value"))
+    return narrows(ops.of_node(node).name, *examples)
 
 
 def _of_each(operation: Operation) -> Operation:
@@ -62,10 +69,16 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return False
     if operation.keeps_statistics and any(map(_is_of_unknown_size, _tensors(node))):
         return False  # of one value alone there are none
+    dtypes = {example.dtype for example in _tensors(node)}
+    if (operation.of_reals and any(map(_is_complex, dtypes))) or (operation.of_numbers and torch.bool in dtypes):
+        return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
-    dtypes = {example.dtype for example in _tensors(node)}
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
+
+
+def _is_complex(dtype: torch.dtype) -> bool:
+    return dtype.is_complex
 
 
 def _are_float(dtypes: set[torch.dtype]) -> bool:

@@ -242,8 +242,7 @@ class Symbols:
     def guard_of(self, condition: Condition) -> Guard:
         left, sources = _template(condition.left, self.sources, [])
         right, sources = _template(condition.right, self.sources, sources)
-        text = f"{left} {condition.symbol} {right}"
-        return Guard(text if condition.holds else f"not {text}", tuple(sources), (), self._tracer.where())
+        return Guard(condition.compared(left, right), tuple(sources), (), self._tracer.where())
 
     def _note(self, condition: Condition) -> None:
         guard = self.guard_of(condition)

@@ -54,6 +54,7 @@ class Effects:
     def __init__(self) -> None:
         self._mutated: dict[int, Mutable] = {}
         self._globals: dict[tuple[int, str], GlobalWrite] = {}
+        self.changes = 0  # how often something was changed: an object that was changed before may be changed again
         self.registrations: list[Event] = []  # hooks and the like, in the order they were registered
         self.draws: list[Draw] = []  # calls of Python's random number generators, in order
         self.forgotten: list[Value] = []  # tensors whose gradients go first of all: their memory is free for the graph
@@ -67,6 +68,7 @@ class Effects:
         self.left_to_python = list(other.left_to_python)
 
     def register(self, event: Event) -> None:
+        self.changes += 1
         self.registrations.append(event)
 
     def forget(self, tensor: Value) -> None:
@@ -74,6 +76,7 @@ class Effects:
         self.forgotten.append(tensor)
 
     def draw(self, draw: Draw) -> None:
+        self.changes += 1
         self.draws.append(draw)
 
     def leave_to_python(self, changed: Iterable[tuple[object, Value]]) -> None:
@@ -89,9 +92,11 @@ class Effects:
             raise ReadTooEarly
 
     def mutated(self, value: Mutable) -> None:
+        self.changes += 1
         self._mutated.setdefault(id(value), value)
 
     def write_global(self, globals_: dict[str, object], source: Source, variable: str, value: Value | None) -> None:
+        self.changes += 1
         self._globals[id(globals_), variable] = GlobalWrite(source, variable, value)
 
     def read_global(self, globals_: dict[str, object], variable: str) -> GlobalWrite | None:

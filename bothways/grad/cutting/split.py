@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.grad.cutting.moving import followed, may_write
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
@@ -336,6 +336,15 @@ def _is_data(node: torch.fx.Node) -> bool:
 def makes_leaf(node: torch.fx.Node) -> bool:
     """Whether the node makes a tensor that asks for its own gradient, as ``torch.zeros(3, requires_grad=True)``."""
     return bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.nn.Parameter)
+
+
+def is_of_leaf(node: torch.fx.Node) -> bool:
+    """Whether the tensor is one that the graph makes and that asks for its own gradient, or a view of such a one."""
+    step: torch.fx.Node | None = node
+    while step is not None and not makes_leaf(step):
+        operation = ops.of_node(step)
+        step = _first(step) if operation.is_view or operation.writes else None
+    return step is not None
 
 
 def _is_detached(node: torch.fx.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.bytecode.interpreter import Frame
@@ -135,20 +136,21 @@ def UNPACK_SEQUENCE(frame: Frame, inst: Instruction) -> None:
 def unpack_sequence(frame: Frame, expected: int, counted: tuple[type, ...] = ()) -> None:
     """Push so many items; of too many in a container of the ``counted`` types Python says how many there are."""
     container = frame.pop()
-    items = _unpacked(frame, container)
+    items = _unpacked(frame, container, expected + 1)  # Python asks for one more, and an iterator keeps the others
     if len(items) < expected:
         frame.tracer.throw(ValueError, f"not enough values to unpack (expected {expected}, got {len(items)})")
     if len(items) > expected:
-        count = f", got {len(items)}" if container.python_type() in counted else ""
+        count = f", got {protocols.length(frame.tracer, container)}" if container.python_type() in counted else ""
         frame.tracer.throw(ValueError, f"too many values to unpack (expected {expected}{count})")
     frame.stack.extend(reversed(items))
 
 
-def _unpacked(frame: Frame, value: Value) -> list[Value]:
+def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
+    """The items of what is unpacked, or so many of them at most."""
     kind = value.python_type()
     if not is_iterable(kind):
         frame.tracer.throw(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
-    return protocols.unpack(frame.tracer, value)
+    return list(itertools.islice(protocols.elements(frame.tracer, protocols.iterate(frame.tracer, value)), most))
 
 
 @opcode

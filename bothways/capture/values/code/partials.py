@@ -171,18 +171,20 @@ class CachedFunction(Value):
         if self._gives_tensors(tracer, args, kwargs):
             return self._remembered(tracer, positional, keywords)
         wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
-        effects, ops = len(tracer.effects.all()), tracer.graph.op_count
+        changes, ops = tracer.effects.changes, tracer.graph.op_count
         try:
             result = protocols.call(tracer, wrapped, args, kwargs).realize()
-            if isinstance(result, ConstantValue) and len(tracer.effects.all()) == effects:
+            if isinstance(result, ConstantValue) and tracer.effects.changes == changes:
                 return result
             failure = None
         except Unsupported as unsupported:
             failure = unsupported
-        if len(tracer.effects.all()) > effects or tracer.graph.op_count > ops:
+        if tracer.effects.changes > changes or tracer.graph.op_count > ops:
             if failure is not None:
                 raise failure
             tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
+        if failure is not None and tracer.effects.changed:
+            raise failure  # it would run before what is to be changed first
         # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
         return linked.library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
 

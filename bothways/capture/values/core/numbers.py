@@ -6,6 +6,7 @@ For everything else the number is taken as the constant it is in this call, whic
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ ARITHMETIC = frozenset("+ - * // % == != < <= > >=".split())
 REAL_ARITHMETIC = frozenset("+ - * / ** == != < <= > >=".split())
 # What Python works out before the graph runs where it cannot be left to the graph.
 DERIVED = frozenset("/ ** % // & | ^ << >>".split())
+LARGEST_POWER = 1000  # of two, with some room to what a float holds
 UNARY = frozenset({"__neg__", "__pos__"})
 SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may repeat
 
@@ -184,10 +186,26 @@ def real_result(symbol: str, left: Any, right: Any) -> Any:
 
 def _is_safe(symbol: str, left: Any, right: Any) -> bool:
     """Whether a quotient or a power is a float whatever the symbols are: nothing is divided by zero, no root taken of a
-    negative number."""
+    negative number, and no power is too large, which Python refuses."""
     if symbol == "/":
         return bool(right != 0)
-    return any(isinstance(one, (float, torch.SymFloat)) for one in (left, right)) and bool(left > 0)
+    if not any(isinstance(one, (float, torch.SymFloat)) for one in (left, right)):
+        return False
+    return bool(left > 0) and _has_room(left, right)
+
+
+def _has_room(base: Any, exponent: Any) -> bool:
+    """Whether a power stays below the largest float: asked of whichever of the two is a symbol."""
+    if not isinstance(exponent, SYMBOLIC):
+        if abs(exponent) <= 0.9:
+            return True  # a root of any float
+        bound = 2.0 ** (LARGEST_POWER / exponent)
+        return bool(base <= bound) if exponent > 0 else bool(base >= bound)
+    if not isinstance(base, SYMBOLIC):
+        digits = math.log2(base)
+        bound = LARGEST_POWER / digits if digits else 0
+        return not digits or bool(exponent <= math.floor(bound) if digits > 0 else exponent >= math.ceil(bound))
+    return bool(base <= 2.0**30) and bool(base >= 2.0**-30) and bool(exponent <= 30) and bool(exponent >= -30)
 
 
 def extreme_of(name: str, left: Value, right: Value) -> Value | None:

@@ -85,10 +85,10 @@ def record(
         builder.levels.refuse_all("a function that runs as a graph of its own is called")
     before = builder.last_node_or_none
     held = {id(value): value.node for value in builder.inputs}
-    effects, events, numbers = len(tracer.effects.all()), len(tracer.effects.registrations), len(tracer.symbols.nodes)
+    changes, events, numbers = tracer.effects.changes, len(tracer.effects.registrations), len(tracer.symbols.nodes)
     result = protocols.call(tracer, function, args, kwargs)
     nodes = [node for node in builder.nodes_after(before) if node not in builder.left_behind]
-    if (len(tracer.effects.all()) > effects and not is_mapped) or len(tracer.effects.registrations) > events:
+    if (tracer.effects.changes > changes and not is_mapped) or len(tracer.effects.registrations) > events:
         tracer.stop("mutation_unknown", "a function that runs as a graph of its own has side effects")
     if len(tracer.symbols.nodes) > numbers:
         tracer.stop("tensor_value", "a function that runs as a graph of its own reads numbers from data")

@@ -234,4 +234,5 @@ class BoundBuiltin(Value):
         return self.name
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"{emitter.rebuild(self.owner)}.{self.name}"
+        owner = emitter.rebuild(self.owner)
+        return f"{owner}.{self.name}" if owner.isidentifier() else f"({owner}).{self.name}"  # 3.__add__ is none

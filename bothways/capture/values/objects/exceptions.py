@@ -251,7 +251,7 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
             values.append(arg)
             continue
         try:
-            values.append(constant_value(arg))
+            values.append(constant_value(arg, tracer))
         except NotConstant:
             values.append(ConstantValue(str(arg)))
     exception = ExceptionValue(kind, values)

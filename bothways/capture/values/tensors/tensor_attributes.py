@@ -20,7 +20,7 @@ METADATA: dict[str, Callable[[Fake], object]] = {
     "layout": lambda fake: fake.meta.layout,
     "requires_grad": lambda fake: fake.requires_grad,
     "itemsize": lambda fake: fake.meta.itemsize,
-    "nbytes": lambda fake: fake.meta.nbytes,
+    "nbytes": lambda fake: fake.meta.numel() * fake.meta.itemsize,  # what has no plain sizes has none of its own
     "is_cuda": lambda fake: fake.device.type == "cuda",
     "is_cpu": lambda fake: fake.device.type == "cpu",
     "is_meta": lambda fake: fake.device.type == "meta",

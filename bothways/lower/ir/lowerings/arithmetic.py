@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bothways.lower.ir.builder import Builder, NotLowered, Operand
-from bothways.lower.ir.lowerings.registry import aten, lowers
+from bothways.lower.ir.lowerings.registry import aten, lowers, lowers_floating
 from bothways.lower.ir.lowerings.term import Term, number_as, terms, wide
 from bothways.lower.ir.prims import Node
 
@@ -184,7 +184,7 @@ def addcdiv(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: 
     return (t + u / v).as_(out.dtype)
 
 
-@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+@lowers_floating(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(b: Builder, out: torch.Tensor, start: Node, end: Node, weight: Operand) -> Node:
     """From the nearer end, as ATen does, so that both ends are met exactly."""
     s, e, w = terms(b, out.dtype, start, end, weight)

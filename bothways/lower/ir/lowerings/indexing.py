@@ -57,8 +57,8 @@ def _embedding(b: Builder, out: torch.Tensor, weight: Node, index: Node, *settin
 
 @lowers(aten.index_select.default)
 def _index_select(b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node) -> Node:
-    if not x.shape or len(index.shape) > 1:
-        raise NotLowered
+    if not x.shape or len(index.shape) > 1 or index.dtype not in (torch.int64, torch.int32):
+        raise NotLowered  # shapes alone do not refuse an index of floats
     dim = normal_dim(dim, len(x.shape))
     target = aten.index_select.default
     safe = in_range(b, index, x.shape[dim], from_end=False, target=target, args=(x, dim, index))

@@ -55,8 +55,8 @@ def _constant(b: Builder, out: torch.Tensor, value: Any) -> Node:
 @lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def _arange(b: Builder, out: torch.Tensor, *bounds: Any, **settings: Any) -> Node:
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
-    if out.device != b.device:
-        raise NotLowered
+    if out.device != b.device or out.dtype == torch.bool:
+        raise NotLowered  # ATen has none of truths
     position = b.position(tuple(out.shape), 0)
     if not out.dtype.is_floating_point:
         if not isinstance(start, (int, Size)) or not isinstance(step, (int, Size)):
