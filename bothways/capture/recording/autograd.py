@@ -124,7 +124,7 @@ class GraphAutograd:
             assert self._history is not None
             history = self._history
         if history.knows(node):
-            return node if history.is_freed(node) else None
+            return node if history.is_freed([node]) else None
         return next(filter(None, map(self._freed_behind, node.all_input_nodes)), None)
 
     def is_cut_off(self, value: TensorValue) -> bool:

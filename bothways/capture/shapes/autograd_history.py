@@ -106,7 +106,7 @@ class AutogradHistory:
             return self._unfollowed(node, args, f"{target!r} runs as Python when the graph does")
         saving: set[Any] = set()
         if target is gradients and not args[3]:  # a history that is made anew runs the backwards so far
-            saving = set(filter(torch_compat.has_saved_tensors, nodes_behind(*args[0])))
+            saving = set(filter(torch_compat.has_saved_tensors, _nodes_between(args[0], args[1])))
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -206,12 +206,14 @@ class AutogradHistory:
             raise HistoryUnknown("the ways around a tensor that is hooked meet inside of an operation")
         return [there[edge] for edge in wanted]
 
-    def is_freed(self, node: torch.fx.Node) -> bool:
-        """Whether a backward through a tensor needs what another one has let go of."""
-        value = self._values[node]
-        if not self._freed or not isinstance(value, torch.Tensor) or not value.requires_grad:
+    def is_freed(self, roots: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node] | None = None) -> bool:
+        """Whether a backward through tensors, to ``inputs`` or to all leaves, needs what another one has let go of."""
+        values = [self._values[node] for node in roots]
+        begun = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+        if not self._freed or not begun:
             return False
-        return not self._freed.isdisjoint(self.behind([node]))
+        wanted = None if inputs is None else [self._values[node] for node in inputs]
+        return not self._freed.isdisjoint(nodes_behind(*begun) if wanted is None else _nodes_between(begun, wanted))
 
     def run(
         self,
@@ -225,12 +227,13 @@ class AutogradHistory:
         ``together`` are nodes with several results, each with one of these: they are noted when all theirs have come.
         """
         roots, tangents, retain_graph, create_graph = backward
-        saving = set() if retain_graph else set(filter(torch_compat.has_saved_tensors, self.behind(roots)))
         order: list[torch.fx.Node] = []
         handles = [self._values[node].register_hook(partial(_note, order, node)) for node in watched]
         for node, result in (together or {}).items():
             handles.append(self._values[result].grad_fn.register_prehook(partial(_note, order, node)))
         begun, tangent_values, wanted = ([self._values[node] for node in nodes] for nodes in (roots, tangents, inputs))
+        used = set() if retain_graph else _nodes_between(begun, wanted)
+        saving = set(filter(torch_compat.has_saved_tensors, used))
         try:
             with self._in_its_state(), self._mode:
                 results = torch_compat.run_backward(begun, tangent_values, wanted, retain_graph, create_graph)
@@ -239,6 +242,27 @@ class AutogradHistory:
                 handle.remove()
         self._freed |= saving
         return results, order
+
+
+def _nodes_between(roots: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> set[Any]:
+    """The autograd nodes that a backward from some tensors to others goes through, and lets go of: those of which a way
+    leads on to an input. What lies behind the inputs is kept, unless a way to another input leads through it."""
+    behind = nodes_behind(*roots)
+    ends = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+    leaves = {id(tensor) for tensor in inputs if tensor.grad_fn is None}
+    ends |= {node for node in behind if id(getattr(node, "variable", None)) in leaves}
+    before: dict[Any, list[Any]] = {}
+    for node in behind:
+        for following, _ in node.next_functions:
+            before.setdefault(following, []).append(node)
+    between: set[Any] = set()
+    pending = [node for end in ends for node in before.get(end, ())]
+    while pending:
+        node = pending.pop()
+        if node not in between:
+            between.add(node)
+            pending.extend(before.get(node, ()))
+    return between
 
 
 def _may_be_used(tensor: torch.Tensor) -> bool:

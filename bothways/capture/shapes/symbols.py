@@ -32,6 +32,7 @@ from bothways.symbols import (
     Real,
     Symbol,
     expression_of,
+    hint,
     size,
     spelled,
 )
@@ -148,6 +149,10 @@ class Symbols:
     def number_varies(self, value: Any, source: Source) -> bool:
         """Whether a number that can be no symbol was many others before."""
         return self._history.varies(self._known_as(source), value)
+
+    def key_varies(self, number: Any) -> bool:
+        """Whether a number that keys are made of was many others before; it is known by how it is worked out."""
+        return self._history.varies(f"the key {expression_of(number)!r}", hint(number))
 
     def computed(self, value: int | float, source: Source) -> Any:
         """A number that a path computes from another one, guarded; None where kernels could not take it."""

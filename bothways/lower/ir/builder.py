@@ -67,11 +67,18 @@ class Builder:
     def map(self, op: str, *operands: Operand, dtype: torch.dtype, of: torch.dtype | None = None) -> Node:
         """``op`` at each index. Operands are converted to ``of``, the dtype of the result unless said otherwise."""
         shape = broadcast([operand.shape for operand in operands if isinstance(operand, Node)])
-        args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
         primitive = PRIMITIVES[op]
+        if primitive.takes_numbers_in_float and dtype in HALVES and self.takes_as_number(operands[1]):
+            of = torch.float32
+        args = tuple(self.operand(operand, of or dtype, shape) for operand in operands)
         if not (primitive.takes_numbers_in_float or (self.on_gpu and primitive.takes_numbers_in_float_on_gpu)):
             args = tuple(map(as_stored, args))
         return Map(shape, dtype, op, args, **self.labels)
+
+    def takes_as_number(self, value: Operand) -> bool:
+        """Whether ATen takes a second operand beside half precision as the number that it holds, and does not round it:
+        on a CPU a tensor without dimensions, of another dtype."""
+        return not self.on_gpu and isinstance(value, Node) and value.shape == () and value.dtype not in HALVES
 
     def operand(self, value: Operand, dtype: torch.dtype, shape: Shape) -> Node:
         if not isinstance(value, Node):

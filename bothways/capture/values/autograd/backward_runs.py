@@ -56,10 +56,10 @@ class BackwardCall:
 
 
 class BackwardRun:
-    """A backward as it is captured."""
+    """A backward as it is captured; ``inputs`` are what it is asked for, None for all leaves that it comes to."""
 
-    def __init__(self, tracer: Tracer, call: BackwardCall) -> None:
-        self.tracer, self.call = tracer, call
+    def __init__(self, tracer: Tracer, call: BackwardCall, inputs: list[TensorValue] | None) -> None:
+        self.tracer, self.call, self.inputs = tracer, call, inputs
         self.autograd = tracer.graph.autograd
         self._ask()
 
@@ -76,7 +76,7 @@ class BackwardRun:
             tracer.stop("backward", "the caller captures backwards by themselves")
         if torch.is_anomaly_enabled():
             tracer.stop("backward", "anomaly mode looks at each operation of a backward")
-        if any(map(self.history.is_freed, roots)):
+        if self.history.is_freed(roots, None if self.inputs is None else [tensor.node for tensor in self.inputs]):
             tracer.stop("op_failed", torch_compat.FREED)
         # A transform's own leaves are gone when it is over, and their gradients with them.
         known = [node for node in self.history.leaves(roots) if not tracer.graph.levels.is_gone(node)]
@@ -153,20 +153,21 @@ class BackwardRun:
 
     # What is asked for.
 
-    def gradients(self, inputs: list[TensorValue]) -> list[TensorValue | None]:
+    def gradients(self) -> list[TensorValue | None]:
         """``torch.autograd.grad``: the hooks of tensors are called, and nothing is accumulated."""
+        inputs = self.inputs or []
         if not all(tensor.obj is None for tensor in inputs):  # from what was made inside no way leads there and back
             self._stay_inside()
         self._run(inputs, accumulates=False)
         return [self._given.get(id(tensor)) for tensor in inputs]
 
-    def accumulate(self, inputs: list[TensorValue] | None) -> None:
+    def accumulate(self) -> None:
         """``backward()``."""
         self._stay_inside()
-        for leaf in inputs or ():
+        for leaf in self.inputs or ():
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
-        self._run(self.leaves if inputs is None else inputs, accumulates=True)
+        self._run(self.leaves if self.inputs is None else self.inputs, accumulates=True)
         self.tracer.running.note_backward()
 
     # How it runs.

@@ -64,7 +64,7 @@ def _backward(tracer: Tracer, tensors: list[TensorValue], tangents: Sequence[Val
     wanted = None if is_none(inputs) else _tensors(tracer, inputs)
     if wanted == []:
         tracer.throw(RuntimeError, NO_INPUTS)
-    BackwardRun(tracer, call).accumulate(wanted)
+    BackwardRun(tracer, call, wanted).accumulate()
     return NONE
 
 
@@ -81,7 +81,7 @@ def _grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         tracer.stop("op_failed", "allow_unused=False contradicts materialize_grads=True")
     unused = materialize or _flag(tracer, arguments, "allow_unused")
     results: list[Value] = []
-    for gradient, tensor in zip(BackwardRun(tracer, call).gradients(inputs), inputs, strict=True):
+    for gradient, tensor in zip(BackwardRun(tracer, call, inputs).gradients(), inputs, strict=True):
         if gradient is None and not unused:
             tracer.stop("op_failed", torch_compat.UNUSED)
         if gradient is None and materialize:

@@ -103,7 +103,7 @@ def _pulled_back(
     elsewhere = elsewhere or any(_leads_elsewhere(tracer, root) for root in roots)
     create = protocols.truth(tracer, outer.realize()) and elsewhere
     call = BackwardCall(roots, tangents, retain_graph=True, create_graph=create)
-    gradients = BackwardRun(tracer, call).gradients(wanted)
+    gradients = BackwardRun(tracer, call, wanted).gradients()
     return ListValue([NONE if gradient is None else gradient for gradient in gradients])
 
 

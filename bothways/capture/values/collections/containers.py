@@ -80,7 +80,7 @@ class ListValue(SequenceValue):
         known = content(iterable)
         if isinstance(known, SequenceValue):
             self.touch(tracer)
-            self.items.extend(list(known.known_items()))
+            self.items.extend(list(known.look_at_all(tracer)))
             return
         for item in protocols.elements(tracer, protocols.iterate(tracer, iterable)):
             self.append_item(tracer, item)
@@ -165,7 +165,7 @@ class ListValue(SequenceValue):
         return none()
 
     def _copy(self, tracer: Tracer) -> Value:
-        return ListValue(list(self.known_items()))
+        return ListValue(list(self.look_at_all(tracer)))
 
     def _reverse(self, tracer: Tracer) -> Value:
         self._write(tracer).reverse()

@@ -147,7 +147,7 @@ class DequeValue(SequenceValue):
     def _each(self, tracer: Tracer, iterable: Value, add: Method) -> Value:
         known = content(iterable)
         items: Iterable[Value] = (
-            list(known.known_items())
+            list(known.look_at_all(tracer))
             if isinstance(known, SequenceValue)
             else protocols.elements(tracer, protocols.iterate(tracer, iterable))
         )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bothways.capture.guards.sources import Attr, DictGet, InjectedItem, Item, Source
 from bothways.capture.values.collections import keys as key_values
-from bothways.capture.values.collections.sequences import class_text, content, unchanged
+from bothways.capture.values.collections.sequences import class_text, content, length_of, length_since, unchanged
 from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import call_from_table, is_none, none, reject_attribute
+from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.writing.emit import stores
 
 if TYPE_CHECKING:
@@ -193,10 +194,24 @@ class DictValue(Value):
 
     def look_up(self, tracer: Tracer, key: Value) -> DictEntry | None:
         key = key.realize()
+        if isinstance(key, NumberValue) and self._stays(tracer):
+            equal = key_values.equal_to(tracer, key, [entry.key for entry in self.known_entries()])
+            if equal is None:
+                return None
+            key = equal
         key_hash = wording.hashed(tracer, key, AS_KEY)
         if not self._rewritten and key_hash not in self._decided:
             self._depend_on_presence(tracer, key, key_hash)
         return self.entries.get(key_hash)
+
+    def _stays(self, tracer: Tracer) -> bool:
+        """Whether the keys are the same at all calls, and such that a number can be compared with each."""
+        if not key_values.are_compared([entry.key for entry in self.entries.values()]):
+            return False
+        if self._keys_known:
+            return True
+        source = length_of(cast(Source, self.source), self.base)
+        return not tracer.symbols.length_changes(len(self.original), source)
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         key = key.realize()
@@ -261,8 +276,19 @@ class DictValue(Value):
     def length(self, tracer: Tracer) -> int:
         return len(self.known_entries())
 
+    def length_value(self, tracer: Tracer) -> Value | None:
+        is_open = self.source is not None and not self._keys_known and not self._rewritten
+        source = length_of(cast(Source, self.source), self.base) if is_open else None
+        length = length_since(tracer, source, len(self.original), len(self.entries) - len(self.original))
+        for key in () if length is None else self._decided & self.entries.keys():  # one that was there adds nothing
+            self._depend_on_presence(tracer, self.entries[key].key, key)
+        return length
+
     def truth(self, tracer: Tracer) -> bool:
-        return bool(self.known_entries())
+        if self._keys_known or self._rewritten or self._removed or not self.original or self.base is not None:
+            return bool(self.known_entries())
+        tracer.guard("len({s0}) > {c0}", cast(Source, self.source), 0)
+        return True
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         return self.look_up(tracer, item) is not None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bothways.capture.guards.sources import Injected
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.core import linked
+from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value, is_constant_type
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 _LITERAL_TYPES = frozenset((str, int, bool, bytes, type(None)))
+MOST_COMPARED = 32
 _LIBRARY_TYPES = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
@@ -49,6 +51,23 @@ def known_key(tracer: Tracer, key: object) -> Value:
     if isinstance(key, _LIBRARY_TYPES):
         return constant_value(key, tracer)
     return tracer.look_at(key, injected(tracer, key))
+
+
+def are_compared(keys: Sequence[Value]) -> bool:
+    """Whether a number that changes from call to call can be looked for by comparing it with each key."""
+    known = [key.content if isinstance(key, ConstantValue) else key for key in keys]
+    return len(keys) <= MOST_COMPARED and all(type(key) in _LITERAL_TYPES or type(key) is float for key in known)
+
+
+def equal_to(tracer: Tracer, number: Value, keys: Sequence[Value]) -> Value | None:
+    """The key that equals a number, None where none does: a guard for each, and no program for each number."""
+    for key in keys:
+        known = key.realize().constant()
+        if isinstance(known, (int, float)):
+            counted = int(known) if type(known) is bool else known
+            if protocols.equal(tracer, number, ConstantValue(counted)):
+                return key
+    return None
 
 
 def injected(tracer: Tracer, key: object) -> Injected:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bothways.capture.guards.sources import BaseItem, Item, Length, Source
+from bothways.capture.guards.sources import BaseItem, Item, Length, Reading, Source
 from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -34,6 +34,19 @@ def unchanged(before: Value, after: Value) -> bool:
 
 def _seen(value: Value) -> Value:
     return value.if_realized() if isinstance(value, LazyValue) else value
+
+
+def length_of(source: Source, base: type | None) -> Source:
+    """Where a container's length is found, of the built-in kind ``base`` when its own class is a subclass of that."""
+    return Length(source) if base is None else Reading(source, f"{base.__name__}.__len__({{}})")
+
+
+def length_since(tracer: Tracer, source: Source | None, before: int, added: int) -> Value | None:
+    """The length of a container that had another one at other calls, and of which nothing else is known; else None."""
+    length = None if source is None else tracer.wrap(before, source).realize()
+    if length is None or isinstance(length, ConstantValue):
+        return None
+    return protocols.binary(tracer, "+", length, ConstantValue(added)) if added else length
 
 
 def class_text(tracer: Tracer, kind: type) -> str:
@@ -113,7 +126,7 @@ class SequenceValue(Value):
         return bool([item for item in self.items if item.overrides_functions()])
 
     def items_for_graph(self, tracer: Tracer) -> list[Value]:
-        return self.known_items()
+        return self.look_at_all(tracer)
 
     def _write(self, tracer: Tracer) -> list[Value]:
         """The elements, for a change that depends on how many there are."""
@@ -133,27 +146,22 @@ class SequenceValue(Value):
     def look_at_all(self, tracer: Tracer) -> list[Value]:
         """The elements, for code that goes through them; what grows from call to call is not for a program."""
         before = self._own_length()
-        if before is not None and tracer.symbols.length_changes(len(self.original), before):
+        grows = before is not None and tracer.symbols.length_changes(len(self.original), before)
+        if grows and not tracer.options.fullgraph:
             tracer.stop("value_changes", f"{self.source} has another length at each call")
         return self.known_items()
 
     def _own_length(self) -> Source | None:
         """Where the length before the call is found, as long as nothing depends on it."""
-        return Length(self.source) if self.source and not self._length_known and self.base is None else None
+        return length_of(self.source, self.base) if self.source and not self._length_known else None
 
     # Slots.
 
     def length(self, tracer: Tracer) -> int:
         return len(self.known_items())
 
-    def length_value(self, tracer: Tracer) -> Value:
-        """The length where it need not be a constant: of what grows from call to call it is a number."""
-        source = self._own_length()
-        before = None if source is None else tracer.wrap(len(self.original), source).realize()
-        if before is None or isinstance(before, ConstantValue):
-            return ConstantValue(self.length(tracer))
-        added = ConstantValue(self._added())
-        return protocols.binary(tracer, "+", before, added) if added.content else before
+    def length_value(self, tracer: Tracer) -> Value | None:
+        return length_since(tracer, self._own_length(), len(self.original), self._added())
 
     def truth(self, tracer: Tracer) -> bool:
         if self._length_known or not self.items:

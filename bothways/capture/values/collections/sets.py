@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections import keys as key_values
 from bothways.capture.values.collections.iterators import SetIterator
-from bothways.capture.values.collections.sequences import content
+from bothways.capture.values.collections.sequences import content, length_of, length_since
 from bothways.capture.values.core import linked, protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, none, reject_attribute
+from bothways.capture.values.core.numbers import NumberValue
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -130,7 +131,12 @@ class SetValue(Value):
             self._guard("tuple(map(id, {s0})) == {c0}", "tuple(map(id, {c1}.__iter__({s0}))) == {c0}", ids)
 
     def _depend_on_presence(self, item: Value, key: Hashable) -> None:
-        if self._content_known or key in self._presence_known or key in self._decided:
+        if key not in self._decided:
+            self._guard_presence(item, key)
+
+    def _guard_presence(self, item: Value, key: Hashable) -> None:
+        """Rely on whether the object held the element when the call began."""
+        if self._content_known or key in self._presence_known:
             return
         self._presence_known.add(key)
         try:
@@ -198,7 +204,17 @@ class SetValue(Value):
         self.depend_on_content()
         return len(self.keys)
 
+    def length_value(self, tracer: Tracer) -> Value | None:
+        source = length_of(self.source, self.base) if self.source and not self._content_known else None
+        length = length_since(tracer, source, len(self.original), len(self.keys) - len(self.original))
+        for key in () if length is None else self._decided & self.keys:  # one that was there already adds nothing
+            self._guard_presence(self.elements[key], key)
+        return length
+
     def truth(self, tracer: Tracer) -> bool:
+        if self.original and not self._content_known and not self.mutated and self.base is None:
+            self._guard("len({s0}) > {c0}", "", 0)
+            return True
         self.depend_on_content()
         return bool(self.keys)
 
@@ -206,9 +222,20 @@ class SetValue(Value):
         item = item.realize()
         if isinstance(item, SetValue) and item.kind is set:
             item = item.copy(tracer, frozenset)  # sets may be looked for among frozen sets
+        if isinstance(item, NumberValue) and self._stays(tracer):
+            self.depend_on_content()
+            return key_values.equal_to(tracer, item, [self.elements[key] for key in self.keys]) is not None
         key = wording.hashed(tracer, item, "a set element")
         self._depend_on_presence(item, key)
         return key in self.keys
+
+    def _stays(self, tracer: Tracer) -> bool:
+        """Whether the elements are the same at all calls, and such that a number can be compared with each."""
+        if not key_values.are_compared([self.elements[key] for key in self.keys]):
+            return False
+        if self._content_known or self.source is None:
+            return True
+        return not tracer.symbols.length_changes(len(self.original), length_of(self.source, self.base))
 
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         operand = content(other)

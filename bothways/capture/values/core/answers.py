@@ -7,8 +7,9 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import NotConstant, Value
-from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.constants import constant_value
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -31,11 +32,16 @@ ASKED: dict[str, tuple[Callable[..., Any], type]] = {
 LIMITED = frozenset({"__hash__", "__len__"})
 
 
+def _is_length(method: str, answer: Value) -> bool:
+    """Whether an answer is a number that changes from call to call, and a length."""
+    return method == "__len__" and isinstance(answer, linked.NumberValue) and bool(answer.content >= 0)
+
+
 def answered(tracer: Tracer, kind: type, method: str, answer: Value) -> Value:
     """What Python makes of what a method of a class has answered."""
     answer = answer.realize()
     ask, wanted = ASKED[method]
-    if answer.python_type() is wanted and not (method in LIMITED and isinstance(answer, ConstantValue)):
+    if answer.python_type() is wanted and (method not in LIMITED or _is_length(method, answer)):
         return answer
     try:
         content = answer.constant()

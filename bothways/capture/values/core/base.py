@@ -111,6 +111,10 @@ class Value:
     def length(self, tracer: Tracer) -> int:
         tracer.throw(TypeError, f"object of type {self.python_type().__name__!r} has no len()")
 
+    def length_value(self, tracer: Tracer) -> Value | None:
+        """The length of what grows from call to call, as a number; None where it is the constant of ``length``."""
+        return None
+
     def contains(self, tracer: Tracer, item: Value) -> bool:
         kind = self.python_type()
         if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):

@@ -57,6 +57,8 @@ class NumberValue(Value):
         return ConstantValue(self.constant())
 
     def hash_key(self, tracer: Tracer) -> Hashable:
+        if not self.is_unknown and not tracer.options.fullgraph and tracer.symbols.key_varies(self.content):
+            tracer.stop("value_changes", "something is kept or found by a number that is another one at each call")
         key: Hashable = self.constant()
         return key
 

@@ -13,7 +13,6 @@ from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
 from bothways.capture.values.collections.containers import ListValue
 from bothways.capture.values.collections.iterators import CallIterator
-from bothways.capture.values.collections.sequences import SequenceValue
 from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import answered
@@ -35,9 +34,8 @@ def _len(tracer: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, linked.TensorValue) and tracer.overrides.leaves_tensors_alone:
         return constant_value(value.first_size(tracer))
-    if isinstance(value, SequenceValue):
-        return value.length_value(tracer)
-    return ConstantValue(protocols.length(tracer, value))
+    growing = value.length_value(tracer)
+    return ConstantValue(protocols.length(tracer, value)) if growing is None else growing
 
 
 @handles(any)

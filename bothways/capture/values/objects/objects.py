@@ -335,6 +335,12 @@ class ObjectValue(Value):
             return protocols.as_index(tracer, answered(tracer, self.cls, "__len__", result))
         return int(self._payload_or(tracer, super().length, "length"))
 
+    def length_value(self, tracer: Tracer) -> Value | None:
+        result = self.special(tracer, "__len__")
+        if result is not None:
+            return answered(tracer, self.cls, "__len__", result)
+        return None if self.payload is None else self.payload.length_value(tracer)
+
     def contains(self, tracer: Tracer, item: Value) -> bool:
         result = self.special(tracer, "__contains__", item)
         if result is not None:

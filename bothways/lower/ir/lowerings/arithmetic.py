@@ -89,7 +89,9 @@ def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Opera
     if isinstance(x, (int, float)) and out.dtype.is_floating_point:
         x = number_as(out.dtype, x)  # ATen makes a tensor of it; a divisor stays the number it is
     if op == "trunc_divide" and out.dtype.is_floating_point:
-        return b.map("trunc", b.rounded(b.map("div", x, y, dtype=out.dtype)), dtype=out.dtype)
+        quotient = b.map("div", x, y, dtype=out.dtype)
+        is_rounded = b.on_gpu or (isinstance(y, Node) and not b.takes_as_number(y))
+        return b.map("trunc", b.rounded(quotient) if is_rounded else quotient, dtype=out.dtype)
     return b.map(op, x, y, dtype=out.dtype)
 
 
@@ -168,10 +170,16 @@ def _clamp_max(b: Builder, out: torch.Tensor, x: Node, high: Operand) -> Node:
     return b.map("minimum" if isinstance(high, Node) else "clamp_max", x, high, dtype=out.dtype)
 
 
+def _promoted(b: Builder, dtype: torch.dtype, *values: Any) -> list[Any]:
+    """Tensors as the common dtype holds them: one without dimensions may be of a wider one, and ATen rounds it."""
+    return [b.cast(value, dtype) if isinstance(value, Node) else value for value in values]
+
+
 @lowers(aten.addcmul.default)
 def addcmul(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: Any = 1) -> Node:
     if out.dtype == torch.bool:
         raise NotLowered
+    x, y, z = _promoted(b, out.dtype, x, y, z)
     t, u, v = terms(b, out.dtype, x, scaled(b, y, value, wide(out.dtype)), z)
     return (u.times_plus(v, t) if out.dtype.is_floating_point else t + u * v).as_(out.dtype)
 
@@ -180,6 +188,7 @@ def addcmul(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: 
 def addcdiv(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: Any = 1) -> Node:
     if not out.dtype.is_floating_point:
         raise NotLowered
+    x, y, z = _promoted(b, out.dtype, x, y, z)
     t, u, v = terms(b, out.dtype, x, scaled(b, y, value, wide(out.dtype)), z)
     return (t + u / v).as_(out.dtype)
 
@@ -187,7 +196,7 @@ def addcdiv(b: Builder, out: torch.Tensor, x: Node, y: Node, z: Node, *, value: 
 @lowers_floating(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(b: Builder, out: torch.Tensor, start: Node, end: Node, weight: Operand) -> Node:
     """From the nearer end, as ATen does, so that both ends are met exactly."""
-    s, e, w = terms(b, out.dtype, start, end, weight)
+    s, e, w = terms(b, out.dtype, *_promoted(b, out.dtype, start, end, weight))
     if not isinstance(weight, Node):
         near = abs(weight) < 0.5
         return (e - s).times_plus(weight if near else weight - 1, s if near else e).as_(out.dtype)
