@@ -29,10 +29,19 @@ def forget_gradients(optimizer: torch.optim.Optimizer) -> None:
             parameter.grad = None
 
 
+# What PyTorch says where there is no tensor to group, as where no parameter has a gradient yet.
+NO_TENSORS = (
+    "Expected !nested_tensorlist[0].empty() to be true, but got false.  (Could this error message be improved?  If so, "
+    "please report an enhancement request to PyTorch.)"
+)
+
+
 def grouped(
     lists: list[list[torch.Tensor | None]], with_indices: bool = False
 ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]]:
     """Lists of tensors split up by device and dtype, which the first list says."""
+    if not lists[0]:
+        raise RuntimeError(NO_TENSORS)
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]] = {}
     for index, tensor in enumerate(lists[0]):
         if tensor is None:

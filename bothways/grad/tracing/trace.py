@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 _AS_STRIDED_SCATTER = torch.ops.aten.as_strided_scatter.default
+_VIEW_AS_REAL, _RESOLVE = torch.ops.aten.view_as_real.default, torch.ops.aten.resolve_conj.default
 _BY_PLACE = frozenset({torch.ops.aten.as_strided.default, _AS_STRIDED_SCATTER})
 
 
@@ -150,7 +151,11 @@ class Recorder(DispatchMode):
         """Write down a call that gave ``result``."""
         name = torch_compat.operation_name(target) or getattr(target, "__name__", None)
         named = {key: self._with_nodes(value) for key, value in kwargs.items()}
-        node = self.graph.create_node("call_function", target, self._with_nodes(args), named, name)
+        given = self._with_nodes(args)
+        if target is _VIEW_AS_REAL:  # which refuses what is conjugated later; of stand-ins that is not known
+            given = (self.graph.call_function(_RESOLVE, given),)
+            given[0].meta["val"] = args[0]
+        node = self.graph.create_node("call_function", target, given, named, name)
         if self.origins is not None:
             node.meta["stack_trace"] = self.origins.now()
         if not torch.is_grad_enabled():
