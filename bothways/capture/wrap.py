@@ -70,6 +70,9 @@ Wrapper = Callable[["Tracer", Any, Source], Value]
 
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
+# Containers that are facts where they belong to a method that is one: ``keyword.iskeyword``.
+IMMUTABLE = (frozenset, tuple, str, bytes)
+
 # What a body "asks" when it calls a compiled function: captures look through those, but to run one is something else.
 COMPILED = "a compiled function"
 
@@ -103,6 +106,9 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
     if kind is types.MethodType:
         return MethodValue(library_value(tracer, obj.__func__), library_value(tracer, obj.__self__))
     if _is_callable_fact(obj):
+        owner = getattr(obj, "__self__", None)
+        if type(owner) in IMMUTABLE and _is_method_of(obj, owner):
+            return BoundBuiltin(constant_value(owner, tracer), obj.__name__)
         return _callable(obj)
     if is_constant_type(kind):
         return ConstantValue(obj)

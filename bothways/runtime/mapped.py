@@ -18,13 +18,15 @@ Split = Callable[..., tuple[Tensors, Tensors]]
 class Mapped:
     """Runs a graph of one example for all of them."""
 
-    def __init__(self, module: torch.fx.GraphModule, in_dims: tuple[int | None, ...], out_dim: int) -> None:
-        self.module, self.in_dims, self.out_dim = module, in_dims, out_dim
+    def __init__(
+        self, module: torch.fx.GraphModule, in_dims: tuple[int | None, ...], out_dims: tuple[int, ...]
+    ) -> None:
+        self.module, self.in_dims, self.out_dims = module, in_dims, out_dims
         self.__name__ = self.__qualname__ = "vmap"
 
     def __call__(self, *values: Any) -> Any:
         with torch_compat.preserve_dispatch():
-            return torch.vmap(self.module.forward, self.in_dims, self.out_dim)(*values)
+            return torch.vmap(self.module.forward, self.in_dims, self.out_dims)(*values)
 
     def __repr__(self) -> str:
         return "vmap(...)"

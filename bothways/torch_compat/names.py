@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -25,6 +26,7 @@ from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
+broadcast_to_tree: Callable[[Any, Any], list[Any] | None] = pytree._broadcast_to_and_flatten
 
 # What autograd says, in C++.
 FREED = (
@@ -75,7 +77,7 @@ get_tracing_state: Callable[[], Any] = _C._get_tracing_state
 is_make_fx_tracing: Callable[[], bool] | None = getattr(torch.nn.modules.activation, "_is_make_fx_tracing", None)
 check: Callable[..., None] = torch._check
 assert_: Callable[..., None] = torch._assert
-check_is_size: Callable[..., None] = torch._check_is_size
+check_is_size: Callable[..., None] = inspect.unwrap(torch._check_is_size)  # newer versions warn before it
 log_api_usage_once: Callable[[str], None] = _C._log_api_usage_once
 
 # Autocast as two calls, the form a graph can hold.

@@ -2,6 +2,7 @@
 
 import collections.abc
 import inspect
+import keyword
 import math
 import operator
 import typing
@@ -11,10 +12,13 @@ import torch
 import torch.utils._pytree
 from programs import agree_by_repr as agree
 from programs import complaints
+from torch.fx.experimental.symbolic_shapes import guard_int, guard_or_false, statically_known_true, sym_eq, sym_or
 
 import bothways
 
 X = torch.arange(3.0)
+WORDS = ("is", "as", "if", "is")
+IN_WORDS, STARTS = frozenset(WORDS).__contains__, "is".startswith
 
 
 class Money:
@@ -459,6 +463,27 @@ def test_descriptors_are_read_by_hand():
     x = torch.ones(2, 3)
     for descriptor in (torch.Tensor.shape, torch.Tensor.dtype, torch.Tensor.shape):
         assert compiled(x, descriptor) == function(x, descriptor)
+
+
+def test_methods_that_are_bound_to_constants():
+    def function(x, word):
+        return x + keyword.iskeyword(word), STARTS("s", 1), WORDS.index(word), IN_WORDS(word)
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    for word in ("is", "if", "as", "is"):
+        torch.testing.assert_close(compiled(x, word), function(x, word))
+
+
+def test_questions_about_sizes():
+    def function(x):
+        if guard_or_false(x.size(0) == 3) or sym_or(x.size(0) == 4, x.size(0) > 6):
+            return x + guard_int(x.size(1))
+        return x - int(statically_known_true(sym_eq(x.shape[1:], (2,))))
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for size in (3, 5, 4, 8, 3):
+        torch.testing.assert_close(compiled(torch.ones(size, 2)), function(torch.ones(size, 2)))
 
 
 def test_torch_asserts():

@@ -63,6 +63,62 @@ def test_partials_carry_attributes():
         assert out[4].tag is out[1] and torch.equal(out[4](X), X + 1)
 
 
+def test_the_keywords_of_a_partial_are_its_own_dictionary():
+    def program(x, p):
+        p.keywords["scale"] = 4
+        made = functools.partial(p, x)
+        made.keywords.update(scale=x + 1)
+        kept = made.keywords
+        return p(x, 1), made(2), made.args, kept, made.keywords is kept, p.keywords is p.keywords
+
+    held = functools.partial(scaled_sum, scale=3)
+    for p in (held, held, functools.partial(scaled_sum, scale=5)):
+        agree(program, (X, p))
+    agree(lambda x, p: p.keywords.clear() or p(x, 1), (X, functools.partial(scaled_sum, scale=5)))
+
+
+def test_a_partial_and_its_keywords_are_returned_as_they_belong():
+    def program(x):
+        made = functools.partial(scaled_sum, 1, scale=x)
+        made.keywords["b"] = 2
+        made.own = made.keywords
+        return made.keywords, made
+
+    for backend in ("eager", "native"):
+        keywords, made = bothways.compile(program, backend=backend, fullgraph=True)(X)
+        assert made.keywords is keywords is made.own and torch.equal(made(), 3 * X)
+
+
+def test_a_partial_whose_keywords_hold_themselves():
+    def program(x):
+        made = functools.partial(scaled_sum, x)
+        made.keywords.update(b=1, scale=made.keywords)
+        return made
+
+    made = bothways.compile(program, backend="eager", fullgraph=True)(X)
+    assert made.keywords["scale"] is made.keywords and list(made.keywords) == ["b", "scale"]
+
+
+def test_keywords_that_are_no_names_raise_as_in_plain_python():
+    def program(x, p):
+        p.keywords[3] = 4
+        return p(x, 1)
+
+    compiled = bothways.compile(program, backend="eager")
+    for function in (program, compiled, compiled):
+        with pytest.raises(TypeError, match="keywords must be strings"):
+            function(X, functools.partial(scaled_sum))
+
+
+def test_attributes_of_a_partial_by_its_dictionary():
+    def program(x, p):
+        p.__dict__["tag"] = x + 1
+        vars(p).setdefault("calls", 0)
+        return p.tag, "tag" in p.__dict__, hasattr(p, "__dict__"), list(vars(functools.partial(p))), len(p.__dict__)
+
+    agree(program, (X, functools.partial(scaled_sum)))
+
+
 def test_partial_methods():
     class Gauge:
         def set(self, value, unit="m"):

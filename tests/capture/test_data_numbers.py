@@ -1,5 +1,7 @@
 """Numbers read from data as numbers of the graph, where ``config.numbers_from_data`` asks for them."""
 
+import warnings
+
 import pytest
 import torch
 from sizing import BACKENDS, agree, agree_once
@@ -140,6 +142,22 @@ def test_what_is_checked_raises_as_in_plain_python(backend):
         with pytest.raises(RuntimeError) as found:
             compiled(x(), torch.tensor(number))
         assert str(found.value).split("\n")[0] == str(plain.value).split("\n")[0]
+
+
+@everywhere
+def test_sizes_that_are_checked(backend):
+    def program(x, t):
+        n = t.item()
+        torch._check_is_size(n, max=7)
+        return x[:n] + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer versions of PyTorch advise against it
+        compiled = agree(program, calls((3, 5, 7)), backend, programs=1)
+        for number in (-1, 8):
+            for function in (program, compiled):
+                with pytest.raises(RuntimeError):
+                    function(x(), torch.tensor(number))
 
 
 @everywhere

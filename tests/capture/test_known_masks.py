@@ -1,4 +1,4 @@
-"""Decisions by data that is known: ``torch.nn.Transformer`` asks whether a mask is the causal one."""
+"""Data that is known: ``torch.nn.Transformer`` asks whether a mask is the causal one, ``linspace`` makes rates."""
 
 import pytest
 import torch
@@ -101,3 +101,32 @@ def test_what_is_drawn_decides_each_time():
     expected = [function(torch.ones(2)) for _ in range(6)]
     torch.manual_seed(0)
     assert same([compiled(torch.ones(2)) for _ in range(6)], expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_of_tensors_that_are_made_of_constants(backend):
+    def program(x):
+        rates = torch.linspace(0, 0.5, 3).tolist()
+        last, middle = torch.tensor(3), torch.tensor([[1]])
+        numbers = [int(torch.tensor(2.5)), float(last), last.item(), int(middle), torch.arange(4).sum().item()]
+        return x * rates[2], rates, numbers, ["a", "b", "c", "d"][last], [x for _ in range(middle)], (1, 2, 3)[middle:]
+
+    observe = lambda function, x: {"results": function(x)}
+    agree(program, observe, *2 * [torch.ones(2)], backend=backend, fullgraph=True, programs=1)
+
+
+def test_a_number_of_several_elements_raises_as_in_plain_python():
+    program = lambda x: x + torch.arange(3).item()
+    for function in (program, bothways.compile(program, backend="eager")):
+        with pytest.raises(RuntimeError, match="cannot be converted to Scalar"):
+            function(torch.ones(2))
+
+
+def test_what_was_written_to_a_tensor_of_constants_is_not_known():
+    def program(x):
+        made = torch.zeros(2)
+        made[0] = x[0].detach()
+        return x * made[0].item(), made.tolist()
+
+    observe = lambda function, x: {"results": function(x)}
+    agree(program, observe, torch.ones(2), torch.full((2,), 3.0))

@@ -5,6 +5,8 @@ import pytest
 import torch
 from agreeing import BACKENDS, agree
 
+import bothways
+
 X = torch.tensor([1.0, 2.0])
 
 
@@ -68,3 +70,37 @@ def compared(x, truth):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_comparison_with_a_truth_of_numpys_is_a_tensor(backend):
     agree(compared, seen, np.bool_(True), np.bool_(True), np.bool_(False), backend=backend)
+
+
+def of_a_dtype(x, dtype):
+    kinds = dtype.name, dtype.kind, dtype.itemsize, str(dtype), dtype.type is np.float64, isinstance(dtype, np.dtype)
+    return x * dtype.itemsize, kinds, np.issubdtype(dtype, np.floating), np.promote_types(dtype, np.int64)
+
+
+def dtypes_compared(x, dtype):
+    same = dtype == np.float64, np.float64 == dtype, dtype == "float64", "f4" != dtype, dtype in (np.int32, np.float64)
+    return x + sum(same), same, np.dtype("float64") is dtype, {dtype: 1}.get(np.dtype("f8")), dtype > np.dtype("f4")
+
+
+def seen_of_a_dtype(function, dtype):
+    return {"results": function(X, np.dtype(dtype))}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [of_a_dtype, dtypes_compared], ids=lambda program: program.__name__)
+def test_dtypes_are_constants(program, backend):
+    agree(program, seen_of_a_dtype, "f8", "f8", "f4", backend=backend, fullgraph=True, programs=2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_limits_of_dtypes_are_constants(backend):
+    program = lambda x, dtype: (x + np.finfo(dtype).eps, np.iinfo(np.int64).max, np.finfo(dtype), np.iinfo("int8").min)
+    observe = lambda function, dtype: {"results": [repr(one) for one in function(X, np.dtype(dtype))]}
+    agree(program, observe, "f8", "f8", "f4", backend=backend, fullgraph=True, programs=2)
+
+
+def test_a_limit_that_there_is_not_raises_as_in_plain_python():
+    program = lambda x: x + np.iinfo(np.float32).max
+    for function in (program, bothways.compile(program, backend="eager")):
+        with pytest.raises(ValueError, match="Invalid integer data type"):
+            function(X)

@@ -102,6 +102,18 @@ def along_with_more(x):
     return jvp(lambda row: (row.sin(), row * 2), (x[0],), (x[1],), has_aux=True)
 
 
+def with_arguments_beside(x):
+    """What a transform was given comes back as itself, or as a view of it."""
+    function, own = lambda row, other: (row.sin() * other, (row, other)), (x[0], x[1])
+    first, given = jacrev(function, has_aux=True)(*own)
+    second, seen = jacfwd(function, has_aux=True)(*own)
+    _, third, along = jvp(function, own, own, has_aux=True)
+    which = [[one is other for one, other in zip(tensors, own, strict=True)] for tensors in (given, seen, along)]
+    for row in (*seen, *along):
+        row.mul_(2)
+    return first, second, third, given, seen, along, torch.tensor(which), x
+
+
 def of_parameters(x):
     return jacrev(lambda values: functional_call(NET, values, (x[0],)))(VALUES)
 
@@ -194,7 +206,7 @@ CASES = [
     along_with_more, of_parameters, of_a_module, of_each_row, along_each_row, the_laplacian, with_what_needs_gradients,
     second_with_what_needs_gradients, a_residual_that_is_trained, inside_of_grad, of_gradients, products_with_hessians,
     without_gradients_inside, without_gradients_around, without_gradients_around_what_needs_them, detached_inside,
-    written_inside, of_one_number,
+    written_inside, of_one_number, with_arguments_beside,
 ]  # fmt: skip
 
 OF_SEVERAL = [of_trees, of_two_backwards, of_one_result_twice]
@@ -251,6 +263,10 @@ def gives_what_was_there(x):
     return jacrev(lambda row: (row.sin(), WEIGHT.detach()))(x[0])
 
 
+def gives_what_was_there_beside(x):
+    return jacfwd(lambda row: (row.sin(), WEIGHT.detach()), has_aux=True)(x[0])
+
+
 def looks_at_its_history(x):
     return jacrev(lambda row: row * (2 if row.requires_grad else 3))(x[0])
 
@@ -272,7 +288,7 @@ def leaks(x):
 @pytest.mark.parametrize(
     "function",
     [in_chunks, by_columns_of_the_last, with_vjp_inside, gives_its_argument, gives_what_was_there,
-     looks_at_its_history, decides, leaks],
+     gives_what_was_there_beside, looks_at_its_history, decides, leaks],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_the_rest_runs_as_plain_python(function, backend):

@@ -129,7 +129,24 @@ def clipped_one_by_one(x):
     return {name: torch.einsum("n,n...->...", factors, slope) for name, slope in slopes.items()}
 
 
+def with_several_places(x):
+    pair = vmap(lambda row: (row.sin(), row @ WEIGHT), out_dims=(1, 0))(x)
+    tree = vmap(lambda row: {"sum": row.sum(), "rows": (row * 2, row + 1)}, out_dims={"sum": 0, "rows": -1})(x)
+    return pair, tree, vmap(vmap(lambda number: (number.exp(), number), out_dims=(0, 0)), out_dims=(1, 0))(x)
+
+
+def with_what_it_was_given(x):
+    columns, doubled = vmap(lambda column, row: (column, row * 2), in_dims=(1, 0), out_dims=(0, 1))(x, x)
+    return columns, doubled, torch.tensor([*columns.stride(), vmap(lambda row: row)(x) is x])
+
+
+def with_an_argument_beside_gradients(x):
+    slopes, given = vmap(grad(lambda row: ((row**3).sum(), (row, row * 2)), has_aux=True))(x)
+    return slopes, given, torch.tensor(given[0] is x)
+
+
 CASES = [
+    with_several_places, with_what_it_was_given, with_an_argument_beside_gradients,
     of_rows, of_columns, of_the_last_dimension, of_several, of_a_dictionary, with_keywords, by_shapes,
     with_what_needs_gradients, without_gradients_inside, of_a_module, written_inside, one_in_the_other, of_gradients,
     of_parameters, of_parameters_made_outside, with_values, with_more, of_two_arguments, of_second_derivatives,
@@ -227,6 +244,18 @@ def with_a_break(x):
     return vmap(one)(x)
 
 
+def gives_what_was_there(x):
+    return vmap(lambda row: (row * 2, WEIGHT.detach()))(x)
+
+
+def gives_one_result_in_two_places(x):
+    def one(row):
+        result = row.sin()
+        return result, result
+
+    return vmap(one, out_dims=(0, 1))(x)
+
+
 def looks_at_its_history(x):
     return vmap(lambda row: row * (2 if row.requires_grad else 3))(x)
 
@@ -238,7 +267,7 @@ def of_an_average(x):
 @pytest.mark.parametrize(
     "function",
     [leaks, leaks_and_uses, gives_its_argument, of_other_results, in_chunks, with_a_break, looks_at_its_history,
-     of_an_average],
+     of_an_average, gives_what_was_there, gives_one_result_in_two_places],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_the_rest_runs_as_plain_python(function, backend):
@@ -284,6 +313,14 @@ def of_nothing(x):
     return vmap(torch.sin, in_dims=(None,))(x)
 
 
+def in_no_such_place(x):
+    return vmap(lambda row: row, out_dims=2)(x)
+
+
+def in_places_of_something_else(x):
+    return vmap(lambda row: (row, row + 1), out_dims=(0, 1, 0))(x)
+
+
 def with_a_wrong_word(x):
     return vmap(torch.sin, randomness="some")(x)
 
@@ -295,7 +332,7 @@ def of_no_number(x):
 @pytest.mark.parametrize(
     "function",
     [draws, decides, reads, writes_to_what_was_there, writes_into_one, gives_a_number, of_other_sizes,
-     no_such_dimension, of_nothing, with_a_wrong_word, of_no_number],
+     no_such_dimension, of_nothing, with_a_wrong_word, of_no_number, in_no_such_place, in_places_of_something_else],
 )  # fmt: skip
 def test_errors_are_pytorchs(function):
     compiled = bothways.compile(function, backend="eager")

@@ -40,6 +40,7 @@ TREATMENTS: dict[str, Treatment] = {
     "torch.autograd.grad_mode": Treatment.INLINE,
     "torch.autograd.graph": Treatment.INLINE,
     "torch.functional": Treatment.GRAPH,
+    "torch.fx.experimental.symbolic_shapes": Treatment.INLINE,
     "torch.masked._ops": Treatment.GRAPH,
     "torch.nn": Treatment.INLINE,
     "torch.nn.functional": Treatment.GRAPH,

@@ -14,7 +14,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.capture.standins.mapping import derivatives
-from bothways.capture.standins.transforms import places_of, refuse, two_of
+from bothways.capture.standins.transforms import given_back, places_of, refuse, two_of
 
 
 def jacrev(
@@ -73,17 +73,24 @@ def by_columns(func: Callable[..., Any], argnums: Any, has_aux: bool, randomness
 def _jacobian(transform: str, func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...]) -> Any:
     passed = list(args)
     chosen: list[torch.Tensor] = []
-    for place in places_of(argnums, len(args)):
+    places = places_of(argnums, len(args))
+    for place in places:
         passed[place] = _own(args[place], chosen, copied=transform == "jacfwd")
     if any(_is_complex(leaf) for leaf in torch_compat.tree_flatten(args)[0]):
         refuse()
-    trees = [passed[place] for place in places_of(argnums, len(args))]
+    trees = [passed[place] for place in places]
     _, inputs_spec = torch_compat.tree_flatten(trees[0] if isinstance(argnums, int) else tuple(trees))
     rows, result, aux, spec = _derived(transform, func, has_aux, passed, chosen, [])
     if any(_is_complex(leaf) for leaf in result):
         refuse()
     jacobian = torch_compat.tree_unflatten([torch_compat.tree_unflatten(row, inputs_spec) for row in rows], spec)
-    return (jacobian, aux) if has_aux else jacobian
+    if not has_aux:
+        return jacobian
+    sources = torch_compat.tree_flatten([args[place] for place in places])[0]
+    if transform == "jacrev":
+        return jacobian, given_back(aux, chosen, sources)
+    others = [leaf for leaf in torch_compat.tree_flatten(args)[0] if isinstance(leaf, torch.Tensor)]
+    return jacobian, given_back(aux, [*chosen, *others], [_window(one) for one in (*sources, *others)])
 
 
 def jvp(
@@ -103,7 +110,13 @@ def jvp(
     rows, result, aux, spec = _derived("jvp", func, has_aux, list(passed), chosen, laid_out)
     value = torch_compat.tree_unflatten(result, spec)
     change = torch_compat.tree_unflatten([row[0] for row in rows], spec)
-    return (value, change, aux) if has_aux else (value, change)
+    if not has_aux:
+        return value, change
+    return value, change, given_back(aux, chosen, [_window(one) for one in torch_compat.tree_flatten(primals)[0]])
+
+
+def _window(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view_as(tensor)
 
 
 def _own(tree: Any, chosen: list[torch.Tensor], copied: bool) -> Any:

@@ -27,9 +27,12 @@ def refuse() -> NoReturn:
 
 
 def mapped(
-    func: Callable[..., Any], examples: list[Any], whole: list[Any], ones: list[Any], dims: list[int], out_dim: int
-) -> Any:
-    """Call a function with examples, the ``ones`` of ``whole`` tensors along ``dims``, and map it."""
+    func: Callable[..., Any], examples: list[Any], whole: list[Any], ones: list[Any], dims: list[int],
+    out_dims: list[int],
+) -> list[Any]:  # fmt: skip
+    """Call a function with examples, the ``ones`` of ``whole`` tensors along ``dims``, and map it. It gives a list of
+    tensors; what it was given comes back as it is, and whatever else it has computed becomes that of all examples, who
+    lie along ``out_dims``, which are known when the function was called."""
     raise AssertionError(CAPTURED)
 
 
@@ -61,7 +64,7 @@ def vmap_call(
     **kwargs: Any,
 ) -> Any:  # fmt: skip
     dims = [in_dims] * len(args) if isinstance(in_dims, int) else in_dims
-    if chunk_size is not None or randomness != "error" or not isinstance(out_dims, int):
+    if chunk_size is not None or randomness != "error":
         refuse()
     if not isinstance(dims, (list, tuple)) or len(dims) != len(args):
         refuse()
@@ -87,13 +90,39 @@ def vmap_call(
     if any(leaf.shape[place] != count for leaf, place in zip(whole, places, strict=True)):
         refuse()
 
-    def of_one(*examples: Any) -> Any:
-        result = func(*examples, **kwargs)
-        if not all(isinstance(leaf, torch.Tensor) for leaf in torch_compat.tree_flatten(result)[0]):
-            refuse()
-        return result
+    specs: list[Any] = []
+    dims_of_results: list[int] = []
 
-    return mapped(of_one, examples, whole, ones, places, out_dims)
+    def of_one(*examples: Any) -> Any:
+        flat, spec = torch_compat.tree_flatten(func(*examples, **kwargs))
+        specs.append(spec)
+        dims_of_results.extend(_dims_of(out_dims, spec, flat))
+        return flat
+
+    results = mapped(of_one, examples, whole, ones, places, dims_of_results)
+    pairs = zip(results, dims_of_results, strict=True)
+    return torch_compat.tree_unflatten([_of_all(one, dim, whole, ones, places) for one, dim in pairs], specs[0])
+
+
+def _dims_of(out_dims: Any, spec: Any, results: list[Any]) -> list[int]:
+    """Where the examples lie in each of the results: one answer for all, or one for each of several."""
+    dims = [out_dims] * len(results) if isinstance(out_dims, int) else torch_compat.broadcast_to_tree(out_dims, spec)
+    if dims is None or not all(isinstance(dim, int) for dim in dims):
+        refuse()
+    for place, (result, dim) in enumerate(zip(results, dims, strict=True)):
+        if not isinstance(result, torch.Tensor) or not -result.dim() - 1 <= dim <= result.dim():
+            refuse()
+        if any(result is other and dim != dims[before] for before, other in enumerate(results[:place])):
+            refuse()
+    return [dim % (result.dim() + 1) for result, dim in zip(results, dims, strict=True)]
+
+
+def _of_all(result: Any, dim: int, whole: list[Any], ones: list[Any], places: list[int]) -> Any:
+    """A result; what the function was given and gives back is the whole of it, with the examples where they belong."""
+    for tensor, one, place in zip(whole, ones, places, strict=True):
+        if result is one:
+            return tensor if place == dim else tensor.movedim(place, dim)
+    return result
 
 
 STANDINS: dict[Any, Any] = {torch.func.vmap: vmap, torch_compat.VMAP_TRANSFORM: vmap_call}

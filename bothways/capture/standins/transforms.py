@@ -121,7 +121,11 @@ def _of_examples(
     (computed,), ((output,), aux) = derivatives("grad", of_one, passed, [one for own in chosen for one in own], [])
     trees = [passed[place] for place in places]
     _, spec = torch_compat.tree_flatten(trees[0] if isinstance(argnums, int) else tuple(trees))
-    return torch_compat.tree_unflatten(computed, spec), (output, aux) if has_aux else output
+    gradients = torch_compat.tree_unflatten(computed, spec)
+    if not has_aux:
+        return gradients, output
+    sources = torch_compat.tree_flatten([args[place] for place in places])[0]
+    return gradients, (output, given_back(aux, [one for own in chosen for one in own], sources))
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -193,6 +197,19 @@ def _out_of(leaf: Any, outer: bool) -> Any:
     if not isinstance(leaf, torch.Tensor):
         refuse()
     return outside(leaf, outer)
+
+
+def given_back(aux: Any, chosen: list[torch.Tensor], instead: list[torch.Tensor]) -> Any:
+    """What a function gives beside its results: for what the transform made its own of, what PyTorch gives."""
+
+    def known(leaf: Any) -> Any:
+        for own, other in zip(chosen, instead, strict=True):
+            if leaf is own:
+                return other
+        return leaf
+
+    flat, spec = torch_compat.tree_flatten(aux)
+    return torch_compat.tree_unflatten([known(leaf) for leaf in flat], spec)
 
 
 def places_of(argnums: Any, count: int) -> list[int]:

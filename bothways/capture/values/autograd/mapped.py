@@ -44,7 +44,7 @@ def _refuse(tracer: Tracer, /) -> Value:
 
 @handles(standins.mapped)
 def _mapped(
-    tracer: Tracer, /, function: Value, examples: Value, whole: Value, ones: Value, dims: Value, out_dim: Value
+    tracer: Tracer, /, function: Value, examples: Value, whole: Value, ones: Value, dims: Value, out_dims: Value
 ) -> Value:
     taken, batches = _tensors(tracer, ones), _tensors(tracer, whole)
     if any(value.overrides_functions() for value in batches):
@@ -54,10 +54,16 @@ def _mapped(
     numbers = [protocols.as_constant(tracer, value) for value in protocols.unpack(tracer, dims)]
     others = _others(tracer, call, taken)
     outputs = call.tensors(tracer)
-    module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
-    target = Mapped(module, (*numbers, *(None for _ in others)), protocols.as_constant(tracer, out_dim))
-    results = _results(tracer, target, [*batches, *others])
-    _become(outputs, results)
+    given = {value.node for value in (*taken, *outputs)}
+    results = _tensors(tracer, call.result)
+    if not results or any(value.node not in given for value in results):
+        tracer.stop("transform", "a function that is mapped gives something from outside")
+    if outputs:
+        module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
+        laid = zip(results, protocols.unpack(tracer, out_dims), strict=True)
+        places = {id(value): protocols.as_constant(tracer, dim) for value, dim in laid}
+        target = Mapped(module, (*numbers, *(None for _ in others)), tuple(places[id(value)] for value in outputs))
+        _become(outputs, _results(tracer, target, [*batches, *others]))
     tracer.graph.levels.bury([*call.nodes, *(value.node for value in taken)])
     return call.result
 
@@ -75,9 +81,16 @@ def _derivatives(
     outputs = call.tensors(tracer)
     first, _ = protocols.unpack(tracer, call.result)
     roots = _tensors(tracer, first)
+    computed = {id(value) for value in outputs}
+    if not all(id(value) in computed for value in roots):
+        tracer.stop("transform", "a function gives something to a transform that it has not computed")
+    name = protocols.as_constant(tracer, transform)
+    if name == "jacfwd":  # which gives views of all that comes from outside
+        known = {value.node for value in (*outputs, *own, *tensors_in(tracer, args))}
+        if any(value.node not in known for value in tensors_in(tracer, call.result)):
+            tracer.stop("transform", "a function gives something from outside beside its results")
     count = len({id(value) for value in roots})
     module = call.module([*(value.node for value in own), *(value.node for value in others)], outputs)
-    name = protocols.as_constant(tracer, transform)
     torch_compat.load_forward_formulas()  # while it is no operation of the program's that warns
     results = _results(tracer, Differentiated(module, name, len(own), count), [*own, *along, *others])
     width = (len(results) - len(outputs)) // count
@@ -102,9 +115,6 @@ def _recorded(tracer: Tracer, function: Value, args: Value) -> RecordedCall:
     own = set(call.nodes)
     if call.changed or any(changes_something(node) and node.args[0] not in own for node in call.nodes):
         tracer.stop("transform", "a function that is mapped changes a tensor in place")
-    results = list(tensors_in(tracer, call.result))
-    if not results or any(value.node not in own for value in results):
-        tracer.stop("transform", "a function that is mapped gives something that it has not computed")
     return call
 
 

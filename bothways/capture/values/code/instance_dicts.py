@@ -15,6 +15,7 @@ from bothways.capture.values.core.constants import ConstantValue
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.code.functions import FunctionValue
+    from bothways.capture.values.code.partials import PartialValue
     from bothways.capture.values.core.protocols import Operator
     from bothways.capture.values.objects.objects import ObjectValue
     from bothways.capture.writing.emit import Emitter
@@ -25,7 +26,7 @@ _WRITES = frozenset("update setdefault pop popitem clear __setitem__ __delitem__
 class InstanceDict(Value):
     """The attribute dictionary of an object."""
 
-    def __init__(self, owner: ObjectValue | FunctionValue) -> None:
+    def __init__(self, owner: ObjectValue | FunctionValue | PartialValue) -> None:
         self.owner = owner
 
     def python_type(self) -> type:

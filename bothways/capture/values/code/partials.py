@@ -15,6 +15,7 @@ import torch
 from bothways import ops
 from bothways.capture.guards.sources import Attr, Injected, Item, Reading, Source
 from bothways.capture.values.code.attributes import class_attribute
+from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
@@ -31,13 +32,30 @@ if TYPE_CHECKING:
     from bothways.capture.writing.emit import Emitter
 
 
+class OwnKeywords(DictValue):
+    """The keywords of a partial that captured code made."""
+
+    partial: PartialValue
+
+    def parts(self) -> Iterable[Value]:
+        return (self.partial,)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        return f"{emitter.rebuild(self.partial)}.keywords"
+
+    rebuild_empty = rebuild
+
+    def fill(self, emitter: Emitter, name: str) -> None:
+        """The partial fills it."""
+
+
 class PartialValue(Value):
     """A partial object, from outside or made by captured code."""
 
     def __init__(
-        self, function: Value, args: Args, kwargs: Kwargs, *, obj: Any = None, source: Source | None = None
+        self, function: Value, args: Args, keywords: DictValue, *, obj: Any = None, source: Source | None = None
     ) -> None:
-        self.function, self.args, self.kwargs, self.obj, self.source = function, args, kwargs, obj, source
+        self.function, self.args, self.keywords, self.obj, self.source = function, args, keywords, obj, source
         self.attrs: dict[str, Value | None] = {}  # None stands for a deleted attribute
 
     @classmethod
@@ -48,7 +66,7 @@ class PartialValue(Value):
         value = cls(
             tracer.wrap(obj.func, Attr(source, "func")),
             [tracer.wrap(arg, Item(Attr(source, "args"), index)) for index, arg in enumerate(obj.args)],
-            {name: tracer.wrap(arg, Item(Attr(source, "keywords"), name)) for name, arg in obj.keywords.items()},
+            DictValue.external(tracer, obj.keywords, Attr(source, "keywords")),
             obj=obj,
             source=source,
         )
@@ -60,8 +78,22 @@ class PartialValue(Value):
         """``functools.partial(f, *args, **kwargs)``; a partial of a plain partial is flattened, as Python does."""
         function = args[0].realize()
         if isinstance(function, PartialValue) and not function.has_attributes(tracer):
-            return cls(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
-        return cls(function, list(args[1:]), dict(kwargs))
+            return cls._own(tracer, function.function, [*function.args, *args[1:]], function.with_own(tracer, kwargs))
+        return cls._own(tracer, function, list(args[1:]), kwargs)
+
+    @classmethod
+    def _own(cls, tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> PartialValue:
+        keywords = OwnKeywords.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
+        assert isinstance(keywords, OwnKeywords)
+        keywords.partial = value = cls(function, args, keywords)
+        return value
+
+    def with_own(self, tracer: Tracer, kwargs: Kwargs) -> Kwargs:
+        """The keywords of a call, with those that the partial holds."""
+        held = dict(self.keywords.constant_items(tracer))
+        if not all(type(name) is str for name in held):
+            tracer.throw(TypeError, "keywords must be strings")
+        return {**held, **kwargs}
 
     def has_attributes(self, tracer: Tracer) -> bool:
         if self.source is not None and not self.attrs:
@@ -72,7 +104,7 @@ class PartialValue(Value):
         return functools.partial
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return protocols.call(tracer, self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+        return protocols.call(tracer, self.function, [*self.args, *args], self.with_own(tracer, kwargs))
 
     # Attributes.
 
@@ -82,7 +114,9 @@ class PartialValue(Value):
         if name == "args":
             return TupleValue(list(self.args))
         if name == "keywords":
-            return DictValue.from_pairs(tracer, [(ConstantValue(key), value) for key, value in self.kwargs.items()])
+            return self.keywords
+        if name == "__dict__":
+            return InstanceDict(self)
         if name in self.attrs:
             stored = self.attrs[name]
             if stored is not None:
@@ -96,15 +130,19 @@ class PartialValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name in ("func", "args", "keywords", "__dict__", "__class__"):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
-        self._store(tracer, name, value)
+        self.store(tracer, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if not self.attrs.get(name, self.obj is not None and name in self.obj.__dict__):
             tracer.throw(AttributeError, f"'functools.partial' object has no attribute {name!r}")
         self.get_attr(tracer, name)  # guards that it is there
-        self._store(tracer, name, None)
+        self.store(tracer, name, None)
 
-    def _store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+    def instance_dict(self) -> dict[str, Any]:
+        held: dict[str, Any] = self.obj.__dict__
+        return held
+
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         self.attrs[name] = value
         self.note_change(tracer)
 
@@ -116,21 +154,25 @@ class PartialValue(Value):
 
     def parts(self) -> Iterable[Value]:
         stored = [value for value in self.attrs.values() if value is not None]
-        return stored if self.source is not None else [self.function, *self.args, *self.kwargs.values(), *stored]
+        return stored if self.source is not None else [self.function, *self.args, *DictValue.parts(self.keywords), *stored]
 
     def rebuild(self, emitter: Emitter) -> str:
         make = emitter.inject(functools.partial, "partial")
         arguments = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
-        named = {name: emitter.rebuild(value) for name, value in self.kwargs.items()}
+        pairs = self.keywords.constant_items(emitter.tracer)
+        named = {name: emitter.rebuild(value) for name, value in pairs}
         if all(map(is_plain_name, named)):
             arguments += [f"{name}={text}" for name, text in named.items()]
         else:
             arguments.append("**{" + ", ".join(f"{name!r}: {text}" for name, text in named.items()) + "}")
         return f"{make}({', '.join(arguments)})"
 
-    rebuild_empty = rebuild
+    def rebuild_empty(self, emitter: Emitter) -> str:
+        arguments = [emitter.rebuild(self.function), *map(emitter.rebuild, self.args)]
+        return f"{emitter.inject(functools.partial, 'partial')}({', '.join(arguments)})"
 
     def fill(self, emitter: Emitter, name: str) -> None:
+        DictValue.fill(self.keywords, emitter, f"{name}.keywords")
         for statement in stores(emitter, name, self.attrs):
             emitter.build(statement)
 

@@ -40,7 +40,8 @@ TORCH_LITERALS: tuple[type, ...] = (
     torch.nn.attention.SDPBackend,
 )
 OTHERS: tuple[type, ...] = (
-    range, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, *numpy_numbers.SCALARS
+    range, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, *numpy_numbers.SCALARS,
+    *numpy_numbers.DTYPES, *numpy_numbers.LIMITS,
 )  # fmt: skip
 CONSTANT_TYPES: frozenset[type] = frozenset(LITERALS + TORCH_LITERALS + OTHERS)
 SINGLETONS: tuple[type, ...] = (bool, type(None), type(Ellipsis), type(NotImplemented))
@@ -138,6 +139,9 @@ class ConstantValue(Value):
     def binary(self, tracer: Tracer, op: Operator, other: Value, reflected: bool) -> Value | None:
         if type(self.content) in (int, float, *numpy_numbers.NUMBERS) and not reflected:
             return self._with_size(tracer, op, other)
+        if type(self.content) in numpy_numbers.DTYPES and op.symbol in linked.protocols.COMPARE:
+            asked = linked.protocols.as_constant(tracer, other)  # a class or a text, which NumPy takes for the dtype
+            return ConstantValue(tracer.run_const(op.function, *((asked, self.content)[:: 1 if reflected else -1])))
         if reflected or not isinstance(self.content, (str, bytes)):
             return None
         extended = getattr(other, "payload", None)
@@ -252,8 +256,8 @@ def guard_constant(tracer: Tracer, content: object, source: Source) -> None:
     elif isinstance(content, (float, complex, *numpy_numbers.NUMBERS)) and _needs_bits(content):
         # Equality cannot tell 0.0 from -0.0 nor NaN from itself; the repr can.
         tracer.guard("repr({s0}) == {c0}", source, repr(content))
-    elif isinstance(content, (torch.finfo, torch.iinfo)):
-        tracer.guard("{s0}.dtype == {c0}", source, content.dtype)
+    elif isinstance(content, (torch.finfo, torch.iinfo)) or kind in numpy_numbers.LIMITS:
+        tracer.guard("{s0}.dtype == {c0}", source, getattr(content, "dtype"))  # noqa: B009
     else:
         tracer.guard("{s0} == {c0}", source, content)
 

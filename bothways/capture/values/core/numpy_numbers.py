@@ -16,15 +16,24 @@ except ImportError:
     SCALARS: tuple[type, ...] = ()
     TRUTHS: tuple[type, ...] = ()
     CALLABLES: tuple[type, ...] = ()
+    LIMITS: tuple[type, ...] = ()
+    FACTS: tuple[type, ...] = ()
+    DTYPES: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
 else:
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
     TRUTHS = (numpy.bool_,)
     SCALARS = (*NUMBERS, *TRUTHS)
     CALLABLES = (numpy.ufunc, type(numpy.prod))
+    LIMITS = (numpy.finfo, numpy.iinfo)
+    FACTS = (numpy.dtype, *LIMITS)
+    # Those of plain numbers; others have fields, whose names can change.
+    _CODES = numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"
+    DTYPES = tuple({type(numpy.dtype(code)) for code in _CODES})
     # Functions that read nothing but their arguments.
     PURE = frozenset(one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)) | {
-        numpy.prod, numpy.sum, numpy.mean, numpy.clip,
+        numpy.prod, numpy.sum, numpy.mean, numpy.clip, numpy.can_cast, numpy.issubdtype, numpy.min_scalar_type,
+        numpy.promote_types, numpy.result_type,
     }  # fmt: skip
 
 

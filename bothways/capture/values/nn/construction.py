@@ -22,7 +22,7 @@ from bothways.capture.values.code.classes import ClassValue, make_super
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.collections.dicts import DictValue
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value, is_constant_type
 from bothways.capture.values.core.handlers import HANDLERS
@@ -54,7 +54,7 @@ PAYLOADS: tuple[type, ...] = (
 IMMUTABLE_PAYLOADS: tuple[type, ...] = (tuple, frozenset, int, float, str)
 
 # Classes whose instances are plain facts: calling them with constants is done at capture time.
-FOLDED_CLASSES: tuple[type, ...] = (torch.device, torch.finfo, torch.iinfo)
+FOLDED_CLASSES: tuple[type, ...] = (torch.device, torch.finfo, torch.iinfo, *numpy_numbers.FACTS)
 
 
 def builtin_base(cls: type) -> type:

@@ -14,8 +14,10 @@ import torch
 
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
+from bothways.capture.values.tensors.known_data import known_data
 from bothways.capture.values.tensors.late_numbers import ReadNumber
 from bothways.capture.values.tensors.tensor_attributes import STOPS
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
@@ -41,6 +43,8 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
     """Let a method of tensors be a node that gives a number."""
 
     def method(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        if (data := known_data(tracer, tensor)) is not None and not args and not kwargs:
+            return constant_value(tracer.run_const(getattr(data, name)))
         kind, own = kind_of(tensor.fake.dtype), _kind(tensor.fake.dtype)
         fails = (kind, own) == (int, float) or name == "__index__"  # for infinity; and an index is looked at
         if kind and own and not fails and _may_wait(tracer, tensor) and not args and not kwargs:
@@ -69,6 +73,8 @@ _read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_met
 
 
 def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if (data := known_data(tracer, tensor)) is not None and not args and not kwargs:
+        return constant_value(tracer.run_const(data.tolist))
     kind = _kind(tensor.fake.dtype)
     # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
     wanted = _is_wanted(tracer) or (kind is int and tracer.options.fullgraph and not tracer.symbols.only_looks)

@@ -1,6 +1,7 @@
-"""Decisions by data that is known: that of tensors which the captured code makes of constants alone.
+"""Data that is known: that of tensors which the captured code makes of constants alone.
 
-``torch.nn.Transformer`` asks whether a mask is the causal one. What such a tensor holds is computed at capture time.
+``torch.nn.Transformer`` asks whether a mask is the causal one; rates are ``torch.linspace(0, 0.1, 4).tolist()``. What
+such a tensor holds is computed at capture time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ MOST_NODES, MOST_ELEMENTS = 64, 1 << 22  # that are computed to find the answer 
 
 def known_truth(tracer: Tracer, tensor: TensorValue) -> bool | None:
     """The truth of a tensor that is made of constants alone; None for others."""
-    if not tensor.is_single or tracer.overrides.heeds_modes:
+    data = known_data(tracer, tensor) if tensor.is_single else None
+    return None if data is None else bool(data)
+
+
+def known_data(tracer: Tracer, tensor: TensorValue) -> torch.Tensor | None:
+    """What a tensor holds that is made of constants alone; None for others."""
+    if tracer.overrides.heeds_modes:
         return None
     nodes = _made_of(tensor.node)
     if nodes is None or any(changes_something(node) and root_of(node) in nodes for node in tensor.node.graph.nodes):
@@ -36,7 +43,8 @@ def known_truth(tracer: Tracer, tensor: TensorValue) -> bool | None:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
             values[node] = tracer.run_const(function, *args, **kwargs)
-    return bool(values[tensor.node])
+    data: torch.Tensor = values[tensor.node]
+    return data
 
 
 def _made_of(last: torch.fx.Node) -> dict[torch.fx.Node, None] | None:

@@ -274,8 +274,11 @@ def _check(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 
 @handles(torch_compat.check_is_size)
-def _check_is_size(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return _check(tracer, protocols.compare(tracer, ">=", args[0], ConstantValue(0)))
+def _check_is_size(tracer: Tracer, /, i: Value, message: Value | None = None, *, max: Value | None = None) -> Value:
+    _check(tracer, protocols.compare(tracer, ">=", i, ConstantValue(0)))
+    if max is None or is_none(max):
+        return ConstantValue(None)
+    return _check(tracer, protocols.compare(tracer, "<=", i, max))
 
 
 @handles(torch.jit.annotate, typing.cast)
