@@ -148,7 +148,7 @@ class FromScratch:
 
 
 # Where in memory an element is that may be any.
-ANYWHERE = ComputedIndex(Literal(0, torch.int64, False), 0, 0)
+ANYWHERE = ComputedIndex(Literal(0, torch.int64, False), 0, 0, ())
 
 Expression = Computed | Literal | Count | Apply | Convert | Load | FromScratch
 
