@@ -39,7 +39,8 @@ ROWS = (
     row("special_xlog1py", primitive="xlog1py"),
     # Of three, and choices.
     row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
-    row("addcdiv addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
+    row("addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
+    row("addcdiv", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value", of_one_dtype=(0, 1, 2)),
     row("clamp", fails=NEVER, takes_numbers=True, looks_like=LooksLike.FIRST),
     row("clip", fails=NEVER, takes_numbers=True),
     row("masked_fill", fails=NEVER, takes_numbers=True, copies_first=True),
