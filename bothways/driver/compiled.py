@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from bothways import errors
+from bothways.backends.aot import Lowering
 from bothways.backends.eager import eager
 from bothways.capture.capture import Capture
 from bothways.capture.program.render import inner_names
@@ -23,6 +24,7 @@ from bothways.driver.breaks import BREAKS_AROUND, note_break
 from bothways.driver.continuing import connect
 from bothways.driver.everyone import everyone, register
 from bothways.driver.failing import describe_check, failing_check
+from bothways.driver.first_calls import run_first
 from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
 from bothways.driver.redefined import passed
@@ -180,7 +182,7 @@ class CompiledFunction:
             if program is None:
                 result = self._plain(values)
             else:
-                result = self.dispatcher.run(program, values, functools.partial(self._unstable, program))
+                result = self._run_first(program, values)
             if in_vain is not None:
                 self._came_through(program, in_vain, end - begin, limits.clock() - end)
             return result
@@ -188,6 +190,11 @@ class CompiledFunction:
             raise cut(error)  # noqa: B904  # it is the same
         finally:
             del values  # an exception keeps the frames it has passed
+
+    def _run_first(self, program: Program, values: tuple[Any, ...]) -> Any:
+        run = functools.partial(self.dispatcher.run, program, values, functools.partial(self._unstable, program))
+        believes = not self.options.fullgraph and (self.options.backend is eager or isinstance(self.options.backend, Lowering))
+        return run_first(program, run, functools.partial(self._plain, values), self._end_program, believes)
 
     def _came_through(self, program: Program | None, in_vain: Break, capturing: float, running: float) -> None:
         """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
@@ -370,13 +377,16 @@ class CompiledFunction:
 
     def _unstable(self, program: Program, *values: Any) -> Any:
         """A program's own guards failed on the call it was made from: it could never be hit again."""
+        check = failing_check(program, self.dispatcher, values)
+        end = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
+        self._end_program(program, end)
+        return self._plain(values)
+
+    def _end_program(self, program: Program, end: Break) -> None:
         with self._lock:
             self.dispatcher.drop(program)
-            check = failing_check(program, self.dispatcher, values)
-            end = Break("unstable_guard", describe_check(check) if check else "a guard changed its answer")
             self._note_break(end, next((one for one in self.history.compilations if one.made is program), None))
             self._count_break(end)
-        return self._plain(values)
 
     def _may_recompile(self, record: Compilation, reason: str) -> bool:
         record.is_recompilation, record.failed_guard = True, reason

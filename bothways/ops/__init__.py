@@ -7,7 +7,7 @@ need what those folders know, shape rules and lowerings, are written there and r
 
 from bothways.ops.operation import Binding, Fails, Gives, Home, LooksLike, Operation
 from bothways.ops.primitives import PRIMITIVES, REDUCTIONS, Primitive
-from bothways.ops.rules import LOWERINGS, SHAPE_RULES, WARNINGS
+from bothways.ops.rules import LOWERINGS, REFUSALS, SHAPE_RULES, WARNINGS
 from bothways.ops.table import FACTS, goes_by_places, having, named, of, of_node
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "LOWERINGS",
     "PRIMITIVES",
     "REDUCTIONS",
+    "REFUSALS",
     "SHAPE_RULES",
     "WARNINGS",
     "Binding",

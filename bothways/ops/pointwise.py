@@ -43,7 +43,8 @@ ROWS = (
     row("atan2 hypot ldexp xlogy copysign float_power lerp addcdiv addcmul clamp_min clamp_max clamp clip", promotes=True),
     # Of three, and choices.
     row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
-    row("addcdiv addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
+    row("addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),
+    row("addcdiv", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value", of_one_dtype=(0, 1, 2)),
     row("clamp", fails=NEVER, takes_numbers=True, looks_like=LooksLike.FIRST),
     row("clip", fails=NEVER, takes_numbers=True),
     row("masked_fill", fails=NEVER, takes_numbers=True, copies_first=True),

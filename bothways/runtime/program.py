@@ -97,6 +97,7 @@ class Program:
     table: Table | None = None
     root: str | None = None
     is_bound: bool = False
+    anew: str | None = None  # the name of its graph, where that leaves all as it was if it should fail
     # What the body takes as one tuple, by its name: the names of those in it. A table may give it as it is.
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # What functions that have this program alone are made from, by what else that depends on.

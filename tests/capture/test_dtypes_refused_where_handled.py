@@ -56,3 +56,74 @@ def test_a_loss_with_a_weight_or_target_of_another_dtype(loss, backend):
     single, double, whole = torch.float32, torch.float64, torch.int64
     calls = (single, single), (double, single), (single, double), (single, double), (single, whole), (double, double)
     agree(program, observe, *calls, backend=backend)
+
+
+SINGLE, DOUBLE, WHOLE, HALF = torch.float32, torch.float64, torch.int64, torch.bfloat16
+NORMS = {
+    "layer_norm": lambda x, weight, bias: F.layer_norm(x * 1, (4,), weight, bias),
+    "no bias": lambda x, weight, bias: F.layer_norm(x * 1, (4,), weight),
+    "group_norm": lambda x, weight, bias: F.group_norm(x * 1, 2, weight, bias),
+    "batch_norm": lambda x, weight, bias: F.batch_norm(x * 1, torch.zeros(4), torch.ones(4), weight, bias, True),
+    "statistics": lambda x, weight, bias: F.batch_norm(x * 1, weight.detach(), weight.detach().abs(), None, None),
+    "instance_norm": lambda x, weight, bias: F.instance_norm(x.expand(3, 3, 4).mT * 1, None, None, weight, bias),
+    "huber_loss": lambda x, weight, bias: F.huber_loss(x * 1, weight.expand(3, 4), reduction="none") * bias,
+    "soft_margin_loss": lambda x, weight, bias: F.soft_margin_loss(x * 1, weight.expand(3, 4)),
+    "addcdiv": lambda x, weight, bias: torch.addcdiv(x * 1, bias, weight),
+    "in place": lambda x, weight, bias: (x * 1).mul_(weight),
+}
+DTYPES = [
+    (SINGLE, SINGLE, SINGLE), (SINGLE, HALF, HALF), (SINGLE, torch.float16, SINGLE), (SINGLE, SINGLE, HALF),
+    (SINGLE, WHOLE, WHOLE), (SINGLE, DOUBLE, DOUBLE), (HALF, SINGLE, SINGLE), (HALF, SINGLE, HALF), (WHOLE, SINGLE, SINGLE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_of_other_dtypes_than_what_is_normalised(norm, dtypes, backend):
+    """Half precision takes parameters in single; everything else is refused, or gives the dtype of the first."""
+    log = []
+
+    def program(x, weight, bias):
+        log.append("begun")
+        result = norm(x, weight, bias)
+        log.append(result.dtype)
+        return result * 2
+
+    def observe(function, call):
+        log.clear()
+        values = torch.linspace(0.5, 1.5, 12).view(3, 4), torch.ones(4), torch.ones(4)
+        operands = [value.to(dtype) for value, dtype in zip(values, dtypes, strict=True)]
+        operands = [operand.requires_grad_(operand.is_floating_point()) for operand in operands]
+        shown = {"raised": None, "dtype": None}
+        try:
+            result = function(*operands)
+            shown["dtype"] = result.dtype
+            result.sum().backward()
+        except RuntimeError as error:
+            shown["raised"] = str(error).partition("\n")[0]
+        gradients = [None if operand.grad is None else operand.grad.dtype for operand in operands]
+        return {**shown, "log": list(log), "gradients": gradients}
+
+    agree(program, observe, 1, 2, backend=backend)
+
+
+@pytest.mark.parametrize("wrong", [-0.5, 1.5, float("nan")])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_probability_that_is_none(wrong, backend):
+    """Kernels look at what is compared as well as at what it is compared with."""
+
+    def program(x, target, log):
+        log.append("begun")
+        return F.binary_cross_entropy(x.sigmoid(), target * 1) * 3
+
+    def observe(function, number):
+        log, x = [], torch.linspace(-1, 1, 64).requires_grad_()
+        try:
+            result = function(x, torch.full((64,), number), log)
+            result.backward()
+        except RuntimeError as error:
+            return {"refused": str(error), "log": log}
+        return {"result": result.detach(), "gradient": x.grad, "log": log}
+
+    agree(program, observe, 0.5, wrong, 1.0, wrong, backend=backend, tol=1e-5)

@@ -16,8 +16,8 @@ TABLES = {
     "api/compile.py OPTIONS", "cache/portable.py ACCEPTS", "capture/breaks/steps.py TABLE",
     "capture/bytecode/opcodes/common.py TABLE", "capture/values/core/handlers.py HANDLERS",
     "capture/values/tensors/tensors.py INDICES", "capture/values/tensors/tensors.py SETTERS",
-    "capture/values/tensors/tensors.py SPECIAL_METHODS", "ops/rules.py LOWERINGS", "ops/rules.py SHAPE_RULES",
-    "ops/rules.py WARNINGS", "backward/engine.py default_compiler", "config.py _listeners",
+    "capture/values/tensors/tensors.py SPECIAL_METHODS", "ops/rules.py LOWERINGS", "ops/rules.py REFUSALS",
+    "ops/rules.py SHAPE_RULES", "ops/rules.py WARNINGS", "backward/engine.py default_compiler", "config.py _listeners",
 }  # fmt: skip
 # What was found out about this process, this machine or this PyTorch; finding it out again would say the same.
 CACHES = {

@@ -192,6 +192,7 @@ def render(
         program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
         op_count=tracer.graph.op_count, table=guards.table(body, root, groups.made),
         unseen_by_modes=_unseen_by_modes(tracer), root=root, is_bound=tracer.names.is_bound, groups=groups.made,
+        anew=graph_key if tracer.graph.leaves_all and not before.ask else None,
     )  # fmt: skip
     return program, outputs
 

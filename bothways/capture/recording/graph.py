@@ -30,6 +30,7 @@ from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import changes_inputs, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
+from bothways.capture.shapes.refused_arguments import check_arguments
 from bothways.capture.shapes.refused_dtypes import may_be_refused
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
 from bothways.capture.shapes.warning_rules import kernel_warns
@@ -164,6 +165,7 @@ class GraphBuilder:
             _keep_outlines(value for value, _ in tensors.values())
         before = heard()
         try:
+            check_arguments(_name_of(target), *arguments)
             result = fakes.run(run, *arguments)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
@@ -430,6 +432,11 @@ class GraphBuilder:
         return any(
             node.op not in ("placeholder", "output") and node.target not in MODE_STATEMENTS for node in self.graph.nodes
         )
+
+    @property
+    def leaves_all(self) -> bool:
+        """Whether everything is as it was, should the graph fail although that is not known of any operation."""
+        return self.has_work and not (self.may_fail or self.has_effects or self.changes_inputs or self.may_draw)
 
     @property
     def op_count(self) -> int:

@@ -252,7 +252,10 @@ def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fa
         raise FakeFailure(error) from error
     _check_resized(function, args, kwargs, stand_in)
     for fake in fakes:
-        fake.become(stand_in(fake))
+        changed = stand_in(fake)
+        if changed.requires_grad and not (changed.is_floating_point() or changed.is_complex()):
+            raise FakeFailure(ValueError(f"{changed.dtype} takes nothing that has a gradient"))
+        fake.become(changed)
     return _map_tensors(result, lambda tensor: known.get(id(tensor)) or _from_torch_fake(tensor))
 
 

@@ -15,8 +15,20 @@ from bothways import ops, torch_compat
 from bothways.capture.shapes.fakes import Fake
 from bothways.fake.promotion import common_dtype, fits_into
 from bothways.fake.tensor import NotThin
+from bothways.ops import Fails
 
 NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
+HALF = (torch.bfloat16, torch.float16)
+
+
+def parameters_fit(dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether a normalisation takes its operands: half precision has parameters and statistics in single as well."""
+    first, *others = dtypes
+    if not first.is_floating_point:
+        return False
+    return all(other is first for other in others) or (
+        first in HALF and all(other is torch.float32 for other in others)
+    )
 
 
 def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -26,7 +38,11 @@ def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors that have to be of one dtype are of several; autocast makes them alike."""
-    places = ops.named(name).of_one_dtype
+    operation = ops.named(name)
+    places = operation.of_one_dtype
+    if operation.fails is Fails.UNLESS_PARAMETERS_FIT and not torch_compat.is_any_autocast_enabled():
+        operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
+        return not parameters_fit([operand.dtype for operand in operands])
     if not places or torch_compat.is_any_autocast_enabled():
         return False
     operands = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]

@@ -8,14 +8,14 @@ as plain Python, where the user's own ``except`` and ``finally`` are, and draws 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
 
 from bothways import ops
 from bothways.capture.shapes.changes import may_fail_in_place
-from bothways.capture.shapes.refused_dtypes import narrows
+from bothways.capture.shapes.refused_dtypes import narrows, parameters_fit
 from bothways.fake import holds
 from bothways.node_facts import facts_of_call
 from bothways.ops import Fails, Operation
@@ -69,7 +69,7 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return False
     if operation.keeps_statistics and any(map(_is_of_unknown_size, _tensors(node))):
         return False  # of one value alone there are none
-    dtypes = {example.dtype for example in _tensors(node)}
+    dtypes = [example.dtype for example in _tensors(node)]
     if (operation.of_reals and any(map(_is_complex, dtypes))) or (operation.of_numbers and torch.bool in dtypes):
         return False
     if operation.fails is Fails.NEVER:
@@ -81,15 +81,21 @@ def _is_complex(dtype: torch.dtype) -> bool:
     return dtype.is_complex
 
 
-def _are_float(dtypes: set[torch.dtype]) -> bool:
+def _are_float(dtypes: Sequence[torch.dtype]) -> bool:
     return all(dtype.is_floating_point for dtype in dtypes)
 
 
-# By the dtypes of the operands. Half and single precision meet under autocast, and in normalisations.
-TAKEN: dict[Fails, Callable[[set[torch.dtype]], bool]] = {
+def _floats_fit(dtypes: Sequence[torch.dtype]) -> bool:
+    """Half and single precision meet under autocast."""
+    return _are_float(dtypes) and (torch.float64 not in dtypes or len(set(dtypes)) == 1)
+
+
+# By the dtypes of the operands.
+TAKEN: dict[Fails, Callable[[Sequence[torch.dtype]], bool]] = {
     Fails.UNLESS_ANY_FLOAT: lambda dtypes: any(dtype.is_floating_point for dtype in dtypes),
     Fails.UNLESS_ALL_FLOAT: _are_float,
-    Fails.UNLESS_FLOATS_FIT: lambda dtypes: _are_float(dtypes) and (torch.float64 not in dtypes or len(dtypes) == 1),
+    Fails.UNLESS_FLOATS_FIT: _floats_fit,
+    Fails.UNLESS_PARAMETERS_FIT: parameters_fit,
     Fails.IF_ANY_FLOAT: lambda dtypes: not any(dtype.is_floating_point for dtype in dtypes),
 }
 

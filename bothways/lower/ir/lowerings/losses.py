@@ -115,7 +115,11 @@ def _soft_margin_backward(b: Builder, out: torch.Tensor, grad: Node, x: Node, ta
 
 def raise_probability_error(bad: torch.Tensor) -> None:
     if bad:
-        raise RuntimeError("all elements of input should be between 0 and 1")
+        raise RuntimeError("all elements of input and target should be between 0 and 1")
+
+
+def _is_share(b: Builder, value: Term) -> Node:
+    return both(b, value >= 0, value <= 1)
 
 
 @lowers_floating(aten.binary_cross_entropy.default)
@@ -125,7 +129,7 @@ def _bce(
     if b.on_gpu:
         raise NotLowered  # eager's own assertion names what is wrong
     t, u = terms(b, out.dtype, x, target)
-    b.check(negated(b, both(b, t >= 0, t <= 1)), raise_probability_error)
+    b.check(negated(b, both(b, _is_share(b, t), _is_share(b, u))), raise_probability_error)
     # Logarithms end at -100, so that a target of zero makes a loss of zero.
     of_one, of_zero = (t.log().stored(out.dtype).maximum(-100), (-t).log1p().stored(out.dtype).maximum(-100))
     loss = ((u - 1).stored(out.dtype) * of_zero).stored(out.dtype) - (u * of_one).stored(out.dtype)

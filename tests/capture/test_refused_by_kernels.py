@@ -1,0 +1,132 @@
+"""What ATen's kernels refuse although shapes and dtypes allow it raises at the user's line, with the effects before it.
+
+Numbers that an operation does not take are known when it is captured (``capture/shapes/refused_arguments.py``). What is
+not known fails when the graph first runs; plain Python then runs the call.
+"""
+
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agreeing import BACKENDS, agree
+
+import bothways
+
+backends = pytest.mark.parametrize("backend", BACKENDS)
+NAN, INF = float("nan"), float("inf")
+IMAGE = torch.ones(1, 1, 3, 3)
+
+NUMBERS = {
+    "gelu": lambda x: F.gelu(x, approximate="other"),
+    "a layer": torch.nn.GELU("other"),
+    "softshrink": lambda x: F.softshrink(x, -0.5),
+    "softshrink of nothing": lambda x: F.softshrink(x, INF),
+    "huber_loss": lambda x: F.huber_loss(x, x * 2, delta=0.0),
+    "huber_loss of NaN": lambda x: F.huber_loss(x, x * 2, delta=NAN),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2, beta=-1.0, reduction="none"),
+    "celu": lambda x: F.celu(x, 0.0),
+    "celu in place": lambda x: F.celu(x, 0.0, inplace=True),
+    "gather": lambda x: torch.gather(x, 0, torch.zeros(1, 1, dtype=torch.long), out=torch.empty(1, 1).double()),
+    "complex": lambda x: torch.complex(x, x, out=torch.empty(3, 4, dtype=torch.complex128)),
+}
+KERNELS = {
+    "softmax": lambda x: torch.softmax(x, 7),
+    "sort": lambda x: torch.sort(x, 9)[0],
+    "max of nothing": lambda x: torch.max(x[:0]),
+    "max along nothing": lambda x: torch.max(x[:0], 0)[0],
+    "dilation": lambda x: F.conv2d(x[None, None], IMAGE, dilation=0),
+    "padding": lambda x: F.conv2d(x[None, None], IMAGE, padding=-1),
+    "output padding": lambda x: F.conv_transpose2d(x[None, None], IMAGE, output_padding=3),
+    "divisor": lambda x: F.avg_pool2d(x[None], 2, divisor_override=0),
+    "round": lambda x: torch.round(x.long(), decimals=2),
+}
+REFUSED = NUMBERS | KERNELS
+
+
+def raising(refused, log):
+    def program(x):
+        log.append("before")
+        y = refused(x * 2)
+        log.append("after")
+        return y
+
+    return program
+
+
+def catching(refused, log):
+    def program(x):
+        try:
+            log.append("before")
+            return refused(x * 2)
+        except (RuntimeError, IndexError) as error:
+            log.append(type(error).__name__)
+            return x * 3
+
+    return program
+
+
+@backends
+@pytest.mark.parametrize("way", [raising, catching])
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+@pytest.mark.filterwarnings("ignore:a graph could not be lowered")
+def test_what_is_refused_raises_where_it_stands(refused, way, backend):
+    log = []
+    program = way(refused, log)
+
+    def observe(function, call):
+        log.clear()
+        try:
+            result = function(torch.linspace(-1, 1, 12).view(3, 4))
+        except (RuntimeError, IndexError) as error:
+            lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.name == "program"]
+            return {"raised": str(error), "kind": type(error).__name__, "lines": lines[-1:], "log": list(log)}
+        return {"result": result, "log": list(log)}
+
+    agree(program, observe, 1, 2, 3, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("number", [("gelu", "tanh"), ("softshrink", 0.5), ("huber_loss", 0.5), ("celu", -1.0)])
+def test_what_is_taken_stays_in_the_graph(number, backend):
+    functions = {
+        "gelu": lambda x, value: F.gelu(x, approximate=value),
+        "softshrink": F.softshrink,
+        "huber_loss": lambda x, value: F.huber_loss(x, x * 2, delta=value),
+        "celu": F.celu,
+    }
+    name, value = number
+    compiled = bothways.compile(lambda x: functions[name](x * 2, value), backend=backend, fullgraph=True)
+    x = torch.linspace(-2, 2, 8)
+    torch.testing.assert_close(compiled(x), functions[name](x * 2, value))
+
+
+def test_a_graph_for_which_there_is_no_memory_gives_way_to_plain_python():
+    """What was computed on the way is free by then, and plain Python may need less."""
+    log = []
+
+    def program(x):
+        log.append("called")
+        return x * 2
+
+    def backend(graph, inputs):
+        def run(*values):
+            raise torch.OutOfMemoryError("no room")
+
+        return run
+
+    compiled = bothways.compile(program, backend=backend)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0)) and log == ["called"]
+
+
+def test_a_backend_that_fails_is_not_believed():
+    def backend(graph, inputs):
+        def run(*values):
+            raise RuntimeError("kernel failed")
+
+        return run
+
+    compiled = bothways.compile(lambda x: x * 2, backend=backend)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="kernel failed"):
+            compiled(torch.ones(3))
