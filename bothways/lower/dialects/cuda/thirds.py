@@ -74,7 +74,7 @@ def thirds_of(kernel: Kernel) -> list[ThirdPhase]:
         Third.REST: (tuple(wholes.values()), ()),
     }
     phases = []
-    for third, (taken, given) in ways.items():
+    for third, (put_together, left) in ways.items():
         one = ThirdPhase(
             (), frozenset(), kernel.body, f"{kernel.hint}_{third.value}", kernel.origins, kernel.names,
             min(1, third.value), geometries[third].splits, partials, third, wholes,
@@ -83,8 +83,8 @@ def thirds_of(kernel: Kernel) -> list[ThirdPhase]:
         used = dict.fromkeys(element.memory for element, _ in elements)
         written = {element.memory for element, writes in elements if writes}
         outside = [memory for memory in used if memory not in written]
-        own = (*outside, *taken, *(memory for memory in used if memory in written), *given)
-        phases.append(replace(one, memories=own, written=frozenset((*written, *given))))
+        own = (*outside, *put_together, *(memory for memory in used if memory in written), *left)
+        phases.append(replace(one, memories=own, written=frozenset((*written, *left))))
     return phases
 
 
