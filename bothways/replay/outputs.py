@@ -18,7 +18,7 @@ from bothways.calls.call_library import arranging, held_storages, word_library
 from bothways.replay.giving import LentTensors
 
 # What is copied by one launch: a number times one is that number, whatever it is.
-IN_ONE_LAUNCH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+IN_ONE_LAUNCH = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32)
 
 
 class NotPlanned(Exception):

@@ -9,6 +9,7 @@ from cuda_on_host import CudaOnHost
 from native_checking import cases_of
 from test_cuda_kernels import as_on_gpu, found_nvrtc, needs_nvrtc  # noqa: F401  (a fixture)
 
+import bothways
 from bothways.building.cuda_build import needed_helpers
 from bothways.lower.dialects.cuda.arranging import arranged
 from bothways.lower.dialects.cuda.batching import LEAST, Batch, gathered
@@ -71,6 +72,32 @@ def test_single_numbers_are_one_launch():
     assert (launch.blocks, launch.threads) == (3, 32)
     for number, found in enumerate(program.run(*given)):
         torch.testing.assert_close(found, torch.tensor(0.9 ** (number + 1)))
+
+
+def test_counters_that_nothing_waits_for_are_one_launch_in_the_end():
+    """Each norm of a model counts its batches, between products that are ATen's."""
+    norms = [torch.nn.BatchNorm1d(8) for _ in range(4)]
+    weights = [torch.randn(8, 8) for _ in norms]
+
+    def function(x, *weights):
+        for weight, norm in zip(weights, norms, strict=True):
+            x = norm(x @ weight)
+        return x
+
+    kernels = []
+
+    def compile(graph, inputs):
+        lowered = lower(graph, inputs)
+        program = KernelProgram(lowered, dialect=CudaOnHost())
+        kernels.extend(lowered.steps)
+        return program.run
+
+    compiled = bothways.compile(function, backend=bothways.backends.aot(fw_compiler=compile))
+    for _ in range(2):
+        compiled(torch.randn(16, 8), *weights)
+    assert [int(norm.num_batches_tracked) for norm in norms] == [2] * 4
+    assert [len(step.members) for step in kernels if isinstance(step, Batch)] == [4]
+    assert isinstance(kernels[-1], Batch)
 
 
 def test_a_table_is_no_larger_than_what_a_kernel_takes():

@@ -8,12 +8,16 @@ import torch
 import torch.nn.functional as F
 from cuda_on_host import CudaOnHost
 from native_checking import cases_of
-from test_cuda_kernels import as_on_gpu, needs_nvrtc, randn, source_of  # noqa: F401  (a fixture)
+from test_cuda_kernels import as_on_gpu, found_nvrtc, needs_nvrtc, randn, source_of  # noqa: F401  (a fixture)
 
 import bothways
-from bothways.backends.for_kernels import FOR_KERNELS
-from bothways.building.cuda_build import compiled
+from bothways.building.cuda_build import CudaKernel, CudaSource, compiled
+from bothways.lower.dialects.cuda import thirds
 from bothways.lower.dialects.cuda.arranging import ALONE, Phase, column_geometry, finishing_geometry
+from bothways.lower.dialects.cuda.kernels import spell_kernel
+from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
+from bothways.lower.dialects.cuda.thirds import Third, ThirdPhase
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.schedule.steps import lower
 from bothways.lower.schedule.tree import Columns, Kernel
@@ -126,12 +130,69 @@ def test_parts_are_put_together_by_few_threads():
     torch.testing.assert_close(program.run(*case.given)[0], case.given[0] - case.given[0].mean(0))
 
 
-@pytest.mark.parametrize("elements, ours", [(1 << 21, True), (1 << 22, False)])
-def test_a_batch_that_is_large_is_left_to_cudnn(elements, ours):
-    x = torch.empty(1, 1, device="meta").expand(elements, 1)
-    w = torch.empty(1, device="meta")
-    found = FOR_KERNELS[torch.ops.aten.cudnn_batch_norm.default](x, w, w, w, w, True, 0.1, 1e-5)
-    assert (found is not NotImplemented) == ours
+def residual(x, w, b, other, below):
+    """What a block of a ResNet does to the gradients of two: they are added before the norm's backward."""
+    y = F.relu(F.batch_norm(x, None, None, w, b, True) + other)
+    return (y * below[0] + torch.relu(y) * below[1]).sum()
+
+
+def gradients(function, x, *more):
+    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    result = function(x, *more)
+    return [result, *torch.autograd.grad(result, [x, *more[:3]])]
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 40])
+@pytest.mark.parametrize("name", BATCHES)
+def test_columns_that_no_cache_holds_are_three_kernels(name, limit, monkeypatch):
+    """Each sweep is a kernel, and what is known of a column is computed between them, once: running statistics change
+    by one step."""
+    monkeypatch.setattr(thirds, "BYTES_OF_CACHE", limit)
+    torch.manual_seed(0)
+    shape, alone = BATCHES[name]
+    x, gradient = (randn(*shape).to(memory_format=torch.channels_last) for _ in range(2))
+    x.requires_grad_()
+    w, b = (torch.rand(shape[1]).add(0.5).requires_grad_() for _ in range(2))
+    own, expected = ([torch.zeros(shape[1]), torch.ones(shape[1])] for _ in range(2))
+    kernels = []
+    forward = on_host(normalised, kernels)
+    for _ in range(2):
+        result = forward(x, w, b, *own)
+        found = [result, *torch.autograd.grad(result, [x, w, b], gradient)]
+        torch.testing.assert_close(found, step(x, w, b, gradient, *expected), **CLOSE[torch.float32])
+        torch.testing.assert_close(own, expected, **CLOSE[torch.float32])
+    for half in kernels:
+        kinds = [one.third for one in half if isinstance(one, ThirdPhase)]
+        assert kinds == (list(Third) if limit == 1 and isinstance(half[0].body[0], Columns) else [])
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_three_kernels_compile(dtype, monkeypatch):
+    monkeypatch.setattr(thirds, "BYTES_OF_CACHE", 1)
+    [case] = cases_of("case", lambda x: [x - x.mean(0)], [randn(3000, 72, dtype=dtype)])[:1]
+    steps = [part for one in lower(case.graph, case.given).steps for part in all_arranged([one])]
+    assert [one.third for one in steps] == list(Third)
+    for kernel in steps:
+        text = spell_kernel(kernel, None)
+        one = CudaKernel("kernel", "", text.parameters, text.body, text.threads, text.together, text.aligned)
+        assert found_nvrtc().compile(CudaSource((one,), {}, HELPERS, HEAD).whole(str(one)), "sm_90")
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 40])
+def test_what_takes_more_to_read_again_is_kept_for_the_next_sweep(limit, monkeypatch):
+    """The gradient that a norm's backward gets is made of four tensors, which its second sweep does not read."""
+    monkeypatch.setattr(thirds, "BYTES_OF_CACHE", limit)
+    torch.manual_seed(0)
+    x, other, *below = (randn(3, 16, 20, 19).to(memory_format=torch.channels_last) for _ in range(4))
+    w, b = (torch.rand(16).add(0.5).requires_grad_() for _ in range(2))
+    other.requires_grad_()
+    kernels = []
+    found = gradients(on_host(residual, kernels), x, w, b, other, below)
+    torch.testing.assert_close(found, gradients(residual, x, w, b, other, below), **CLOSE[torch.float32])
+    phases = [one for one in kernels[-1] if isinstance(one, Phase)]
+    large = [sum(memory.shape == x.shape for memory in one.memories if memory not in one.written) for one in phases]
+    assert large[0] >= 4 and large[-1] <= 2
 
 
 def test_equal_layers_are_built_once():

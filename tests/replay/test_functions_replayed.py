@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from aten_counting import computing_calls
 from replaying import DEVICE, graphs, random, replays, why_not
 
 import bothways
@@ -33,6 +34,21 @@ def test_the_third_call_is_replayed(recorder):
         close(compiled(x, w), program(x, w))
         assert replays(compiled)["forward"] == max(0, call - 1)
     assert why_not(compiled) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+def test_results_of_one_dtype_are_copied_at_once(recorder, dtype):
+    """The counters of fifty norms, for one."""
+
+    def counted(*numbers):
+        return [number + 1 for number in numbers]
+
+    compiled = bothways.compile(counted)
+    numbers = [torch.tensor(number, device=DEVICE).to(dtype) for number in range(5)]
+    for _ in range(4):
+        close(compiled(*numbers), counted(*numbers))
+    calls = computing_calls(lambda: close(compiled(*numbers), counted(*numbers)))
+    assert calls["aten::_foreach_mul"] == 1 and "aten::clone" not in calls
 
 
 def test_results_that_are_held_never_change(recorder):

@@ -137,7 +137,7 @@ class KernelScheduler:
 
     def _reads(self, members: Iterable[Node], kept: Container[Node], stage: int) -> dict[Node | Memory, int]:
         """What one sweep reads to compute some members, in bytes; what is ``kept`` need not be computed again."""
-        found: dict[Node | Memory, int] = {}
+        sizes: dict[Node | Memory, int] = {}
         pending = [source for member in members for source in member.sources()]
         seen: set[Node] = set()
         while pending:
@@ -148,17 +148,17 @@ class KernelScheduler:
             size = size_hint(node.numel) * node.dtype.itemsize
             if isinstance(node, Buffer):
                 if 0 not in node.strides:
-                    found[node.memory] = size
+                    sizes[node.memory] = size
             elif isinstance(node, Take):
-                found[node] = size
+                sizes[node] = size
                 pending.append(node.index)
             elif isinstance(node, View) or node in self.fusion.inlined:
                 pending += node.sources()
             elif node not in self.members:
-                found[node] = size
+                sizes[node] = size
             elif self._in_loop(node) and isinstance(node, Map):
                 pending += node.sources()
-        return found
+        return sizes
 
     # Levels and stages.
 

@@ -6,7 +6,6 @@ together in order by whoever needs them. Nothing depends on which block is faste
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,9 +57,6 @@ LARGE = 1 << 23  # elements that no cache holds
 ALONE = 512  # rows up to which a block takes all of its columns, and one kernel does for every sweep
 BYTES_ALONE, BYTES_OF_PART = 32, 64  # of a row, that a block takes
 TURNS = 4  # rows that a thread reads at once
-# What the first of two sweeps over columns reads, above which nothing of it is in a cache for the second: that is a
-# kernel by itself then, of as many blocks as pointwise ones have, behind a small one that puts the columns together.
-BYTES_OF_CACHE, TURNS_OF_REST = 1 << 25, 8
 LEAST_THREADS, MOST_THREADS = 128, 1024  # of a block that is alone
 LEAST_PART = 1024  # vectors of a row that are worth a block of their own
 LONG_ROW = 8192  # vectors of a row that take longer than a second pass does
@@ -85,36 +81,11 @@ class Phase(Kernel):
         return list(statements_of_phase(first.body if isinstance(first, (Rows, Columns)) else self.body, self.stage))
 
 
-class Third(enum.Enum):
-    """Kernels that sweep twice over columns which no cache holds: the first sweep in parts, then what these come to
-    and all that is known of each column, then the second sweep."""
-
-    PARTS, WHOLE, REST = range(3)
-
-
-@dataclass(frozen=True, eq=False)
-class ThirdPhase(Phase):
-    """One of three kernels. ``wholes`` is where the second leaves for the third what was accumulated."""
-
-    third: Third = Third.PARTS
-    wholes: dict[Accumulator, Memory] = field(default_factory=dict)
-
-    @property
-    def statements(self) -> list[tuple[Statement, bool]]:
-        if self.third is Third.WHOLE:
-            return [one for one in super().statements if not isinstance(one[0], Sweep)]
-        is_last = self.third is Third.REST  # what is known of a column is stored already
-        return [(part, stores and not (is_last and not isinstance(part, Sweep))) for part, stores in super().statements]
-
-
 def arranged(kernel: Kernel) -> list[Kernel]:
     """The kernels that do what one does."""
     first = kernel.body[0]
     if isinstance(first, Columns):
-        rows = product((*first.loops, first.lanes))
-        if is_of_no_cache(first):
-            return list(thirds_of(kernel, rows))
-        splits = column_geometry(first).splits
+        splits, rows = column_geometry(first).splits, product((*first.loops, first.lanes))
         return [kernel] if splits == 1 else list(phases_of(kernel, first.body, splits, rows))
     if not any(isinstance(part, Sweep) for part in statements_of_row(kernel)):
         return [kernel]
@@ -127,58 +98,6 @@ def arranged(kernel: Kernel) -> list[Kernel]:
 def statements_of_row(kernel: Kernel) -> tuple[Statement, ...]:
     first = kernel.body[0]
     return first.body if isinstance(first, Rows) else kernel.body
-
-
-def is_of_no_cache(columns: Columns) -> bool:
-    """Whether columns are swept over twice, and the first sweep reads more than stays in a cache."""
-    sweeps = [part for part in columns.body if isinstance(part, Sweep)]
-    if len(sweeps) != 2 or not sweeps[0].accumulators or sweeps[1].accumulators:
-        return False
-    loops = (*columns.loops, columns.lanes, *sweeps[0].loops)
-    if any(type(loop.size) is not int for loop in loops):
-        return False
-    read = {element for part in sweeps[0].body for element, writes in elements_in(part) if not writes}
-    whole = [element for element in read if len(element.steps) == len(loops) or element.taken is not None]
-    return product(loops) * sum(element.memory.dtype.itemsize for element in whole) >= BYTES_OF_CACHE
-
-
-def thirds_of(kernel: Kernel, rows: int) -> list[ThirdPhase]:
-    """A kernel as three, one after the other."""
-    columns = kernel.body[0]
-    assert isinstance(columns, Columns)
-    sweep = next(part for part in columns.body if isinstance(part, Sweep))
-    geometries = {third: geometry_of_third(columns, third) for third in Third}
-    splits = geometries[Third.PARTS].splits
-
-    def memories(ending: str, count: int) -> dict[Accumulator, Memory]:
-        return {
-            one: Memory(f"{one.hint}_{ending}", memory_dtype(one), (count * rows,), (1,)) for one in sweep.accumulators
-        }
-
-    partials, wholes = memories("parts", splits), memories("whole", 1)
-    ways = {
-        Third.PARTS: ((), tuple(partials.values())),
-        Third.WHOLE: (tuple(partials.values()), tuple(wholes.values())),
-        Third.REST: (tuple(wholes.values()), ()),
-    }
-    phases = []
-    for third, (taken, given) in ways.items():
-        one = ThirdPhase(
-            (), frozenset(), kernel.body, f"{kernel.hint}_{third.value}", kernel.origins, kernel.names,
-            min(1, third.value), geometries[third].splits, partials, third, wholes,
-        )  # fmt: skip
-        elements = [
-            (element, writes)
-            for part, stores in one.statements
-            for element, writes in elements_in(part)
-            if stores or not writes
-        ]
-        used = dict.fromkeys(element.memory for element, _ in elements)
-        written = {element.memory for element, writes in elements if writes}
-        outside = [memory for memory in used if memory not in written]
-        own = (*outside, *taken, *(memory for memory in used if memory in written), *given)
-        phases.append(replace(one, memories=own, written=frozenset((*written, *given))))
-    return phases
 
 
 def phases_of(kernel: Kernel, body: Sequence[Statement], splits: int, rows: int) -> list[Phase]:
@@ -370,7 +289,7 @@ def row_geometry(kernel: Kernel) -> RowGeometry:
     longest = -(-most // width) if scratch and type(known) is not int else vectors
     spans_of_row = SPAN_OF_ROW if longest == vectors else 4 * SPAN_OF_ROW
     most_spans = max(1, min(spans_of_row, LONG_CODE // max(1, work_in(inner) * width)))
-    team = min(1024, max(1, _power_of_two(-(-longest // most_spans))))
+    team = min(1024, max(1, power_of_two(-(-longest // most_spans))))
     while team < 1024 and (
         -(-longest // team) * width * bytes_kept > 4 * REGISTERS
         or (rows * team < PROCESSORS * 512 and vectors >= 2 * team)
@@ -438,10 +357,10 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
     while width > 1 and width * narrow > 8 and size_hint(columns.lanes.size) < width * 32 * MANY_TILES:
         width //= 2
     across_all = -(-size_hint(columns.lanes.size) // width)
-    threads = _sharing(columns, width, THREADS)
-    across = min(32, threads, _power_of_two(across_all))
-    down = max(1, min(threads // across, _power_of_two(length)))
-    across = max(across, min(threads // down, _power_of_two(across_all), 256))
+    threads = sharing(columns, width, THREADS)
+    across = min(32, threads, power_of_two(across_all))
+    down = max(1, min(threads // across, power_of_two(length)))
+    across = max(across, min(threads // down, power_of_two(across_all), 256))
     blocks = size_hint(product(columns.loops)) * -(-across_all // across)
     if sum(isinstance(part, Sweep) for part in columns.body) > 1:
         if blocks < FEW_BLOCKS:
@@ -453,26 +372,6 @@ def column_geometry(columns: Columns) -> ColumnGeometry:
     return ColumnGeometry(width, across, down, splits)
 
 
-def geometry_of_third(columns: Columns, third: Third) -> ColumnGeometry:
-    """How the kernels of columns that no cache holds are shared out: rows of blocks that read whole lines."""
-    sweeps = [part for part in columns.body if isinstance(part, Sweep)]
-    sweep = sweeps[third is Third.REST]
-    width = width_along(columns.lanes, sweep.body, exact=False)
-    while width > 1 and max(1, len(sweep.accumulators)) * width > 32:
-        width //= 2
-    across_all = -(-size_hint(columns.lanes.size) // width)
-    threads = _sharing(columns, width, THREADS)
-    across = min(32, threads, _power_of_two(across_all))
-    length = size_hint(product(sweep.loops))
-    down = max(1, min(threads // across, _power_of_two(length)))
-    blocks = size_hint(product(columns.loops)) * -(-across_all // across)
-    if third is Third.WHOLE:
-        return finishing_geometry(columns, geometry_of_third(columns, Third.PARTS).splits)
-    if third is Third.REST:
-        return ColumnGeometry(width, across, down, max(1, length // (TURNS_OF_REST * down)))
-    return ColumnGeometry(width, across, down, max(1, min(-(-2 * FEW_BLOCKS // blocks), length // (TURNS * down))))
-
-
 def _narrow_geometry(columns: Columns, width: int, vector: int, length: int) -> ColumnGeometry:
     """How columns that are swept more than once are reduced, where wide tiles of them would be few. ``vector`` is in
     bytes."""
@@ -480,11 +379,11 @@ def _narrow_geometry(columns: Columns, width: int, vector: int, length: int) -> 
     bytes_of_row, threads = BYTES_OF_PART, 2 * THREADS
     if length <= ALONE:
         bytes_of_row, threads = BYTES_ALONE, MOST_THREADS
-    across = min(max(1, bytes_of_row // vector), _power_of_two(across_all))
+    across = min(max(1, bytes_of_row // vector), power_of_two(across_all))
     if length <= ALONE:
-        threads = min(threads, max(LEAST_THREADS, across * _power_of_two(-(-length // TURNS))))
-    threads = _sharing(columns, width, threads)
-    down = max(1, min(threads // across, _power_of_two(length)))
+        threads = min(threads, max(LEAST_THREADS, across * power_of_two(-(-length // TURNS))))
+    threads = sharing(columns, width, threads)
+    down = max(1, min(threads // across, power_of_two(length)))
     blocks = size_hint(product(columns.loops)) * -(-across_all // across)
     splits = 1
     if length > ALONE and blocks < FEW_BLOCKS:
@@ -495,14 +394,14 @@ def _narrow_geometry(columns: Columns, width: int, vector: int, length: int) -> 
 def finishing_geometry(columns: Columns, splits: int) -> ColumnGeometry:
     """How what the parts of columns were reduced to is put together: by more blocks where columns are few and parts
     many, as long as a sector of memory is read whole."""
-    size, threads = size_hint(columns.lanes.size), _sharing(columns, 1, MOST_THREADS)
-    across = min(32, threads, _power_of_two(size))
+    size, threads = size_hint(columns.lanes.size), sharing(columns, 1, MOST_THREADS)
+    across = min(32, threads, power_of_two(size))
     while across > SECTOR and size < MANY_BLOCKS * across and splits > threads // across:
         across //= 2
-    return ColumnGeometry(1, across, max(1, min(threads // max(across, SECTOR), _power_of_two(splits))), splits)
+    return ColumnGeometry(1, across, max(1, min(threads // max(across, SECTOR), power_of_two(splits))), splits)
 
 
-def _sharing(columns: Columns, width: int, threads: int) -> int:
+def sharing(columns: Columns, width: int, threads: int) -> int:
     """So many threads, or as many as there is shared memory for what each of them has of all reductions."""
     sums = [one for part in columns.body if isinstance(part, Sweep) for one in part.accumulators]
     each = width * sum(memory_dtype(one).itemsize for one in sums)
@@ -511,6 +410,6 @@ def _sharing(columns: Columns, width: int, threads: int) -> int:
     return threads
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()

@@ -13,11 +13,8 @@ from bothways.lower.dialects.cuda.arranging import (
     PROCESSORS,
     ColumnGeometry,
     Phase,
-    Third,
-    ThirdPhase,
     column_geometry,
     finishing_geometry,
-    geometry_of_third,
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
@@ -30,6 +27,7 @@ from bothways.lower.dialects.cuda.emit import (
     initial,
     product,
 )
+from bothways.lower.dialects.cuda.thirds import Third, ThirdPhase, geometry_of_third
 from bothways.lower.ir.sizes import Size, size_hint
 from bothways.lower.schedule.tree import (
     Accumulate,

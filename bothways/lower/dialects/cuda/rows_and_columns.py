@@ -42,6 +42,7 @@ from bothways.lower.dialects.cuda.emit_rows import (
     write_reading,
     write_stages,
 )
+from bothways.lower.dialects.cuda.thirds import thirds_of
 from bothways.lower.ir.prims import Memory
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import (
@@ -97,7 +98,7 @@ def all_arranged(kernels: Sequence[Kernel]) -> list[Kernel]:
             if joined is not None:
                 del left[place]
                 break
-        result += arranged(kernel) if joined is None else joined
+        result += joined or thirds_of(kernel) or arranged(kernel)
     return result
 
 

@@ -89,8 +89,8 @@ def _max_pool_backward(
     return b.where(taken, repeated(b, gradient, shape, factors), 0, x.dtype)
 
 
-# Images on a GPU whose pixels lie side by side. What a thread reads of an image are some channels of a pixel, whose place
-# it computes.
+# Images on a GPU whose channels lie side by side. What a thread reads of an image are some channels of a pixel, whose
+# place it computes.
 
 
 @dataclass(frozen=True)
