@@ -54,7 +54,7 @@ class CallLibrary:
         self._make_holding, self._make_noting, self._make_looking = itertools.islice(making, 3)
         self._make_arranging, self._make_starting, make_taking, make_granting = making
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
-        self.set_gradients: Callable[[Sequence[Any], Sequence[Any], int], bool] = make_granting(None, None)
+        self.set_gradients: Callable[..., bool] = make_granting(None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
@@ -115,10 +115,10 @@ class CallLibrary:
 
     def starting(
         self, launch: Callable[[], Any], places: bytes, held: bytes | None = None, lent: bytes | None = None
-    ) -> Callable[[Sequence[Any], Any, bool], tuple[Any, ...] | bool]:
+    ) -> Callable[[tuple[Any, ...], Any, bool], tuple[Any, ...] | bool]:
         """A builtin function that calls ``launch`` if inputs lie at ``places``, storages are ``held`` as they were, and
         the gradients of some tensors are those ``lent``, as they were, which it gives. Nothing runs in between. It takes
-        the inputs, the tensors whose gradients may be given again, or None, and whether changes of inputs are counted,
+        the inputs as a tuple, the tensors whose gradients may be given again, or None, and whether changes of inputs are counted,
         and they have to lie apart."""
         known = struct.pack("4Q", id(launch), _address(places), _address(lent), _address(held))
         start: Callable[..., tuple[Any, ...] | bool] = self._make_starting(known, (launch, places, held, lent))

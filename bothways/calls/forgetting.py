@@ -22,12 +22,13 @@ def forget_gradients(graph: Callable[..., Any], tensors: Sequence[torch.Tensor])
         tensor.grad = None
 
 
-def set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], first: int = 0) -> None:
-    """Give tensors their gradients, which begin at a place of a sequence; most have them already, where these are given
-    again."""
+def gradient_setter() -> Callable[..., object]:
+    """What gives tensors their gradients, which begin at a place of a sequence, or fill it; most have them already,
+    where these are given again."""
     library = word_library()
-    if library is not None:
-        library.set_gradients(tensors, gradients, first)
-        return
+    return _set_gradients if library is None else library.set_gradients
+
+
+def _set_gradients(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], first: int = 0) -> None:
     for tensor, gradient in zip(tensors, gradients[first : first + len(tensors)], strict=True):
         tensor.grad = gradient

@@ -31,10 +31,7 @@ static inline int lies(PyObject *value, Lain *lain) {
     return 1;
 }
 
-static inline void fetch_lain(PyObject *items, int64_t at, const Lain *one, const Lain *last) {
-    if (last - one < 2 * AHEAD) return;
-    __builtin_prefetch(member(items, at + one[2 * AHEAD].place));
-    PyObject *value = member(items, at + one[AHEAD].place);
+static inline void fetch_impl(const PyObject *value) {
     if (!is_plain_tensor(value)) return;
     const char *impl = *(char **)((char *)value + tensor_offset);
     __builtin_prefetch(impl + storage_word);
@@ -42,32 +39,33 @@ static inline void fetch_lain(PyObject *items, int64_t at, const Lain *one, cons
 }
 
 // Whether all that may not move lie where they lay. ``counters``: where changes are counted of those that are changed.
-static int all_lie_there(const Places *known, PyObject *items, int64_t at, uint32_t **counters) {
-    const Lain *one = known->of, *end = one + known->fixed;
-    for (; one < end; ++one) {
+// The last one comes first: the guards have looked at it just now.
+static int all_lie_there(const Places *known, PyObject *const *items, uint32_t **counters) {
+    if (counters) counters += known->counted;
+    for (const Lain *first = known->of, *one = first + known->fixed; one-- > first;) {
         Lain now;
-        PyObject *value = member(items, at + one->place);
-        fetch_lain(items, at, one, end - 1);
+        PyObject *value = items[one->place];
+        if (one - first >= AHEAD) fetch_impl(items[one[-AHEAD].place]);
         if (!lies(value, &now)) return 0;
-        if (now.begin != one->begin || now.end != one->end || now.address != one->address) return 0;
+        if ((now.begin ^ one->begin) | (now.end ^ one->end) | (now.address ^ one->address)) return 0;
         if (!counters || !one->changes) continue;
-        if (!(*counters = version_of(value))) return 0;
-        __builtin_prefetch(*counters++, 1);
+        if (!(*--counters = version_of(value))) return 0;
+        __builtin_prefetch(*counters, 1);
     }
     return 1;
 }
 
 // Whether those that are copied lie apart from all others.
-static int all_lie_apart(const Places *known, PyObject *items, int64_t at, uint32_t **counters) {
+static int all_lie_apart(const Places *known, PyObject *const *items, uint32_t **counters) {
     const Lain *of = known->of;
     for (int64_t i = known->fixed; i < known->fixed + known->copied; ++i) {
         Lain now, other;
-        PyObject *value = member(items, at + of[i].place);
+        PyObject *value = items[of[i].place];
         if (!lies(value, &now)) return 0;
         int meet = 0;
         for (int64_t j = 0; j < known->fixed; ++j) meet |= of[j].begin < now.end & now.begin < of[j].end;
         for (int64_t j = known->fixed; !meet && j < i; ++j) {
-            if (!lies(member(items, at + of[j].place), &other)) return 0;
+            if (!lies(items[of[j].place], &other)) return 0;
             meet = other.begin < now.end && now.begin < other.end;
         }
         if (meet || (of[i].changes && !(*counters++ = version_of(value)))) return 0;
@@ -84,46 +82,50 @@ static void count_all(const Places *known, uint32_t **counters) {
 }
 
 // A launch that has raised has changed nothing: what was counted for it is taken back. Others may have run meanwhile.
-static void take_back(const Places *known, PyObject *items, int64_t at) {
+static void take_back(const Places *known, PyObject *const *items) {
     for (const Lain *one = known->of, *end = one + known->fixed + known->copied; one < end; ++one) {
-        if (!one->changes || !has_items(items, at + one->place + 1)) continue;
-        uint32_t *count = version_of(member(items, at + one->place));
+        uint32_t *count = one->changes ? version_of(items[one->place]) : 0;
         if (count) __atomic_store_n(count, __atomic_load_n(count, RELAXED) - (uint32_t)one->changes, RELAXED);
     }
 }
 
-// True if it was launched, False if something is not as it was, and nothing has happened; 0 for an error of the launch.
-static PyObject *start_there(const Started *known, PyObject *items, int64_t at, uint32_t **counters) {
+// Whether all is as it was: where inputs lie, and who holds what was lent.
+static int is_ready(const Started *known, PyObject *const *items, uint32_t **counters) {
     const Places *places = known->places;
-    if (known->held && !are_as_held(known->held)) return answer_of(0);
-    if (!all_lie_there(places, items, at, counters)) return answer_of(0);
-    if (counters && !all_lie_apart(places, items, at, counters + places->counted)) return answer_of(0);
-    if (counters) count_all(places, counters);
-    PyObject *done = PyObject_CallNoArgs(known->launch);
-    if (done) Py_DecRef(done);
-    else if (counters) take_back(places, items, at);
-    return done ? answer_of(1) : 0;
+    if (!all_lie_there(places, items, counters)) return 0;
+    if (counters && !all_lie_apart(places, items, counters + places->counted)) return 0;
+    return !known->held || are_as_held(known->held);
 }
 
-// Of inputs; of tensors whose gradients it may give again, or None; and of whether changes are counted, and those that
-// are copied have to lie apart. The same, or the gradients that are given again.
+// Launch it, with changes counted.
+static int launched(const Started *known, PyObject *const *items, uint32_t **counters) {
+    if (counters) count_all(known->places, counters);
+    PyObject *done = PyObject_CallNoArgs(known->launch);
+    if (done) Py_DecRef(done);
+    else if (counters) take_back(known->places, items);
+    return done != 0;
+}
+
+// Of inputs, as a tuple; of tensors whose gradients it may give again, or None; and of whether changes are counted, and
+// those that are copied have to lie apart. Gives the gradients that are given again, or True; False if something is not
+// as it was, and nothing has happened.
 static PyObject *start(PyObject *self, PyObject *const *arguments, int64_t count) {
     const Started *known = (const Started *)PyBytes_AsString(self);
     const Places *places = known->places;
-    if (count != 3 || !has_items(arguments[0], 0)) { PyErr_BadArgument(); return 0; }
-    PyObject *items = arguments[0], *owners = arguments[1], *left = yes;
-    const int64_t at = PyObject_Size(items) - places->count;
+    if (count != 3 || arguments[0]->type != tuple_class) { PyErr_BadArgument(); return 0; }
+    PyObject *owners = arguments[1], *left;
+    const int64_t at = PyObject_Size(arguments[0]) - places->count;
     if ((at && at != places->first) || (owners != none && !known->lent)) return answer_of(0);
+    PyObject *const *items = items_of(arguments[0]) + at;
     uint32_t **counters = 0;
     if (arguments[2] == yes && !(counters = PyMem_Malloc((places->fixed + places->copied + 1) * sizeof(uint32_t *))))
         return PyErr_NoMemory();
     const int collects = PyGC_Disable();  // an object that is made may let the collector run, and finalizers
-    if (owners == none) Py_IncRef(left);
-    else left = all_left_again(known->lent, owners);
-    if (left && left != no) {
-        PyObject *started = start_there(known, items, at, counters);
-        if (started == yes) Py_DecRef(started);
-        else { Py_DecRef(left); left = started; }
+    if (!is_ready(known, items, counters)) left = answer_of(0);
+    else left = owners == none ? answer_of(1) : all_left_again(known->lent, owners);
+    if (left && left != no && !launched(known, items, counters)) {
+        Py_DecRef(left);
+        left = 0;
     }
     if (collects) PyGC_Enable();
     PyMem_Free(counters);

@@ -212,7 +212,8 @@ def _inference(
     written = (*changed, *facts.recounted)
     share, are_apart, look = sharing(written, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
-    only_results = not changed and outputs == [Result(index) for index in range(count)]
+    are_all = outputs == [Result(index) for index in range(count)]
+    only_results = not changed and are_all
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
@@ -223,7 +224,7 @@ def _inference(
         leaves_out(count, [skipped + place for place in changed])
     # By whoever has put a function of their own around it everything else may be done as well.
     is_ours = takes_together and look is not None and not hasattr(compiled, "__wrapped__")
-    launch = known.at_once if is_ours and (take_results is not None or only_results) else None
+    launch = known.at_once if is_ours and take_results is not None else None
     if known.counts is not None:
         known.counts({place: number for place, number in zip(changed, facts.counts, strict=True) if number})
 
@@ -266,7 +267,7 @@ def _inference(
             return None
         if versions.others != []:
             versions.set(results)
-        return results if only_results or take_results is None else take_results(results)
+        return results if take_results is None or are_all else take_results(results)
 
     return described(
         call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,

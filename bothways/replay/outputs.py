@@ -108,7 +108,7 @@ class Outputs:
         self._gives_inputs = any(place < len(values) for place in order)
         inputs = len(values) if self._gives_inputs else 0
         self.are_short = is_short
-        self._arranged = arranging([place - len(values) + inputs for place in order], inputs)
+        self._arranged = arranging([place - len(values) + inputs for place in order], inputs + self._made)
 
     def _plan(self, group: list[tuple[torch.Tensor, list[int]]], lendable: Set[int]) -> None:
         """Decide what becomes of outputs that lie in one storage."""
@@ -126,13 +126,16 @@ class Outputs:
             self._cloned.append(first)
 
     def _order(self, outputs: int, inputs: int, fixed: Sequence[int]) -> list[int]:
-        """For each output, its place in all that ``hand_out`` has: the call's values, and behind them what is made."""
+        """For each output, its place in all that ``hand_out`` has: the call's values, behind them what is made, and last
+        what is lent."""
         places = dict(self._inputs)
         items = [[window.output] for window in self._windows]
         items += [numbers for _, copied in self._copied.values() for numbers in copied]
         items += [numbers for _, numbers in self._cloned]
         items += [numbers for _, group in self._together for _, numbers in group]
-        items += [numbers for _, numbers in self._lent] + [[number] for number in fixed]
+        items += [[number] for number in fixed]
+        self._made = len(items)
+        items += [numbers for _, numbers in self._lent]
         places.update({number: inputs + place for place, numbers in enumerate(items) for number in numbers})
         return [places[number] for number in range(outputs)]
 
@@ -172,9 +175,9 @@ class Outputs:
             for source, group in self._together:
                 storage = source.clone().untyped_storage()
                 items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
-        items += self.given_again.fresh() if left is None else self.given_again.again(left)
         items += self._rest
-        return self._arranged(tuple(values) if self._gives_inputs else (), items)
+        lent = self.given_again.fresh() if left is None else self.given_again.again(left)
+        return self._arranged([*values, *items] if self._gives_inputs else items, lent)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -188,8 +188,8 @@ class Recording:
             return None
         results = self.outputs.hand_out(values, left)
         if self._back:
-            # Versions are for others to count, and a tensor that it did not write to has none.
-            copy_all([values[place].data for place in self._back], [self._static(place) for place in self._back])
+            # Below autograd, so that versions are for others to count. No window is made of them: they may move.
+            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
 

@@ -112,7 +112,7 @@ class Replayed:
             return None
         try:
             with lane.lock:
-                if lane.busy or (self._floats and not self._set(recording, values, lane)):
+                if lane.busy or not (recording.computes_with(numbers) or self._set(recording, values, lane)):
                     return None
                 results = self._replay(recording, values, lane, self.spares.owners or None, counts=True)
         except BaseException:

@@ -18,7 +18,7 @@ from bothways.replay.outputs import Outputs
 from bothways.runtime.picking import Joined
 
 MOST_COPIED = 16  # inputs that are compared with all others at each call
-Start = Callable[[Sequence[Any], Any, bool], "tuple[Any, ...] | bool"]
+Start = Callable[[tuple[Any, ...], Any, bool], "tuple[Any, ...] | bool"]
 
 
 class Starting:
@@ -34,7 +34,7 @@ class Starting:
         changes: Mapping[int, int],
     ) -> None:
         self._launch, self._outputs, self._library = launch, outputs, word_library()
-        self._places, self.counts = _places(values, copied, changes) if torch_compat.offset_word() else (None, False)
+        self._places, self.counts = places_of(values, copied, changes) if torch_compat.offset_word() else (None, False)
         self._there = self._free = self._again = self._never
         if self._library is not None and self._places is not None:
             self._there = self._library.starting(launch, self._places)
@@ -43,7 +43,7 @@ class Starting:
     @property
     def is_known(self) -> bool:
         """Whether there is any."""
-        return self._there != self._never
+        return self._there is not self._never
 
     @staticmethod
     def _never(inputs: Sequence[Any], owners: Any, counts: bool) -> bool:
@@ -60,17 +60,17 @@ class Starting:
     def again(self, values: Sequence[Any], owners: Any, counts: bool) -> Sequence[torch.Tensor] | None:
         """The same, if these are still the owners of what was lent, which is given again: None if nothing was done."""
         known = self._outputs.given_again.known
-        if self._again == self._never and known is not None and self._library is not None and self._places is not None:
+        if self._again is self._never and known is not None and self._library is not None and self._places is not None:
             self._again = self._library.starting(self._launch, self._places, known.held, known.lent)
         left = self._again(_tensors(values), owners, counts)
         return None if isinstance(left, bool) else left
 
 
-def _tensors(values: Sequence[Any]) -> Sequence[Any]:
-    return values.second if type(values) is Joined else values
+def _tensors(values: Sequence[Any]) -> tuple[Any, ...]:
+    return values.second if type(values) is Joined else tuple(values)
 
 
-def _places(
+def places_of(
     values: Sequence[Any], copied: Collection[int], changes: Mapping[int, int]
 ) -> tuple[bytes | None, bool]:
     """Where inputs lie, as C reads it, and whether changes can be counted with it, as all lie apart. None where one is

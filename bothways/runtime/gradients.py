@@ -41,12 +41,19 @@ def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """
     apply = _spent_function(name)
     if torch_compat.is_grad_enabled():
-        return apply(torch.empty(0, requires_grad=True), tensor)
+        return apply(_leaf(), tensor)
     torch_compat.set_grad_enabled(True)
     try:
-        return apply(torch.empty(0, requires_grad=True), tensor)
+        return apply(_leaf(), tensor)
     finally:
         torch_compat.set_grad_enabled(False)
+
+
+@lru_cache(None)
+def _leaf() -> torch.Tensor:
+    """What a history begins with that no backward goes through."""
+    with torch.inference_mode(False), torch_compat.no_modes():
+        return torch.empty(0, requires_grad=True, device="cpu")
 
 
 @lru_cache(None)

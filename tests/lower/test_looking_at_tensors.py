@@ -1,10 +1,13 @@
 """The number that stands for where many tensors lie is another one as soon as any of them lies elsewhere."""
 
+import struct
+
 import pytest
 import torch
 
 from bothways import torch_compat
 from bothways.calls import call_library as calls
+from bothways.replay.starting import places_of
 
 LIBRARY = calls.word_library()
 pytestmark = pytest.mark.skipif(
@@ -138,15 +141,103 @@ def test_changes_are_counted_of_all_inputs_where_no_results_are_given():
 
 def test_how_gradients_are_held_is_known():
     references, held = torch_compat.held_as_gradient()
+    assert references > 0 and held != 0
     owner = torch.zeros(2, requires_grad=True)
     owner.grad = torch.ones(2)
-    give, note = LIBRARY.giving([0])
-    assert give((owner,)) is False
+    lent = calls.lent_tensors([0])
+    note, launched = LIBRARY.noting(lent), []
+    start = LIBRARY.starting(lambda: launched.append(1), nowhere(), lent=lent)
+    assert start((), (owner,), False) is False
     note((owner.grad,))
-    assert [one is owner.grad for one in give((owner,))] == [True]
+    assert [one is owner.grad for one in start((), (owner,), False)] == [True]
     also = owner.grad
-    assert give((owner,)) is False
+    assert start((), (owner,), False) is False
     del also
-    assert give((owner,)) is not False and references > 0 and held != 0
-    owner.grad = None
-    assert give((owner,)) is False and give((3,)) is False and give(()) is False
+    assert start((), (owner,), False) is not False and len(launched) == 2
+    assert start((), None, False) is True and len(launched) == 3
+
+
+def nowhere():
+    """Places of no inputs."""
+    return struct.pack("5q", 0, 0, 0, 0, 0)
+
+
+def starting(tensors, changes=(), copied=(), launch=lambda: None, numbers=0):
+    values = (*[1.0] * numbers, *tensors)
+    places, counts = places_of(values, [numbers + place for place in copied], dict(changes))
+    return LIBRARY.starting(launch, places), counts
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_launched_for_what_lies_elsewhere(change):
+    launched, tensors = [], some()
+    start, counts = starting(tensors, launch=lambda: launched.append(1))
+    assert counts and start(tensors, None, False) is True and len(launched) == 1
+    change(tensors)
+    assert start(tensors, None, False) is False and len(launched) == 1
+
+
+@pytest.mark.parametrize("change", [of_another_class, sparse, no_tensor, one_less])
+def test_nothing_is_launched_for_what_is_no_plain_tensor(change):
+    tensors = some()
+    start, _ = starting(tensors)
+    assert start(change(tensors), None, False) is False
+
+
+def test_inputs_may_come_behind_numbers():
+    tensors = some()
+    start, _ = starting(tensors, numbers=2)
+    assert start((3.0, 4.0, *tensors), None, False) is True and start(tensors, None, False) is True
+    assert start((4.0, *tensors), None, False) is False
+
+
+def test_what_is_changed_is_counted_with_the_launch():
+    tensors, seen = some(), []
+    start, _ = starting(tensors, {3: 2, 0: 1, 19: 1}, launch=lambda: seen.append(tensors[3]._version))
+    assert start(tensors, None, True) is True
+    assert seen == [2] and [tensors[place]._version for place in (0, 3, 4, 19)] == [1, 2, 0, 1]
+    assert start(tensors, None, False) is True and seen == [2, 2]
+
+
+def test_a_launch_that_raises_has_counted_nothing():
+    def fail():
+        raise ValueError("no device")
+
+    tensors = some()
+    start, _ = starting(tensors, {3: 2, 0: 1}, launch=fail)
+    for counts in (True, False):
+        with pytest.raises(ValueError, match="no device"):
+            start(tensors, None, counts)
+    assert [tensors[place]._version for place in (0, 3)] == [0, 0]
+
+
+def test_what_is_copied_may_lie_anywhere_but_over_others():
+    tensors = list(some())
+    start, counts = starting(tensors, {4: 1}, copied=(7, 8))
+    tensors[7] = torch.zeros(4)
+    assert counts and start(tuple(tensors), None, True) is True and tensors[4]._version == 1
+    for other in (4, 8):
+        tensors[7] = tensors[other].view(4)
+        assert start(tuple(tensors), None, True) is False
+    assert start(tuple(tensors), None, False) is True and tensors[4]._version == 1
+
+
+def test_changes_are_not_counted_where_inputs_lie_over_one_another():
+    tensors = list(some())
+    tensors[3] = tensors[4].view(4)
+    _, counts = starting(tensors, {4: 1})
+    assert not counts
+
+
+@pytest.mark.parametrize("size", [0, 4, 400])
+def test_a_storage_that_is_resized_is_not_held_as_it_was(size):
+    tensor = torch.zeros(10)
+    held = calls.held_storages([tensor.untyped_storage()])
+    are_held, start = LIBRARY.holding(held), LIBRARY.starting(lambda: None, nowhere(), held)
+    assert are_held() and start((), None, False) is True
+    also = tensor.detach()
+    assert not are_held() and start((), None, False) is False
+    del also
+    assert are_held() and start((), None, False) is True
+    tensor.untyped_storage().resize_(size)
+    assert not are_held() and start((), None, False) is False

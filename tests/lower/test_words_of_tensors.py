@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bothways.calls.call_library import word_library
+from bothways.calls.call_library import held_storages, word_library
 
 LIBRARY = word_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no C compiler, or tensors of another form")
@@ -47,7 +47,7 @@ def test_changes_are_counted_of_results_that_are_inputs():
 def test_holders_of_memory_are_noticed():
     tensors = [torch.zeros(3), torch.zeros(4)]
     storages = [tensor.untyped_storage() for tensor in tensors]
-    are_as_now = LIBRARY.holding(storages)
+    are_as_now = LIBRARY.holding(held_storages(storages))
     assert are_as_now()
     held = tensors[1][1:]
     assert not are_as_now()

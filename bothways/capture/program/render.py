@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import torch_compat
 from bothways.calls.call_library import call_library
-from bothways.calls.forgetting import forget_gradients, set_gradients
+from bothways.calls.forgetting import forget_gradients, gradient_setter
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
 from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
 from bothways.capture.overrides.overrides import without_class
@@ -253,7 +253,7 @@ def _gradients_together(emitter: Emitter, groups: NameGroups, results: str) -> l
         several = list(group)
         if is_gradient and len(several) >= MANY:
             owners, gradients = zip(*(line.split(".grad = ") for line in several), strict=True)
-            setter = emitter.inject(set_gradients, "set_gradients")
+            setter = emitter.inject(gradient_setter(), "set_gradients")
             first = places.get(gradients[0], 0)
             is_part = [places.get(name) for name in gradients] == list(range(first, first + len(gradients)))
             values = f"{results}, {first}" if results and is_part else f"[{', '.join(gradients)}]"
