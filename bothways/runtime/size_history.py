@@ -33,6 +33,8 @@ class SizeHistory:
         self._moving_strides: dict[str, set[int]] = {}
         self._numbers: dict[str, Number] = {}
         self._moving_numbers: set[str] = set()
+        self._small_numbers: set[str] = set()
+        self._all_may_be_small = False
         self._texts: dict[str, str] = {}
         self._changing_texts: set[str] = set()
         self._lengths: dict[str, set[int]] = {}
@@ -88,6 +90,16 @@ class SizeHistory:
         if (number == 0 and type(number) is float) or number != number or not abs(number) < LARGEST:
             return False
         return name in self._moving_numbers or (is_argument and self._wants_all and number not in (0, 1))
+
+    def is_small(self, name: str, number: int) -> bool:
+        """Whether a number is, or ever was, nothing, one or negative: then a program for larger ones is not enough.
+
+        Where one of the function's numbers has become small that was not before, the others may as well.
+        """
+        if number <= 1:
+            self._all_may_be_small |= name in self._moving_numbers and name not in self._small_numbers
+            self._small_numbers.add(name)
+        return self._all_may_be_small or name in self._small_numbers
 
     @property
     def _wants_all(self) -> bool:

@@ -36,7 +36,8 @@ def sums(x, y):
 
 
 def mixed(x, y):
-    return torch.lerp(x, x * 2, y), torch.addcmul(x, x, y, value=0.3), torch.addcdiv(x, x, y), torch.addcdiv(y, x, x + 9)
+    quotients = torch.addcdiv(x, x, y), torch.addcdiv(y, x, x + 9)
+    return torch.lerp(x, x * 2, y), torch.addcmul(x, x, y, value=0.3), *quotients
 
 
 def computed_inside(x, y):

@@ -135,6 +135,7 @@ class Symbols:
     def number(self, value: int | float, source: Source) -> Any:
         """A number from outside as a symbol, guarded; None where it is a constant."""
         is_schedule = type(value) is float and is_learning_rate(source)
+        is_small = type(value) is int and self._history.is_small(self._known_as(source), value)
         if self._is_static(source) or not self._history.moves(
             self._known_as(source), value, is_argument=is_argument(source), is_schedule=is_schedule
         ):
@@ -142,7 +143,7 @@ class Symbols:
         self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if type(value) is float:
             return self._symbol(value, -math.inf, source)
-        least = 2 if value > 1 else -LARGEST
+        least = -LARGEST if is_small else 2
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
@@ -162,9 +163,10 @@ class Symbols:
         if type(value) is float:
             return self._symbol(value, -math.inf, source)
         if value == 0:  # which means more than others do
+            self._history.is_small(self._known_as(source), value)
             self._tracer.guard("{s0} == {c0}", source, value)
             return value
-        least = 2 if value > 1 else -LARGEST
+        least = -LARGEST if self._history.is_small(self._known_as(source), value) else 2
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
 
