@@ -1,4 +1,4 @@
-"""What eager refuses for its dtypes alone, while shapes would allow it, is refused by every backend, where it stands."""
+"""What eager refuses for its dtypes alone, while shapes would allow it, every backend refuses, and where it stands."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tensors that ask for their own gradient, made in a function that runs a backward itself, leave it as what they are."""
+"""Tensors that ask for their own gradient, made in a function that runs a backward itself, leave it as they are."""
 
 import pytest
 import torch
