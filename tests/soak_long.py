@@ -45,7 +45,14 @@ def tensors(seed):
     return soak_tensors.program(seed), soak_tensors_checking
 
 
-KINDS = {"programs": programs, "steps": steps, "tensors": tensors}
+def statements(seed):
+    import soak_statements
+    import soak_statements_checking
+
+    return soak_statements.program(seed), soak_statements_checking
+
+
+KINDS = {"programs": programs, "steps": steps, "tensors": tensors, "statements": statements}
 
 
 def work(kind):

@@ -12,6 +12,7 @@ ROWS = (
     row("eye new_ones new_zeros ones zeros", fails=NEVER, moves=True),
     row("arange full new_full", fails=NEVER, takes_numbers=True, moves=True),
     row("scalar_tensor", moves=True),
+    row("arange linspace", of_numbers=True),
     row("linspace tensor as_tensor", fails=NEVER, takes_numbers=True),
     row("empty_like", fails=NEVER, gives=FRESH),
     row("ones_like zeros_like", fails=NEVER, gives=FRESH, moves=True),

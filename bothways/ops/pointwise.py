@@ -40,7 +40,8 @@ ROWS = (
     row("atan2 hypot logaddexp xlogy", takes_long=True),
     row("special_xlog1py", primitive="xlog1py"),
     row("add sub mul pow remainder mod floor_divide floordiv fmod", promotes=True),
-    row("atan2 hypot ldexp xlogy copysign float_power lerp addcdiv addcmul clamp_min clamp_max clamp clip", promotes=True),
+    row("atan2 copysign float_power hypot ldexp xlogy", promotes=True),
+    row("addcdiv addcmul clamp clamp_max clamp_min clip lerp", promotes=True),
     # Of three, and choices.
     row("lerp", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True),
     row("addcmul", fails=ALL_FLOAT, gives=FRESH, takes_numbers=True, factor="value"),

@@ -142,3 +142,25 @@ def test_a_negated_view_between_two_parts_of_a_graph():
         return {"result": function(z)}
 
     agree(program, observe, 1, 1, 2, backend="native")
+
+
+CONJUGATED = {
+    "with other numbers": lambda a, b: (a + 1j).conj() * b,
+    "a product of matrices": lambda a, b: torch.complex(a, b).mH @ torch.complex(b, a),
+    "its real part": lambda a, b: ((a + 1j) * (b - 2j)).conj().real * b,
+    "its size": lambda a, b: torch.complex(a, b).conj().abs() * a,
+}
+
+
+@pytest.mark.parametrize("name", CONJUGATED)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_gradients_through_what_is_conjugated_later(name, backend):
+    def observe(function, size):
+        generator = torch.Generator().manual_seed(size)
+        a = torch.randn(size, 3, generator=generator).requires_grad_()
+        result = function(a, torch.randn(size, 3, generator=generator))
+        whole = (result * torch.ones(result.shape).to(result.dtype)).sum()
+        (whole.abs() + (result * result.conj()).sum().real).backward()
+        return {"result": result, "gradient": a.grad}
+
+    agree(CONJUGATED[name], observe, 3, 3, 4, 5, backend=backend, tol=1e-4)

@@ -70,7 +70,9 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     if operation.keeps_statistics and any(map(_is_of_unknown_size, _tensors(node))):
         return False  # of one value alone there are none
     dtypes = [example.dtype for example in _tensors(node)]
-    if (operation.of_reals and any(map(_is_complex, dtypes))) or (operation.of_numbers and torch.bool in dtypes):
+    if operation.of_reals and any(map(_is_complex, dtypes)):
+        return False
+    if operation.of_numbers and torch.bool in (*dtypes, getattr(node.meta.get("example_value"), "dtype", None)):
         return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
