@@ -1,13 +1,16 @@
 """Attributes of objects: stored, deleted, computed by properties and descriptors, kept in slots, made on demand."""
 
 import copy
+import enum
 import functools
+import sys
 
+import pytest
 import torch
 from programs import agree, compare
 
 import bothways
-from bothways.testing import CompileCounter
+from bothways.testing import CompileCounter, same
 
 X = torch.arange(4.0)
 
@@ -375,3 +378,31 @@ def test_a_distribution_whose_arguments_are_properties_is_made():
         torch.manual_seed(0)
         results.append((function(x), torch.get_rng_state()))
     assert all(map(torch.equal, *results))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="class methods wrap nothing but functions since Python 3.13")
+def test_a_class_method_around_a_property():
+    class Box(enum.IntEnum):
+        X, Y, Z = range(3)
+
+        @classmethod
+        @property
+        def POINT(cls):
+            return slice(cls.X, cls.Y + 1)
+
+    class Base:
+        size = 2
+        doubled = classmethod(property(lambda cls: cls.size * 2))
+
+    class Wide(Base):
+        size = 3
+
+    def program(x, wide):
+        return x[..., Box.POINT] * wide.doubled, Base.doubled, Wide.doubled
+
+    compiled = bothways.compile(program, backend="eager", fullgraph=True)
+    changes = [lambda: None, lambda: setattr(Wide, "size", 5), lambda: setattr(Wide, "doubled", 9)]
+    for change in (*changes, lambda: setattr(Base, "doubled", classmethod(property(lambda cls: 7)))):
+        change()
+        for _ in range(2):
+            assert same(compiled(torch.ones(2, 3), Wide()), program(torch.ones(2, 3), Wide()))

@@ -7,11 +7,13 @@ it. What is found is guarded where it is bound, so a class that changes later is
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Attr, Item
 from bothways.capture.values.code.functions import FunctionValue, MethodValue
 from bothways.capture.values.core import linked, protocols
@@ -85,6 +87,8 @@ def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, att
         bound_to = owner if isinstance(owner, linked.ClassValue) else linked.ClassValue.of(tracer, cls)
         if isinstance(attribute, types.ClassMethodDescriptorType):
             return linked.BoundBuiltin(bound_to, name)
+        if isinstance(attribute.__func__, property) and sys.version_info < (3, 13):
+            return _of_the_class(tracer, cls, name, attribute, bound_to)
         return MethodValue(linked.library_value(tracer, attribute.__func__), bound_to)
     if isinstance(attribute, property):
         if attribute.fget is None:
@@ -106,6 +110,20 @@ def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, att
     if getter is not MISSING:
         tracer.stop("attribute_unknown", f"{name!r} of {cls.__name__} is a {type(attribute).__name__}")
     return class_variable(tracer, cls, name, attribute)
+
+
+def _of_the_class(tracer: Tracer, cls: type, name: str, attribute: Any, bound_to: Value) -> Value:
+    """What a class method around a property gives: that of the class."""
+    for base in cls.__mro__:
+        held = tracer.inject(base, base.__qualname__)
+        if name in base.__dict__:
+            tracer.guard("{s0}.__dict__.get({c0}) is {c1}", held, name, attribute)
+            break
+        if not policy.is_library_module(base.__module__):
+            tracer.guard("{c0} not in {s0}.__dict__", held, name)
+    if attribute.__func__.fget is None:
+        tracer.stop("attribute_unknown", f"property {name!r} of {cls.__name__!r} has no getter")
+    return protocols.call(tracer, linked.library_value(tracer, attribute.__func__.fget), [bound_to])
 
 
 def constant_name(name: str) -> Value:

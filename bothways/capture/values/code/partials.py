@@ -154,7 +154,9 @@ class PartialValue(Value):
 
     def parts(self) -> Iterable[Value]:
         stored = [value for value in self.attrs.values() if value is not None]
-        return stored if self.source is not None else [self.function, *self.args, *DictValue.parts(self.keywords), *stored]
+        if self.source is not None:
+            return stored
+        return [self.function, *self.args, *DictValue.parts(self.keywords), *stored]
 
     def rebuild(self, emitter: Emitter) -> str:
         make = emitter.inject(functools.partial, "partial")

@@ -28,7 +28,7 @@ def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) 
             read = Attr(source, name)
             function = Attr(read, "__func__") if isinstance(attribute, classmethod) else read
             tracer.guard("{s0} is {c0}", function, getattr(attribute, "__func__", attribute))
-    elif isinstance(attribute, classmethod):
+    elif isinstance(attribute, classmethod) and not isinstance(attribute.__func__, property):  # which reading calls
         tracer.guard(f"{{s0}}.{name}.__func__ is {{c0}}", source, attribute.__func__)
     elif isinstance(attribute, staticmethod):
         tracer.guard(f"{{s0}}.{name} is {{c0}}", source, attribute.__func__)
