@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bothways import ops
 from bothways.lower.ir.prims import Buffer, Memory, Node
 from bothways.lower.ir.sizes import size_hint
 from bothways.lower.schedule.fusion import Call, Fusion, Group, Unit
@@ -36,12 +37,18 @@ def in_order(fusion: Fusion, stored: Mapping[Node, Buffer], kept: Iterable[Memor
 
 
 def _counters(units: Iterable[Unit]) -> list[Unit]:
-    """Kernels of one number that no other unit depends on."""
-    needed = 0
+    """Kernels of one number that no other unit depends on; what a call of ATen writes to, they read before it."""
+    needed, written = 0, set[Memory]()
     for unit in units:
         needed |= unit.reach
+        if isinstance(unit, Call) and ops.of(unit.extern.target).writes:
+            written |= {node.memory for node in unit.extern.sources() if isinstance(node, Buffer)}
     groups = (unit for unit in units if isinstance(unit, Group) and not unit.bit & needed)
-    return [group for group in groups if all(size == 1 for size in group.domain.sizes.values())]
+    return [
+        group
+        for group in groups
+        if all(size == 1 for size in group.domain.sizes.values()) and written.isdisjoint(group.memories)
+    ]
 
 
 def _freeing(first: Unit, waiting: list[Unit], done: int, readers: Mapping[Memory, set[Unit]]) -> Unit:
