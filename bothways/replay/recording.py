@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import Expressions, is_ordinary
 from bothways.replay.outputs import LeftOut, Outputs, copy_all
@@ -188,8 +189,9 @@ class Recording:
             return None
         results = self.outputs.hand_out(values, left)
         if self._back:
-            # Below autograd, so that versions are for others to count. No window is made of them: they may move.
-            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+            # Versions are for others to count. No window is made for that of what may move in between.
+            with torch_compat.uncounted():
+                copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
 

@@ -6,6 +6,7 @@ instructions of Python's.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -81,7 +82,7 @@ def places_of(
         return None, False
     lying = [(*_extent(value), value.data_ptr(), place) for place, value in tensors if place not in copied]
     spans = sorted((begin, end) for begin, end, _, _ in lying if begin != end)
-    are_apart = all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+    are_apart = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
     lying += [(0, 0, 0, place) for place in sorted(copied)]
     words = [word for *where, place in lying for word in (*where, place - first, changes.get(place - first, 0))]
     counted = sum(place - first in changes for *_, place in lying if place not in copied)
