@@ -218,15 +218,12 @@ def _inference(
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
-    known = known_of(compiled)
+    known, take = known_of(compiled), None if are_all else take_results
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
-    # By whoever has put a function of their own around it everything else may be done as well.
-    is_ours = takes_together and look is not None and not hasattr(compiled, "__wrapped__")
-    launch = known.at_once if is_ours and take_results is not None else None
-    if known.counts is not None:
-        known.counts({place: number for place, number in zip(changed, facts.counts, strict=True) if number})
+    launch = _launch_of(compiled, facts) if takes_together and look is not None and take_results is not None else None
+    at_once = None if launch is None else _at_once(launch, versions, take, unwatched, lambda: refused == ())
 
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
@@ -254,9 +251,34 @@ def _inference(
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
+    return described(
+        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
+        takes_together=look is not None, spares=spares, at_once=at_once,
+    )  # fmt: skip
+
+
+def _launch_of(compiled: Callable[..., Any], facts: Facts) -> Callable[..., Any] | None:
+    """What launches all of a graph at once, told what it has to count; None where there is none, or somebody has put a
+    function of their own around it, which does something else as well."""
+    known = known_of(compiled)
+    if known.counts is None or hasattr(compiled, "__wrapped__"):
+        return None
+    known.counts({place: number for place, number in zip(facts.changed, facts.counts, strict=True) if number})
+    return known.at_once
+
+
+def _at_once(
+    launch: Callable[..., Any],
+    versions: Versions,
+    take: Callable[[Any], Any] | None,
+    unwatched: bool,
+    is_known: Callable[[], bool],
+) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
+    """A graph without a backward where one launch does it all: changes are counted, and inputs looked at, with that.
+    ``is_known``: whether a call was made that has shown which results are to be let go of as views."""
+
     def at_once(numbers: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
-        """The same where one launch does it all: changes are counted, inputs looked at with that."""
-        if launch is None or refused != () or torch_compat.in_forward_mode():
+        if not is_known() or torch_compat.in_forward_mode():
             return None
         if unwatched:
             with torch_compat.below_autograd():
@@ -267,9 +289,6 @@ def _inference(
             return None
         if versions.others != []:
             versions.set(results)
-        return results if take_results is None or are_all else take_results(results)
+        return results if take is None else take(results)
 
-    return described(
-        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
-        takes_together=look is not None, spares=spares, at_once=None if launch is None else at_once,
-    )  # fmt: skip
+    return at_once

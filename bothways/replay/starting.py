@@ -55,7 +55,7 @@ class Starting:
         return self._there(_tensors(values), None, False) is not False
 
     def free(self, values: Sequence[Any], counts: bool) -> bool:
-        """The same, if nobody holds what was lent. Changes of inputs may be counted, which have to lie apart then."""
+        """The same, if what was lent is held no more. Changes of inputs may be counted; all lie apart then."""
         return self._free(_tensors(values), None, counts) is not False
 
     def again(self, values: Sequence[Any], owners: Any, counts: bool) -> Sequence[torch.Tensor] | None:
