@@ -164,7 +164,7 @@ def lent_tensors(places: Sequence[int]) -> bytes:
 
 
 def _address(known: bytes | None) -> int:
-    return ctypes.cast(known, ctypes.c_void_p).value or 0
+    return ctypes.cast(ctypes.c_char_p(known), ctypes.c_void_p).value or 0
 
 
 def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:

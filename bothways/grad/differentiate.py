@@ -7,6 +7,7 @@ differentiable itself is differentiated by the same road, and a graph with fixed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -209,21 +210,22 @@ def _inference(
     """A graph without a backward."""
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    written = (*changed, *facts.recounted)
+    written, known = (*changed, *facts.recounted), known_of(compiled)
     share, are_apart, look = sharing(written, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     are_all = outputs == [Result(index) for index in range(count)]
     only_results = not changed and are_all
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     take_results = taking_results(outputs)
+    take = None if are_all else take_results
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
-    known, take = known_of(compiled), None if are_all else take_results
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
+    at_once = None
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
-    launch = _launch_of(compiled, facts) if takes_together and look is not None and take_results is not None else None
-    at_once = None if launch is None else _at_once(launch, versions, take, unwatched, lambda: refused == ())
+        launch = _launch_of(compiled, facts) if takes_together and look is not None else None
+        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == ())
 
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
@@ -235,11 +237,9 @@ def _inference(
             if spares is not None:
                 spares.clear()
             return function(*values, *(together or ()))
-        if unwatched:  # the results need no gradient, whatever the inputs do
-            with torch_compat.below_autograd():
-                results = run(*values) if together is None else run(*values, together=together, seen=seen)
-        else:
-            results = run(*values) if together is None else run(*values, together=together, seen=seen)
+        options = {} if together is None else {"together": together, "seen": seen}
+        with torch_compat.below_autograd() if unwatched else nullcontext():  # results need no gradient
+            results = run(*values, **options)
         if refused != ():
             results, refused = released(results, facts.views, refused)
         if versions.others != []:
@@ -253,13 +253,12 @@ def _inference(
 
     return described(
         call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
-        takes_together=look is not None, spares=spares, at_once=at_once,
-    )  # fmt: skip
+        takes_together=look is not None, spares=spares, at_once=at_once)  # fmt: skip
 
 
 def _launch_of(compiled: Callable[..., Any], facts: Facts) -> Callable[..., Any] | None:
-    """What launches all of a graph at once, told what it has to count; None where there is none, or somebody has put a
-    function of their own around it, which does something else as well."""
+    """What launches all of a graph at once, told what it has to count; None where there is none, or a function of
+    the user's stands around it, which does something else as well."""
     known = known_of(compiled)
     if known.counts is None or hasattr(compiled, "__wrapped__"):
         return None

@@ -36,7 +36,9 @@ class Starting:
     ) -> None:
         self._launch, self._outputs, self._library = launch, outputs, word_library()
         self._places, self.counts = places_of(values, copied, changes) if torch_compat.offset_word() else (None, False)
-        self._there = self._free = self._again = self._never
+        self._there: Start = self._never
+        self._free: Start = self._never
+        self._again: Start = self._never
         if self._library is not None and self._places is not None:
             self._there = self._library.starting(launch, self._places)
             self._free = self._library.starting(launch, self._places, outputs.held)
@@ -47,7 +49,7 @@ class Starting:
         return self._there is not self._never
 
     @staticmethod
-    def _never(inputs: Sequence[Any], owners: Any, counts: bool) -> bool:
+    def _never(inputs: tuple[Any, ...], owners: Any, counts: bool) -> bool:
         return False
 
     def there(self, values: Sequence[Any]) -> bool:
