@@ -217,7 +217,6 @@ def _inference(
     only_results = not changed and are_all
     skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
     take_results = taking_results(outputs)
-    take = None if are_all else take_results
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
@@ -225,7 +224,7 @@ def _inference(
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
         launch = _launch_of(compiled, facts) if takes_together and look is not None else None
-        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == ())
+        at_once = launch and _at_once(launch, versions, None if are_all else take_results, unwatched, lambda: refused == ())
 
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
