@@ -224,8 +224,8 @@ def _inference(
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
         launch = _launch_of(compiled, facts) if takes_together and look is not None else None
-        at_once = launch and _at_once(launch, versions, None if are_all else take_results, unwatched, lambda: refused == ())
-
+        take = None if are_all else take_results
+        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == ())
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
         nonlocal refused
