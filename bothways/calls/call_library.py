@@ -117,9 +117,9 @@ class CallLibrary:
         self, launch: Callable[[], Any], places: bytes, held: bytes | None = None, lent: bytes | None = None
     ) -> Callable[[tuple[Any, ...], Any, bool], tuple[Any, ...] | bool]:
         """A builtin function that calls ``launch`` if inputs lie at ``places``, storages are ``held`` as they were, and
-        the gradients of some tensors are those ``lent``, as they were, which it gives. Nothing runs in between. It takes
-        the inputs as a tuple, the tensors whose gradients may be given again, or None, and whether changes of inputs are counted,
-        and they have to lie apart."""
+        the gradients of some tensors are those ``lent``, as they were, which it gives. Nothing runs in between. It
+        takes the inputs as a tuple, the tensors whose gradients may be given again, or None, and whether changes of
+        inputs are counted, and they have to lie apart."""
         known = struct.pack("4Q", id(launch), _address(places), _address(lent), _address(held))
         start: Callable[..., tuple[Any, ...] | bool] = self._make_starting(known, (launch, places, held, lent))
         return start
@@ -164,7 +164,7 @@ def lent_tensors(places: Sequence[int]) -> bytes:
 
 
 def _address(known: bytes | None) -> int:
-    return ctypes.cast(known, ctypes.c_void_p).value or 0
+    return ctypes.cast(ctypes.c_char_p(known), ctypes.c_void_p).value or 0
 
 
 def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:

@@ -106,7 +106,8 @@ static int is_gradient_of(PyObject *gradient, PyObject *tensor) {
 // Gives tensors their gradients, but for those that have them already: items of the second sequence from a place on.
 static PyObject *set_gradients(PyObject *self, PyObject *const *arguments, int64_t count) {
     const int64_t first = count == 3 ? PyLong_AsLongLong(arguments[2]) : 0;
-    if (count < 2 || first < 0 || !has_items(arguments[0], 0) || !has_items(arguments[1], first + PyObject_Size(arguments[0]))) {
+    if (count < 2 || first < 0 || !has_items(arguments[0], 0) ||
+        !has_items(arguments[1], first + PyObject_Size(arguments[0]))) {
         PyErr_BadArgument();
         return 0;
     }

@@ -7,6 +7,7 @@ differentiable itself is differentiated by the same road, and a graph with fixed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -209,7 +210,7 @@ def _inference(
     """A graph without a backward."""
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
-    written = (*changed, *facts.recounted)
+    written, known = (*changed, *facts.recounted), known_of(compiled)
     share, are_apart, look = sharing(written, len(inputs))
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     are_all = outputs == [Result(index) for index in range(count)]
@@ -218,16 +219,13 @@ def _inference(
     take_results = taking_results(outputs)
     unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
-    known = known_of(compiled)
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
+    at_once = None
     if leaves_out is not None and changed and take_results is not None:
         leaves_out(count, [skipped + place for place in changed])
-    # By whoever has put a function of their own around it everything else may be done as well.
-    is_ours = takes_together and look is not None and not hasattr(compiled, "__wrapped__")
-    launch = known.at_once if is_ours and take_results is not None else None
-    if known.counts is not None:
-        known.counts({place: number for place, number in zip(changed, facts.counts, strict=True) if number})
-
+        launch = _launch_of(compiled, facts) if takes_together and look is not None else None
+        take = None if are_all else take_results
+        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == ())
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
         nonlocal refused
@@ -238,11 +236,9 @@ def _inference(
             if spares is not None:
                 spares.clear()
             return function(*values, *(together or ()))
-        if unwatched:  # the results need no gradient, whatever the inputs do
-            with torch_compat.below_autograd():
-                results = run(*values) if together is None else run(*values, together=together, seen=seen)
-        else:
-            results = run(*values) if together is None else run(*values, together=together, seen=seen)
+        options = {} if together is None else {"together": together, "seen": seen}
+        with torch_compat.below_autograd() if unwatched else nullcontext():  # results need no gradient
+            results = run(*values, **options)
         if refused != ():
             results, refused = released(results, facts.views, refused)
         if versions.others != []:
@@ -254,9 +250,33 @@ def _inference(
             return take_results(results)
         return take_outputs(outputs, tensors, results, sizes.reader(values[:skipped]) if takes else None)
 
+    return described(
+        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
+        takes_together=look is not None, spares=spares, at_once=at_once)  # fmt: skip
+
+
+def _launch_of(compiled: Callable[..., Any], facts: Facts) -> Callable[..., Any] | None:
+    """What launches all of a graph at once, told what it has to count; None where there is none, or a function of
+    the user's stands around it, which does something else as well."""
+    known = known_of(compiled)
+    if known.counts is None or hasattr(compiled, "__wrapped__"):
+        return None
+    known.counts({place: number for place, number in zip(facts.changed, facts.counts, strict=True) if number})
+    return known.at_once
+
+
+def _at_once(
+    launch: Callable[..., Any],
+    versions: Versions,
+    take: Callable[[Any], Any] | None,
+    unwatched: bool,
+    is_known: Callable[[], bool],
+) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
+    """A graph without a backward where one launch does it all: changes are counted, and inputs looked at, with that.
+    ``is_known``: whether a call was made that has shown which results are to be let go of as views."""
+
     def at_once(numbers: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
-        """The same where one launch does it all: changes are counted, inputs looked at with that."""
-        if launch is None or refused != () or torch_compat.in_forward_mode():
+        if not is_known() or torch_compat.in_forward_mode():
             return None
         if unwatched:
             with torch_compat.below_autograd():
@@ -267,9 +287,6 @@ def _inference(
             return None
         if versions.others != []:
             versions.set(results)
-        return results if take_results is None or are_all else take_results(results)
+        return results if take is None else take(results)
 
-    return described(
-        call, read_inputs=facts.read_inputs, writes_at_end=True, share=share, are_apart=are_apart, look=look,
-        takes_together=look is not None, spares=spares, at_once=None if launch is None else at_once,
-    )  # fmt: skip
+    return at_once

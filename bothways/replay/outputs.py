@@ -126,8 +126,8 @@ class Outputs:
             self._cloned.append(first)
 
     def _order(self, outputs: int, inputs: int, fixed: Sequence[int]) -> list[int]:
-        """For each output, its place in all that ``hand_out`` has: the call's values, behind them what is made, and last
-        what is lent."""
+        """For each output, its place in all that ``hand_out`` has: the call's values, behind them what is made, and at
+        the end what is lent."""
         places = dict(self._inputs)
         items = [[window.output] for window in self._windows]
         items += [numbers for _, copied in self._copied.values() for numbers in copied]

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
+from bothways import torch_compat
 from bothways.replay.addresses import ANYWHERE, lying_at
 from bothways.replay.numbers import Expressions, is_ordinary
 from bothways.replay.outputs import LeftOut, Outputs, copy_all
 from bothways.replay.recorders import GraphRecorder, Lane, Recorded
 from bothways.replay.starting import Starting
-
-NOTHING: Mapping[int, int] = {}
 
 
 class Recording:
@@ -36,7 +35,7 @@ class Recording:
         lendable: Set[int],
         written: Set[int] | None,
         left_out: LeftOut | None = None,
-        changes: Mapping[int, int] = NOTHING,
+        changes: Mapping[int, int] | None = None,
     ) -> None:
         self._copied = tuple(copied)
         inputs = list(values)
@@ -61,8 +60,8 @@ class Recording:
         self.recorded: Recorded = recorder.record(run, inputs, takes_list, lane, bool(lendable))
         self.outputs = Outputs(self.recorded.outputs, inputs, lendable, left_out)
         self.recorded.outputs = ()  # inputs are among them, which are not ours to hold
-        self._changes = changes
-        self._starting = Starting(self.recorded.replay, self.outputs, values, self._copied, changes)
+        self._changes = changes or {}
+        self._starting = Starting(self.recorded.replay, self.outputs, values, self._copied, self._changes)
         kept = {*self.outputs.written()}.difference(copied)
         self._updated = [(weakref.ref(values[place]), addresses[place]) for place in kept]
         changed = {*(copied if written is None else written), *self.outputs.written()}
@@ -172,8 +171,8 @@ class Recording:
     def replay(
         self, values: Sequence[Any], owners: Any = None, counts: bool = False, is_sure: bool = False
     ) -> tuple[Any, ...] | None:
-        """The results of a call; None if something is not as it was, and nothing was done. Where ``owners`` have what is
-        lent, as it was, that is given again. ``counts``: changes of inputs are counted, which have to lie apart.
+        """The results of a call; None if something is not as it was, and nothing was done. Where ``owners`` have what
+        is lent, as it was, that is given again. ``counts``: changes of inputs are counted, which have to lie apart.
         ``is_sure``: it was just seen to fit."""
         if self._copied:
             if not is_sure and not self._can_copy(values):
@@ -188,8 +187,9 @@ class Recording:
             return None
         results = self.outputs.hand_out(values, left)
         if self._back:
-            # Below autograd, so that versions are for others to count. No window is made of them: they may move.
-            copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+            # Versions are for others to count. No window is made for that of what may move in between.
+            with torch_compat.uncounted():
+                copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
 

@@ -192,14 +192,16 @@ class Replayed:
             if latest is None or not latest.is_started_by_c or not latest.computes_with(values):
                 return None
             # Of several, what one copies is not copied for nothing.
-            return self._replay(latest, values, lane) if len(kind.recordings) == 1 or latest.lies_there(values) else None
+            is_likely = len(kind.recordings) == 1 or latest.lies_there(values, seen)
+            return self._replay(latest, values, lane) if is_likely else None
         for recording in kind.recordings:
-            if recording.lends_results and recording.outputs.given_again.may_be_left(owners):
-                if recording.lies_there(values, seen) and (not self._floats or self._set(recording, values, lane)):
-                    results = self._replay(recording, values, lane, owners)
-                    if results is not None:
-                        kind.latest = recording
-                        return results
+            if not recording.lends_results or not recording.outputs.given_again.may_be_left(owners):
+                continue
+            if recording.lies_there(values, seen) and (not self._floats or self._set(recording, values, lane)):
+                results = self._replay(recording, values, lane, owners)
+                if results is not None:
+                    kind.latest = recording
+                    return results
         return None
 
     def _note(self, values: Sequence[Any]) -> None:

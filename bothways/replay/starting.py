@@ -6,6 +6,7 @@ instructions of Python's.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,9 @@ class Starting:
     ) -> None:
         self._launch, self._outputs, self._library = launch, outputs, word_library()
         self._places, self.counts = places_of(values, copied, changes) if torch_compat.offset_word() else (None, False)
-        self._there = self._free = self._again = self._never
+        self._there: Start = self._never
+        self._free: Start = self._never
+        self._again: Start = self._never
         if self._library is not None and self._places is not None:
             self._there = self._library.starting(launch, self._places)
             self._free = self._library.starting(launch, self._places, outputs.held)
@@ -46,7 +49,7 @@ class Starting:
         return self._there is not self._never
 
     @staticmethod
-    def _never(inputs: Sequence[Any], owners: Any, counts: bool) -> bool:
+    def _never(inputs: tuple[Any, ...], owners: Any, counts: bool) -> bool:
         return False
 
     def there(self, values: Sequence[Any]) -> bool:
@@ -54,7 +57,7 @@ class Starting:
         return self._there(_tensors(values), None, False) is not False
 
     def free(self, values: Sequence[Any], counts: bool) -> bool:
-        """The same, if nobody holds what was lent. Changes of inputs may be counted, which have to lie apart then."""
+        """The same, if what was lent is held no more. Changes of inputs may be counted; all lie apart then."""
         return self._free(_tensors(values), None, counts) is not False
 
     def again(self, values: Sequence[Any], owners: Any, counts: bool) -> Sequence[torch.Tensor] | None:
@@ -81,7 +84,7 @@ def places_of(
         return None, False
     lying = [(*_extent(value), value.data_ptr(), place) for place, value in tensors if place not in copied]
     spans = sorted((begin, end) for begin, end, _, _ in lying if begin != end)
-    are_apart = all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+    are_apart = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
     lying += [(0, 0, 0, place) for place in sorted(copied)]
     words = [word for *where, place in lying for word in (*where, place - first, changes.get(place - first, 0))]
     counted = sum(place - first in changes for *_, place in lying if place not in copied)

@@ -31,8 +31,8 @@ class CompiledGraph:
     ``look``: what gives a number for where inputs, as one tuple, lie: the same one until that changes. It is 0 where
     ``are_apart`` would say no.
     ``takes_together``: it takes tensors as one tuple, ``together``, behind numbers, and what ``look`` gave as ``seen``.
-    ``at_once``: what gives the results for numbers and tensors, as two tuples, where one launch does all that there is to
-    do, changes of inputs counted; None, and nothing was done, where it does not. Nobody need have looked before.
+    ``at_once``: what gives the results for numbers and tensors, as two tuples, where one launch does all there is to
+    do, changes of inputs counted; None, and nothing was done, where it does not. It looks at inputs itself.
     ``counts``: what is told how often inputs are changed, by their places among the tensors, for that.
     ``lends``: what is told from which result on only the backward of the graph sees them.
     ``leaves_out``: what is told that results from one on, if they are the inputs at certain places, need not be given.

@@ -50,7 +50,7 @@ def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage, like: torch
 
 
 def replay_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
-    """What replays a graph that nobody watches, in C++ alone."""
+    """What replays a graph of ours, in C++ alone."""
     replay: Callable[[], None] = super(torch.cuda.CUDAGraph, graph).replay
     return replay
 

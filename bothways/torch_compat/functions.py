@@ -122,6 +122,12 @@ def below_autograd() -> AbstractContextManager[None]:
     return _C._AutoDispatchBelowAutograd()
 
 
+def uncounted() -> AbstractContextManager[None]:
+    """Let changes of tensors not count, below autograd."""
+    guard: AbstractContextManager[None] = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView))
+    return guard
+
+
 def below_dispatch() -> AbstractContextManager[None]:
     """Run operations on a tensor subclass as on the tensor it is made of."""
     return _C._DisableTorchDispatch()
