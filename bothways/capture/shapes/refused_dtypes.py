@@ -49,5 +49,7 @@ def may_be_refused(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bo
         operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
         return not parameters_fit([operand.dtype for operand in operands])
     places = operation.of_one_dtype
-    operands = [*(args[place] for place in places if place < len(args)), kwargs.get("weight") if places else None]
-    return len({operand.dtype for operand in operands if isinstance(operand, Fake)}) > 1
+    if not places:
+        return False
+    named: list[Any] = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]
+    return len({operand.dtype for operand in named if isinstance(operand, Fake)}) > 1
