@@ -193,7 +193,8 @@ class CompiledFunction:
 
     def _run_first(self, program: Program, values: tuple[Any, ...]) -> Any:
         run = functools.partial(self.dispatcher.run, program, values, functools.partial(self._unstable, program))
-        believes = not self.options.fullgraph and (self.options.backend is eager or isinstance(self.options.backend, Lowering))
+        backend = self.options.backend
+        believes = not self.options.fullgraph and (backend is eager or isinstance(backend, Lowering))
         return run_first(program, run, functools.partial(self._plain, values), self._end_program, believes)
 
     def _came_through(self, program: Program | None, in_vain: Break, capturing: float, running: float) -> None:

@@ -44,8 +44,8 @@ def run_first(
 ) -> Any:
     """What a program gives when it first runs; ``run`` takes what is to stand in the place of some of its names.
 
-    Where its graph fails, that is the ``end`` of the program, if plain Python raises as well. If it does not, the user's
-    code has caught the error, or the graph is at fault; ``believes`` says that it is the former.
+    Where its graph fails, that is the ``end`` of the program, if plain Python raises as well. If it does not, the
+    user's code has caught the error, or the graph is at fault; ``believes`` says that it is the former.
     """
     if program.anew is None:
         return run({})

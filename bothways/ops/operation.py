@@ -22,6 +22,7 @@ class Fails(Enum):
     UNLESS_ALL_FLOAT = auto()
     UNLESS_FLOATS_FIT = auto()  # all are, and none is in double precision beside others
     UNLESS_PARAMETERS_FIT = auto()  # all are of one dtype, or the first in half precision, the others in single
+    UNLESS_LISTS_FIT = auto()  # what a list holds for a parameter is of its dtype; counters may be of another
     UNLESS_ANY_FLOAT = auto()
     IF_ANY_FLOAT = auto()
 

@@ -220,7 +220,7 @@ class Dispatcher:
             del values
 
     def run(
-        self, program: Program, values: tuple[Any, ...], missed: Callable[..., Any], instead: Mapping[str, Any] = {}
+        self, program: Program, values: tuple[Any, ...], missed: Callable[..., Any], instead: Mapping[str, Any]
     ) -> Any:
         """Run one program on the values its parameters are bound to; ``missed`` if its guards do not hold. ``instead``
         has other objects for some of its names.
@@ -228,7 +228,8 @@ class Dispatcher:
         The guards are Python here, whose word is the last.
         """
         lines = [*program.lines(self._call(PLAIN), escape=self._plain_call()), *self._missed()]
-        names = {**self.namespace, **program.namespace, MISS: missed, **instead}  # those of a program that is not kept, too
+        # Those of a program that is not kept, too.
+        names = {**self.namespace, **program.namespace, MISS: missed, **instead}
         flat = types.FunctionType(self._generate(self._text(lines)), names)
         try:
             return call_bound(flat, self._original.__code__, values)

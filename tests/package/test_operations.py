@@ -227,7 +227,6 @@ def test_what_takes_long_is_expensive_in_kernels():
 # Where names of operations stand beside what is done with them, and why that is no fact about the operation.
 ELSEWHERE = {
     "building/declarations.py": "functions of C's library",
-    "capture/shapes/refused_arguments.py": "rules, registered under their names",
     "capture/shapes/warning_rules.py": "rules, registered under their names",
     "capture/values/tensors/tensor_attributes.py": "methods that capture answers itself",
     "fake/products.py": "products of older versions of PyTorch, made of their parts",

@@ -2,6 +2,7 @@
 
 import copy
 import operator
+from functools import partial
 
 import pytest
 import torch
@@ -71,3 +72,43 @@ def test_a_backward_that_leaves_its_part_of_a_cut_graph_is_pytorchs():
     assert [(section.nodes, section.as_captured) for section in sections] == [
         ([early], False), ([between], True), ([late], False), ([found, first], True), ([after], False),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["step", "update"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_state_of_another_dtype_is_refused_and_counted_once(name, whole, backend):
+    """Counters are added to before ATen refuses the update."""
+
+    def observe_step(compile):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+        momentum = {"momentum": 0.9} if name == "SGD" else {}
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, fused=True, **momentum)
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            if whole:
+                optimizer.step()
+
+        function, update = (compile(step), optimizer.step) if whole else (step, compile(optimizer.step))
+        said = []
+        for number in range(5):
+            if number == 3:
+                states = optimizer.state[model[1].weight]
+                key = next(key for key in states if key != "step")
+                states[key] = states[key].double()
+            try:
+                function(torch.ones(2, 3))
+                if not whole:
+                    update()
+                said.append(None)
+            except RuntimeError as error:
+                said.append(str(error).partition("\n")[0])
+        counts = [state["step"].item() for state in optimizer.state.values() if "step" in state]
+        return said, counts, [param.detach() for param in model.parameters()]
+
+    expected, found = observe_step(lambda function: function), observe_step(partial(bothways.compile, backend=backend))
+    assert expected[:2] == found[:2] and expected[0][-1] is not None
+    torch.testing.assert_close(expected[2], found[2])

@@ -1,8 +1,8 @@
 """Operations that may fail where code of the user's waits for it, in an ``except``, a ``finally`` or an ``__exit__``.
 
 A graph that fails begins anew as plain Python, where the handler is; it cannot where it has by then changed what is not
-put back (``repeating.py``). Such an operation ends the graph before it, and runs at the user's line. So does one without
-a handler, if the Python before it has changed what a caller sees, and the graph an input that autograd has computed.
+put back (``repeating.py``). Such an operation ends the graph before it, and runs at the user's line. So does one with
+no handler, if the Python before it has changed what a caller sees, and the graph an input that autograd has computed.
 """
 
 from __future__ import annotations

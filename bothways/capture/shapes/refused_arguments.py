@@ -1,7 +1,7 @@
 """Numbers and dtypes that operations refuse, or answer in a way that no rule for shapes tells.
 
-ATen's kernels look at them; rules for shapes do not, and kernels of ours are made for what is allowed. The first kind is
-the user's own error, the second a break at the operation.
+ATen's kernels look at them; rules for shapes do not, and kernels of ours are made for what is allowed. The first kind
+is the user's own error, the second a break at the operation.
 """
 
 from __future__ import annotations

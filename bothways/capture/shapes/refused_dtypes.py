@@ -31,6 +31,16 @@ def parameters_fit(dtypes: Sequence[torch.dtype]) -> bool:
     )
 
 
+def lists_fit(args: Sequence[Any]) -> bool:
+    """Whether an update of parameters takes what it is to keep for each: all but counters, which have no sizes."""
+    params, *others = (arg for arg in args if isinstance(arg, list | tuple))
+    for values in others:
+        for param, value in zip(params, values, strict=False):
+            if value.dtype is not param.dtype and len(value.shape) == len(param.shape):
+                return False
+    return all(param.dtype.is_floating_point for param in params)
+
+
 def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether ATen may refuse an operation for the dtypes it meets."""
     return _are_several(name, args, kwargs) or narrows(name, args, kwargs)
@@ -39,14 +49,19 @@ def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors that have to be of one dtype are of several; autocast makes them alike."""
     operation = ops.named(name)
-    places = operation.of_one_dtype
-    if operation.fails is Fails.UNLESS_PARAMETERS_FIT and not torch_compat.is_any_autocast_enabled():
+    fails = ops.named(operation.functional).fails if operation.functional else operation.fails
+    if fails is Fails.UNLESS_LISTS_FIT:
+        return not lists_fit(args)
+    if torch_compat.is_any_autocast_enabled():
+        return False
+    if fails is Fails.UNLESS_PARAMETERS_FIT:
         operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
         return not parameters_fit([operand.dtype for operand in operands])
-    if not places or torch_compat.is_any_autocast_enabled():
+    places = operation.of_one_dtype
+    if not places:
         return False
-    operands = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]
-    return len({operand.dtype for operand in operands if isinstance(operand, Fake)}) > 1
+    named: list[Any] = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]
+    return len({operand.dtype for operand in named if isinstance(operand, Fake)}) > 1
 
 
 def narrows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import torch.fx
 
 from bothways import ops
 from bothways.capture.shapes.changes import may_fail_in_place
-from bothways.capture.shapes.refused_dtypes import narrows, parameters_fit
+from bothways.capture.shapes.refused_dtypes import lists_fit, narrows, parameters_fit
 from bothways.fake import holds
 from bothways.node_facts import facts_of_call
 from bothways.ops import Fails, Operation
@@ -76,6 +76,8 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
+    if operation.fails is Fails.UNLESS_LISTS_FIT:
+        return lists_fit([list(map(_example, arg)) for arg in node.args if isinstance(arg, list | tuple)])
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
 
 
@@ -115,6 +117,11 @@ def _is_of_unknown_size(tensor: torch.Tensor) -> bool:
     """Whether how many elements there are is found only when the program runs."""
     sizes = [size.node for size in tensor.shape if isinstance(size, torch.SymInt)]  # type: ignore[attr-defined]
     return any(size.environment.is_unknown(size.expression) for size in sizes)
+
+
+def _example(node: Any) -> torch.Tensor:
+    example: torch.Tensor = node.meta["example_value"]
+    return example
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
