@@ -91,7 +91,7 @@ class SizeHistory:
             return False
         return name in self._moving_numbers or (is_argument and self._wants_all and number not in (0, 1))
 
-    def is_small(self, name: str, number: int) -> bool:
+    def is_small(self, name: str, number: Number) -> bool:
         """Whether a number is, or ever was, nothing, one or negative: then a program for larger ones is not enough.
 
         Where one of the function's numbers has become small that was not before, the others may as well.
