@@ -10,7 +10,7 @@ import types
 import warnings
 
 DTYPES = "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64".split()
-HALVES = {"float16", "bfloat16"}
+HALVES = {"float16", "bfloat16", "half"}
 TEMPLATES = [
     "torch.{bin}({a}, {b})", "torch.{bin}({a}, {b})", "torch.{bin}({a}, {b})", "torch.{bin}({a}, {b})", "{a} {op} {b}", "{a} {op} {b}", "{a} {op} {b}",
     "{a} {op} {b}", "{a} {op} {b}", "{a} {op} {num}", "{a} {op} {num}", "{a} {op} {num}", "{a} {op} {num}", "{a} {op} {num}", "{num} {op} {a}",
@@ -142,7 +142,6 @@ HEAD = """import math
 import torch
 import bothways
 
-TOLERANCE = {tolerance}
 GIVEN = {given}
 
 def make(call):
@@ -201,8 +200,7 @@ def program(source: random.Random, statements: int = 16) -> str:
     given.append((4, 2.5, 4, 3, dtypes, source.random() < 0.4, 0))
     given.append((6, 1.5, 3, 5, dtypes, source.random() < 0.4, source.choice([0, 1, 2])))
     given.append((3, 0.5, 3, 3, (third, fourth), False, 0))
-    tolerance = 2e-2 if HALVES & {*dtypes, third, fourth} else 1e-4
-    head = HEAD.format(tolerance=tolerance, given=given, parameters=PARAMETERS)
+    head = HEAD.format(given=given, parameters=PARAMETERS)
     module = types.ModuleType("tried")
     exec(head + "    pass", vars(module))
     lines: list[str] = []
@@ -212,4 +210,5 @@ def program(source: random.Random, statements: int = 16) -> str:
             lines.append("bothways.graph_break()\n    " * (source.random() < 0.07) + f"{text}\n    res.append(r)")
     last = source.choice(LAST)
     body = "\n    ".join([*lines, *([last] if source.random() < 0.4 and is_taken(last, module) else [])])
-    return f"{head}    res, c, d = [], None, None\n    {body}\n    return res\n"
+    tolerance = 2e-2 if HALVES & {*dtypes, third, fourth, *re.findall(r"\w+", body)} else 1e-4
+    return f"{head}    res, c, d = [], None, None\n    {body}\n    return res\n\nTOLERANCE = {tolerance}\n"

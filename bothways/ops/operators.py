@@ -36,6 +36,7 @@ ROWS = (
     row("and_ or_", says=Says.THE_SAME),
     row("invert", says=Says.THE_OPPOSITE),
     row("setitem", writes=True, writes_left=True, may_write_shared=True),
+    row("ifloordiv imod __ifloordiv__ __imod__", promotes=True),
     *(one for name, functional in IN_PLACE.items() for one in _in_place(name, functional)),
     # Overloads in place that are named otherwise than what they do.
     row("pow_.Scalar", functional="pow.Tensor_Scalar"),

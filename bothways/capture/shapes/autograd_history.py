@@ -95,7 +95,7 @@ class AutogradHistory:
             return None
         args: Any
         kwargs: Any
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._given)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._value_of)
         if node.target is apart and not self._in_parts:
             return args[0]
         target: Any = node.target.target if isinstance(node.target, Warns) else node.target
@@ -126,7 +126,7 @@ class AutogradHistory:
                 self._leaves.setdefault(id(value), node)
         return value
 
-    def _given(self, node: torch.fx.Node) -> Any:
+    def _value_of(self, node: torch.fx.Node) -> Any:
         """What a node gives to another; inputs that are no tensors may have come when others were followed already."""
         return self._values.get(node) if node.op == "placeholder" else self._values[node]
 

@@ -6,13 +6,15 @@ Such a node runs as it was captured, so that ATen itself decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from bothways import ops, torch_compat
-from bothways.capture.shapes.fakes import Fake
+from bothways.capture.shapes import fakes
+from bothways.capture.shapes.fakes import Fake, FakeFailure
+from bothways.errors import Unsupported
 from bothways.fake.promotion import common_dtype, fits_into
 from bothways.fake.tensor import NotThin
 from bothways.ops import Fails
@@ -73,12 +75,28 @@ def narrows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     if "dtype" in kwargs:
         return kwargs["dtype"] is not getattr(args[0], "dtype", None)
-    if not ops.named(operation.functional).promotes:
+    if not operation.promotes and not ops.named(operation.functional).promotes:
         return False
     if each == name or not isinstance(args[0], (list, tuple)):
         return _is_narrowed(args)
     columns = [arg if isinstance(arg, (list, tuple)) else [arg] * len(args[0]) for arg in args]
     return any(map(_is_narrowed, zip(*columns, strict=False)))
+
+
+def gives_another_dtype(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``out`` is not of the dtype that comes out without it: some kernels convert, others refuse that."""
+    if not isinstance(kwargs.get("out"), (Fake, tuple, list)):
+        return False
+    try:
+        result = fakes.run(run, args, {name: value for name, value in kwargs.items() if name != "out"})
+    except (FakeFailure, Unsupported):
+        return True
+    return _dtypes(result) != _dtypes(kwargs["out"])
+
+
+def _dtypes(value: Any) -> list[Any]:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return [getattr(part, "dtype", None) for part in parts]
 
 
 def _is_narrowed(operands: Sequence[Any]) -> bool:

@@ -17,7 +17,7 @@ from bothways import ops
 from bothways.capture.shapes.changes import may_fail_in_place
 from bothways.capture.shapes.refused_dtypes import lists_fit, narrows, parameters_fit
 from bothways.fake import holds
-from bothways.node_facts import facts_of_call
+from bothways.node_facts import facts_of_call, facts_of_node
 from bothways.ops import Fails, Operation
 from bothways.runtime.gradients import gradients
 from bothways.runtime.mapped import Differentiated, Mapped
@@ -29,6 +29,8 @@ def may_fail(node: torch.fx.Node) -> bool:
         return False
     if facts_of_call(node.target).warns:
         return True  # where warnings are errors
+    if "out" in node.kwargs and facts_of_node(node).as_captured:
+        return True  # it may be of another dtype
     if node.target is operator.getitem:
         return len(node.all_input_nodes) > 1  # an index that is a tensor can be out of range
     if node.target is operator.setitem and _fills_mask(node):
@@ -100,7 +102,7 @@ TAKEN: dict[Fails, Callable[[Sequence[torch.dtype]], bool]] = {
     Fails.UNLESS_ALL_FLOAT: _are_float,
     Fails.UNLESS_FLOATS_FIT: _floats_fit,
     Fails.UNLESS_PARAMETERS_FIT: parameters_fit,
-    Fails.IF_ANY_FLOAT: lambda dtypes: not any(dtype.is_floating_point for dtype in dtypes),
+    Fails.IF_ANY_FLOAT: lambda dtypes: not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes),
 }
 
 

@@ -17,8 +17,9 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.config import config
 from bothways.grad.halves.mincut import UNLIMITED, Network
+from bothways.grad.tracing.results import geometry
 from bothways.grad.tracing.sizes import SizeArguments
-from bothways.grad.tracing.traced import Joint
+from bothways.grad.tracing.traced import Joint, NotDifferentiable
 from bothways.ops import Gives
 from bothways.runtime.graph_module import graph_module
 from bothways.symbols import hint
@@ -160,7 +161,15 @@ def new_values(joint: Joint, owners: dict[Node, Node]) -> dict[Node, int]:
     """The new values of changed inputs that are kept for the backward as what those inputs are then, with the places of
     the inputs."""
     places = sorted(joint.keeping.changed | joint.keeping.changed_held)
-    return {owners[joint.updates[place]]: place for place in places if place in joint.updates}
+    updates = {place: joint.updates[place] for place in places if place in joint.updates}
+    if any(not _lie_alike(node, owners[node]) for node in updates.values()):
+        raise NotDifferentiable("an input is changed through a view of another shape, and its backward reads that")
+    return {owners[node]: place for place, node in updates.items()}
+
+
+def _lie_alike(node: Node, owner: Node) -> bool:
+    """Whether a value may stand for the memory that it is in: it is no transposed or reshaped view of that."""
+    return node is owner or geometry(node.meta["val"]) == geometry(owner.meta["val"])
 
 
 def live_values(joint: Joint, owners: dict[Node, Node]) -> set[Node]:

@@ -151,11 +151,11 @@ class Recorder(DispatchMode):
         """Write down a call that gave ``result``."""
         name = torch_compat.operation_name(target) or getattr(target, "__name__", None)
         named = {key: self._with_nodes(value) for key, value in kwargs.items()}
-        given = self._with_nodes(args)
+        operands = self._with_nodes(args)
         if target is _VIEW_AS_REAL:  # which refuses what is conjugated later; of stand-ins that is not known
-            given = (self.graph.call_function(_RESOLVE, given),)
-            given[0].meta["val"] = args[0]
-        node = self.graph.create_node("call_function", target, given, named, name)
+            operands = (self.graph.call_function(_RESOLVE, operands),)
+            operands[0].meta["val"] = args[0]
+        node = self.graph.create_node("call_function", target, operands, named, name)
         if self.origins is not None:
             node.meta["stack_trace"] = self.origins.now()
         if not torch.is_grad_enabled():
