@@ -53,8 +53,8 @@ def product_functions() -> ProductFunctions | None:
 
 def _tells_precision(precision: Any, settings: int) -> bool:
     ask = getattr(_C, "_get_fp32_precision_getter", None)
-    found = precision(settings, MKLDNN, MATMUL)
-    return ask is not None and 0 <= found < len(_PRECISIONS) and _PRECISIONS[found] == ask("mkldnn", "matmul")
+    now = precision(settings, MKLDNN, MATMUL)
+    return ask is not None and 0 <= now < len(_PRECISIONS) and _PRECISIONS[now] == ask("mkldnn", "matmul")
 
 
 def _multiplies(multiply: Any) -> bool:
