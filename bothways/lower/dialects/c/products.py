@@ -7,7 +7,6 @@ because the user wants that, it is asked to do itself.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from collections.abc import Mapping
@@ -137,10 +136,7 @@ def _aten() -> Any:
 def _multiplied(numbers: Any) -> None:
     """A product by ATen, of matrices in memory."""
     rows, inner, columns, left, down, across, right, right_down, right_across, into, adds = numbers[:11]
-    undisturbed = torch_compat.no_modes(), torch_compat.without_function_modes(), torch_compat.below_autograd()
-    with contextlib.ExitStack() as stack:
-        for context in (*undisturbed, torch.autocast("cpu", enabled=False)):
-            stack.enter_context(context)
+    with torch_compat.undisturbed():
         one = _matrix(left, (rows, inner), (down, across))
         other = _matrix(right, (inner, columns), (right_down, right_across))
         out = _matrix(into, (rows, columns), (columns, 1))
