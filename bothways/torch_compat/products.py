@@ -6,19 +6,23 @@ multiply with less precision, which is asked here as PyTorch asks it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import _C
 
+from bothways.torch_compat.functions import below_autograd, no_modes
+from bothways.torch_compat.names import without_function_modes
 from bothways.torch_compat.tensor_memory import c_function
 
-__all__ = ["ProductFunctions", "product_functions"]
+__all__ = ["ProductFunctions", "product_functions", "undisturbed"]
 
 _CONTEXT = "_ZN2at13globalContextEv"
 _PRECISION = "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
@@ -45,16 +49,28 @@ def product_functions() -> ProductFunctions | None:
     context.restype, precision.restype = ctypes.c_void_p, ctypes.c_int
     precision.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
     settings = context()
-    if not _tells_precision(precision, settings) or not _multiplies(multiply):
-        return None
+    with undisturbed():
+        if not _tells_precision(precision, settings) or not _multiplies(multiply):
+            return None
     address, place = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision))
     return ProductFunctions(address, settings, place)
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Operations inside of it run as they are, whatever modes the caller is in."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(no_modes())
+        stack.enter_context(without_function_modes())
+        stack.enter_context(below_autograd())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        yield
+
+
 def _tells_precision(precision: Any, settings: int) -> bool:
     ask = getattr(_C, "_get_fp32_precision_getter", None)
-    found = precision(settings, MKLDNN, MATMUL)
-    return ask is not None and 0 <= found < len(_PRECISIONS) and _PRECISIONS[found] == ask("mkldnn", "matmul")
+    now = precision(settings, MKLDNN, MATMUL)
+    return ask is not None and 0 <= now < len(_PRECISIONS) and _PRECISIONS[now] == ask("mkldnn", "matmul")
 
 
 def _multiplies(multiply: Any) -> bool:

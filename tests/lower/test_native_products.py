@@ -1,5 +1,4 @@
-"""Products of small matrices run inside of routines: with the bits that ATen gives, and with no more memory than before.
-"""
+"""Products of small matrices run inside of routines: with the bits that ATen gives, in no more memory than before."""
 
 import os
 import threading

@@ -166,8 +166,18 @@ def test_intermediates_between_kernels_share_a_work_area():
         b = a / a.sum(0)
         return ((b - b.sum(1, keepdim=True)).sin(),)
 
-    program = compare(function, torch.randn(64, 48))
+    program = compare(function, torch.randn(128, 96))
     assert "area" in program.source
+
+
+def test_a_small_work_area_is_in_the_frame_of_the_routine():
+    def function(x):
+        a = x.exp()
+        b = a / a.sum(0)
+        return ((b - b.sum(1, keepdim=True)).sin(),)
+
+    program = compare(function, torch.randn(16, 12))
+    assert "area" not in program.source and "char area[" in program.kernels.text
 
 
 def test_a_view_that_many_calls_take_is_taken_once():

@@ -85,7 +85,7 @@ def test_hundreds_of_functions_that_are_dropped_leave_nothing():
 def test_a_program_goes_without_the_garbage_collector():
     """The Python of a program, its library and its text refer to each other in no circle."""
     graph = torch.fx.symbolic_trace(lambda x, w: torch.mm(x, w).sin() * 2)
-    inputs = [torch.randn(4, 4), torch.randn(4, 4)]
+    inputs = [torch.randn(4, 4).double(), torch.randn(4, 4).double()]
     run = program_of(graph, inputs)
     expected = torch.mm(*inputs).sin() * 2
     gc.collect()

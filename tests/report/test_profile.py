@@ -12,8 +12,8 @@ from bothways.lower.host import watching
 
 
 def step_of(backend="native"):
-    layer = nn.Linear(64, 64)
-    norm = nn.LayerNorm(64)
+    layer = nn.Linear(64, 64).double()  # whose products are ATen's
+    norm = nn.LayerNorm(64).double()
 
     @bothways.compile(backend=backend)
     def step(x):
@@ -23,7 +23,7 @@ def step_of(backend="native"):
     return step
 
 
-X = torch.randn(256, 64)
+X = torch.randn(256, 64, dtype=torch.float64)
 
 
 def test_each_kernel_and_each_call_has_times_bytes_and_lines():

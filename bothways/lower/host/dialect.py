@@ -47,7 +47,7 @@ class Dialect(Protocol):
 
     It may have ``timed``, which profiles ask for: the routines of a text once more, by name, each with a function that
     tells how long its kernels took in the last call (``Timed``). Where it has ``multiplies``, and that is true, kernels
-    may be products of matrices.
+    may be products of matrices; work areas of up to ``frame`` bytes are in the frames of its routines.
     """
 
     @property

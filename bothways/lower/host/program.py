@@ -93,7 +93,7 @@ class KernelProgram:
     ) -> None:
         self._dialect = dialect
         lowered.steps = _arranged(lowered.steps, dialect)
-        scheduled = schedule(lowered, takes_list=takes_list)
+        scheduled = schedule(lowered, takes_list=takes_list, frame=getattr(dialect, "frame", 0))
         self.routines = tuple(scheduled.routines.values())
         self.kernels = dialect.spell(self.routines, lowered.sizes)
         entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}

@@ -12,7 +12,7 @@ from bothways.lower.schedule.memory import Run, area_of, memories_of, size_of
 from bothways.lower.schedule.overwriting import overwritten
 from bothways.lower.schedule.tree import Kernel, Product
 
-LITTLE = 1 << 16  # bytes by which a routine may hold more, which nobody notices
+LITTLE = 1 << 16  # bytes by which a routine may hold more: a few pages
 TIMES = 1, 16  # how many times as large sizes may be that are not known
 
 
@@ -98,14 +98,14 @@ class _Lives:
     def _fit(self, begin: int, end: int) -> bool:
         """Whether runs that are one hold no more than the program does at its peak."""
         kernels = [kernel for run in self._runs[begin:end] if isinstance(run, list) for kernel in run]
-        made = [memory for number in range(begin + 1, end) for memory in self._begins.get(number, ())]
-        touched = {*made, *self._begins.get(begin, ())}
-        inner = {memory for memory in touched & self._inner if self._last[memory] < end}
+        later = [memory for number in range(begin + 1, end) for memory in self._begins.get(number, ())]
+        new = {*later, *self._begins.get(begin, ())}
+        inner = {memory for memory in new & self._inner if self._last[memory] < end}
         area = area_of(kernels, inner)
         for times in TIMES:
             sizes = self._bytes[times]
             before = sum(sizes[memory] for memory, first in self._first.items() if first <= begin <= self._last[memory])
-            outside = before + sum(map(sizes.__getitem__, made)) - sum(map(sizes.__getitem__, inner))
+            outside = before + sum(map(sizes.__getitem__, later)) - sum(map(sizes.__getitem__, inner))
             if outside + size_at(area.size, times) > max(self._live[times]) + LITTLE:
                 return False
         return True

@@ -19,10 +19,12 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 @dataclass
 class Area:
-    """The work area of one run of kernels: where each memory is in it."""
+    """The work area of one run of kernels: where each memory is in it. ``size`` is what Python has to give it, ``own``
+    what is in the frame of its function instead."""
 
     offsets: dict[Memory, int] = field(default_factory=dict)
     size: int = 0
+    own: int = 0
 
 
 @dataclass
@@ -33,8 +35,9 @@ class Plan:
     last: dict[Memory, int]
 
 
-def plan(runs: Sequence[Run], kept: Iterable[Memory]) -> Plan:
-    """Plan for runs in order; ``kept`` are inputs, constants and what is returned."""
+def plan(runs: Sequence[Run], kept: Iterable[Memory], frame: int = 0) -> Plan:
+    """Plan for runs in order; ``kept`` are inputs, constants and what is returned. Work areas of up to ``frame`` bytes
+    need not be given."""
     used: dict[Memory, set[int]] = {}
     for number, run in enumerate(runs):
         for memory in memories_of(run):
@@ -48,7 +51,9 @@ def plan(runs: Sequence[Run], kept: Iterable[Memory]) -> Plan:
                 for memory, numbers in used.items()
                 if numbers == {number} and memory not in kept and not isinstance(memory.producer, Extern)
             }
-            areas[number] = area_of(run, inner)
+            area = areas[number] = area_of(run, inner)
+            if type(area.size) is int and area.size <= frame:
+                area.size, area.own = 0, area.size
     inside = {memory for area in areas.values() for memory in area.offsets}
     last = {memory: max(numbers) for memory, numbers in used.items() if memory not in kept | inside}
     return Plan(areas, last)

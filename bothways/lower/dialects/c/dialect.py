@@ -57,6 +57,7 @@ class C:
     """Spells kernels in C."""
 
     name, suffix, device = "C", ".c", "cpu"
+    frame = 1 << 14  # a thread of the user's may have a stack of 128 KB
 
     def tools(self, cache: Cache) -> str:
         return f"{working_tools(cache).fingerprint}{' and products' * self.multiplies}"

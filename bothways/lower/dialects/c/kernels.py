@@ -10,9 +10,10 @@ from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
 from bothways.lower.dialects.c.prelude import HELPERS
-from bothways.lower.dialects.c.products import BINDING, written
+from bothways.lower.dialects.c.products import BINDING, named, written
 from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.ir.sizes import SizeNames, has_fraction
+from bothways.lower.schedule.memory import ALIGNMENT
 from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Columns, Kernel, Product, Rows, Sweep
 from bothways.source_text import in_comment
@@ -48,7 +49,8 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> KernelText:
 def _write(writer: KernelWriter, body: Block, kernel: Kernel) -> None:
     first = kernel.body[0]
     if isinstance(first, Product):
-        body.lines += written(first, {memory: writer.pointer(memory) for memory in kernel.memories})
+        writer.pointers |= named(first)
+        body.lines += written(first, writer.pointers)
     elif isinstance(first, Columns):
         write_columns(writer, body, first)
     elif any(isinstance(part, Sweep) for part in (first.body if isinstance(first, Rows) else kernel.body)):
@@ -97,6 +99,8 @@ def _entry(
         kind, member = ("double", "fraction") if has_fraction(name) else ("int64_t", "number")
         taken.append(f"{kind} {name} = given[{{}}].{member};")
     lines = [f"    {line.format(index)}" for index, line in enumerate(taken, len(routine.memories))]
+    if area.own:
+        lines.insert(0, f"    char area[{area.own}] __attribute__((aligned({ALIGNMENT})));")
     for function, kernel, text in calls:
         memories = [memory for memory in kernel.memories if memory in pointers]
         lines += [f"    void *{_pointer(memory.name)} = {pointers.pop(memory)};" for memory in memories]

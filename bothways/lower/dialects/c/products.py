@@ -1,21 +1,22 @@
 """Products of matrices in C: a call of the BLAS that PyTorch has loaded, with the arguments that ATen gives it.
 
 A library is told where that is when it is loaded. Which of two matrices BLAS takes for the left one, and which lie
-across, is decided as ATen does, from sizes and strides; what ATen would copy first, and what it computes with less
-precision because the user wants that, it is asked to do itself.
+across, and which are copied first is decided as ATen does, from sizes and strides. What it computes with less precision
+because the user wants that, it is asked to do itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from bothways import torch_compat
 from bothways.building.loading import Library
+from bothways.lower.ir.prims import Memory
 from bothways.lower.schedule.tree import Matrix, Product
 
 # A library's ``Products``: what it calls. The last is given what ``multiply`` is, as numbers.
@@ -32,11 +33,29 @@ typedef struct {
 extern __attribute__((visibility("hidden"))) Products products;
 """
 
-# Columns that lie side by side are rows to BLAS, so ATen gives it the right matrix first, unless the result is a column.
+# Columns that lie side by side are rows to BLAS: ATen gives it the right matrix first, unless the result is a column.
 MULTIPLY = """\
-static int lies(int64_t step, int64_t other, int64_t length, int64_t *distance) {
-    *distance = other;
-    return step == 1 && other >= (length > 1 ? length : 1);
+static int lie(
+    int64_t down, int64_t across, int64_t rows, int64_t columns, int swaps, int *turned, int64_t *far
+) {
+    const int side_by_side = across == 1 && down >= (columns > 1 ? columns : 1);
+    const int below = down == 1 && across >= (rows > 1 ? rows : 1);
+    // Where both is so, it is what BLAS need not turn; what is neither is copied to lie side by side.
+    *turned = swaps ? !side_by_side && below : !below;
+    *far = side_by_side && (swaps || !below) ? down : below ? across : columns;
+    return side_by_side || below;
+}
+
+static const float *copied(
+    const float *from, int64_t rows, int64_t columns, int64_t down, int64_t across, void **taken
+) {
+    *taken = malloc(rows * columns * sizeof(float) + 64);
+    if (!*taken) return 0;
+    float *to = (float *)(((uint64_t)*taken + 63) / 64 * 64);
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t column = 0; column < columns; ++column)
+            to[row * columns + column] = from[row * down + column * across];
+    return to;
 }
 
 static __attribute__((noinline)) void multiply(
@@ -44,32 +63,36 @@ static __attribute__((noinline)) void multiply(
     const float *right, int64_t right_down, int64_t right_across, float *into, float kept
 ) {
     if (!rows || !columns) return;
+    const int64_t numbers[] = {
+        rows, inner, columns, (int64_t)left, down, across, (int64_t)right, right_down, right_across, (int64_t)into,
+        kept != 0
+    };
     const int swaps = columns != 1;
-    const int64_t m = swaps ? columns : rows, n = swaps ? rows : columns;
-    const int64_t a_step = swaps ? right_across : down, a_other = swaps ? right_down : across;
-    const int64_t b_step = swaps ? across : right_down, b_other = swaps ? down : right_across;
-    int64_t a_far, b_far, far = n == 1 ? m : columns;
-    int a_turned = 0, b_turned = 0, fits = 1;
-    if (!lies(a_step, a_other, m, &a_far)) fits &= a_turned = lies(a_other, a_step, inner, &a_far);
-    if (!lies(b_step, b_other, inner, &b_far)) fits &= b_turned = lies(b_other, b_step, n, &b_far);
+    const int64_t m = swaps ? columns : rows, n = swaps ? rows : columns, largest = __INT_MAX__;
+    int64_t left_far, right_far, far = n == 1 ? m : columns;
+    int left_turned, right_turned, fits = inner && products.precision(products.settings, 2, 3) < 2;
+    void *of_left = 0, *of_right = 0;
+    if (!lie(down, across, rows, inner, swaps, &left_turned, &left_far))
+        fits = fits && (left = copied(left, rows, inner, down, across, &of_left));
+    if (!lie(right_down, right_across, inner, columns, swaps, &right_turned, &right_far))
+        fits = fits && (right = copied(right, inner, columns, right_down, right_across, &of_right));
+    int a_turned = swaps ? right_turned : left_turned, b_turned = swaps ? left_turned : right_turned;
+    int64_t a_far = swaps ? right_far : left_far, b_far = swaps ? left_far : right_far;
     if (a_turned ? m == 1 : inner == 1) a_far = a_turned ? inner : m;
     if (b_turned ? inner == 1 : n == 1) b_far = b_turned ? n : inner;
-    const int64_t largest = __INT_MAX__;
-    fits &= m <= largest && n <= largest && inner <= largest && a_far <= largest && b_far <= largest && far <= largest;
-    if (!fits || !inner || products.precision(products.settings, 2, 3) > 1) {
-        const int64_t numbers[] = {
-            rows, inner, columns, (int64_t)left, down, across, (int64_t)right, right_down, right_across, (int64_t)into,
-            kept != 0
-        };
+    fits = fits && m <= largest && n <= largest && inner <= largest;
+    if (fits && a_far <= largest && b_far <= largest && far <= largest) {
+        const int sizes[] = {m, n, inner, a_far, b_far, far};
+        const float whole = 1;
+        products.sgemm(
+            a_turned ? "T" : "N", b_turned ? "T" : "N", sizes, sizes + 1, sizes + 2, &whole, swaps ? right : left,
+            sizes + 3, swaps ? left : right, sizes + 4, &kept, into, sizes + 5
+        );
+    } else {
         products.aten(numbers);
-        return;
     }
-    const int sizes[] = {m, n, inner, a_far, b_far, far};
-    const float whole = 1;
-    products.sgemm(
-        a_turned ? "T" : "N", b_turned ? "T" : "N", sizes, sizes + 1, sizes + 2, &whole, swaps ? right : left,
-        sizes + 3, swaps ? left : right, sizes + 4, &kept, into, sizes + 5
-    );
+    if (of_left) free(of_left);
+    if (of_right) free(of_right);
 }
 """
 
@@ -113,10 +136,7 @@ def _aten() -> Any:
 def _multiplied(numbers: Any) -> None:
     """A product by ATen, of matrices in memory."""
     rows, inner, columns, left, down, across, right, right_down, right_across, into, adds = numbers[:11]
-    undisturbed = torch_compat.no_modes(), torch_compat.without_function_modes(), torch_compat.below_autograd()
-    with contextlib.ExitStack() as stack:
-        for context in (*undisturbed, torch.autocast("cpu", enabled=False)):
-            stack.enter_context(context)
+    with torch_compat.undisturbed():
         one = _matrix(left, (rows, inner), (down, across))
         other = _matrix(right, (inner, columns), (right_down, right_across))
         out = _matrix(into, (rows, columns), (columns, 1))
@@ -134,8 +154,14 @@ def _matrix(address: int, shape: tuple[int, int], strides: tuple[int, int]) -> t
     return flat.as_strided(shape, strides)
 
 
-def written(product: Product, pointers: dict[Any, str]) -> list[str]:
-    """The lines of a product; ``pointers`` are the names of its memories."""
+def named(product: Product) -> dict[Memory, str]:
+    """What pointers to its memories are called: the same in each product, so that like ones are one function."""
+    places = {"added": product.added, "right": product.right, "left": product.left, "into": product.into}
+    return {matrix.memory: name for name, matrix in places.items() if matrix is not None}
+
+
+def written(product: Product, pointers: Mapping[Memory, str]) -> list[str]:
+    """The lines of a product."""
     lines = []
     (rows, inner), columns = product.left.shape, product.right.shape[1]
     into = pointers[product.into.memory]
@@ -155,7 +181,7 @@ def written(product: Product, pointers: dict[Any, str]) -> list[str]:
     return [*lines, f"    multiply({rows}, {inner}, {columns}, {matrices}, {into}, {kept});"]
 
 
-def _begin(matrix: Matrix, pointers: dict[Any, str]) -> str:
+def _begin(matrix: Matrix, pointers: Mapping[Memory, str]) -> str:
     name = pointers[matrix.memory]
     return name if type(matrix.offset) is int and not matrix.offset else f"({name} + {matrix.offset})"
 
