@@ -54,9 +54,9 @@ def _mapped(
     numbers = [protocols.as_constant(tracer, value) for value in protocols.unpack(tracer, dims)]
     others = _others(tracer, call, taken)
     outputs = call.tensors(tracer)
-    given = {value.node for value in (*taken, *outputs)}
+    known = {value.node for value in (*taken, *outputs)}
     results = _tensors(tracer, call.result)
-    if not results or any(value.node not in given for value in results):
+    if not results or any(value.node not in known for value in results):
         tracer.stop("transform", "a function that is mapped gives something from outside")
     if outputs:
         module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
