@@ -32,6 +32,7 @@ from bothways.lower.schedule.tree import (
     Let,
     Literal,
     Load,
+    Product,
     Rows,
     RowValue,
     Scratch,
@@ -109,6 +110,8 @@ class KernelInPython:
             case Total():
                 self._add(f"{part.value} = {computed(part.value.dtype)}({self._name(part.accumulator)})")
                 self.statements(() if part.store is None else (part.store,))
+            case Product():  # the schedule makes none for a dialect without ``multiplies``
+                raise TypeError(f"this dialect leaves products to ATen: {part}")
             case _:
                 assert_never(part)
 
