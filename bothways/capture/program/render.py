@@ -168,8 +168,7 @@ def render(
     body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
     results = ""
     if tracer.graph.has_work:
-        together = groups.text("inputs", inputs)
-        is_together = together in groups.made and not handed_over
+        is_together = (together := groups.text("inputs", inputs)) in groups.made and not handed_over
         if is_together:
             kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
             call = _call_together(emitter, graph_key, sizes, together, f"{len(outputs)}{kept}")
