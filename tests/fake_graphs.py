@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import warnings
+from unittest import mock
 
 import torch
 
+from bothways.lower.dialects.c.dialect import C
 from bothways.replay.recorders import Lane, recording_with
 
 
@@ -125,7 +127,7 @@ def poison(tensors):
 
 @contextlib.contextmanager
 def fake_graphs(**settings):
-    """Functions that are compiled inside for the CPU are replayed."""
+    """Functions that are compiled inside for the CPU are replayed. Products are launches, as on a GPU."""
     recorder = FakeGraphs(**settings)
-    with recording_with("cpu", recorder):
+    with recording_with("cpu", recorder), mock.patch.object(C, "multiplies", False):
         yield recorder

@@ -130,3 +130,26 @@ def test_what_was_written_to_a_tensor_of_constants_is_not_known():
 
     observe = lambda function, x: {"results": function(x)}
     agree(program, observe, torch.ones(2), torch.full((2,), 3.0))
+
+
+WRITES = {
+    "out=": lambda made, value: torch.add(value, 1, out=made),
+    "a list": lambda made, value: torch._foreach_add_([made], [value]),
+    "what comes behind a list": lambda made, value: torch._amp_foreach_non_finite_check_and_unscale_(
+        [value.clone() / 0], made, torch.ones(())
+    ),
+    "a view": lambda made, value: made.view(1)[:1].copy_(value),
+    "what was written before": lambda made, value: torch.nn.functional.relu(made.add_(value), inplace=True),
+}
+
+
+@pytest.mark.parametrize("written", WRITES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_whatever_writes_to_a_tensor_of_constants(backend, written):
+    def program(x):
+        made = torch.zeros(())
+        WRITES[written](made, x.detach().sum())
+        return x * (2 if made else 3), made.item()
+
+    observe = lambda function, x: {"results": function(x)}
+    agree(program, observe, torch.ones(2), torch.ones(2), torch.full((2,), 3.0), backend=backend)

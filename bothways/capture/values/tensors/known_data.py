@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from bothways import ops
-from bothways.capture.shapes.changes import changes_something, root_of
+from bothways.capture.shapes.changes import changes_something, written_roots
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import NO_CALL_FACTS, facts_of_call
 
@@ -35,7 +35,7 @@ def known_data(tracer: Tracer, tensor: TensorValue) -> torch.Tensor | None:
     if tracer.overrides.heeds_modes:
         return None
     nodes = _made_of(tensor.node)
-    if nodes is None or any(changes_something(node) and root_of(node) in nodes for node in tensor.node.graph.nodes):
+    if nodes is None or any(not written.isdisjoint(nodes) for written in written_roots(tensor.node.graph.nodes)):
         return None
     values: dict[torch.fx.Node, Any] = {}
     with torch.no_grad():
