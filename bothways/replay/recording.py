@@ -188,8 +188,9 @@ class Recording:
         results = self.outputs.hand_out(values, left)
         if self._back:
             # Versions are for others to count. No window is made for that of what may move in between.
-            with torch_compat.uncounted():
-                copy_all([values[place] for place in self._back], [self._static(place) for place in self._back])
+            back = [values[place] for place in self._back]
+            with torch_compat.uncounted(back):
+                copy_all(back, [self._static(place) for place in self._back])
         self.recorded.done(self.outputs.lent)
         return results
 

@@ -122,10 +122,15 @@ def below_autograd() -> AbstractContextManager[None]:
     return _C._AutoDispatchBelowAutograd()
 
 
-def uncounted() -> AbstractContextManager[None]:
-    """Let changes of tensors not count, below autograd."""
-    guard: AbstractContextManager[None] = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView))
-    return guard
+@contextmanager
+def uncounted(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Let changes of these tensors not count. Some kernels for lists count by themselves, so versions are put back."""
+    counted = [tensor for tensor in tensors if not tensor.is_inference()]
+    versions = [tensor._version for tensor in counted]
+    try:
+        yield
+    finally:
+        set_versions(counted, versions)
 
 
 def below_dispatch() -> AbstractContextManager[None]:
