@@ -219,7 +219,7 @@ def test_all_graphs_of_a_function_are_told_together():
         return y @ y.t() @ y
 
     with config.patch(kernels_for_small_graphs=False):
-        line, _ = told(function, X[:2])
+        line, _ = told(function, X[:2].double())  # whose products are ATen's
     assert line == (
         "3 graphs: 1 compiled (2 of 2 operations in 1 kernel), 1 as ATen operations (nothing in it is for kernels), "
         "1 as captured (small: ATen is as fast)."
@@ -238,13 +238,13 @@ def test_a_program_has_the_outcome_of_its_graph():
 
 
 def test_outcomes_are_logged_as_they_happen(caplog):
-    model = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3))
+    model = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3)).double()  # whose products are ATen's
 
     def function(x):
         return model(x).log_softmax(-1)
 
     with config.patch(logs="outcomes"):
-        told(function, X, backward=True)
+        told(function, X.double(), backward=True)
     assert [line.partition(" operations")[0].rpartition(" of ")[0] for line in caplog.messages] == [
         f"outcomes: {function.__qualname__}: forward: 4",
         f"outcomes: {function.__qualname__}: backward: 14",

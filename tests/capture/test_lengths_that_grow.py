@@ -138,3 +138,12 @@ def test_a_list_of_several_lengths_is_captured_whole_where_that_is_asked_for():
         return {"result": function([torch.ones(2) * number for number in range(count)])}
 
     agree(lambda parts: sum(part.sum() for part in parts), observe, *range(1, 8), fullgraph=True)
+
+
+def test_a_length_that_stays_follows_from_what_is_looked_at_of_the_keys():
+    def program(state, x):
+        return x * len(state)
+
+    compiled = agree(program, lambda function, x: {"result": function({"step": 1, "rate": 2}, x)}, *[torch.ones(2)] * 3)
+    checks = [check.text for check in compiled.__bothways__.dispatcher.programs[-1].checks]
+    assert any("state" in text for text in checks) and not any("len(L['state'])" in text for text in checks)

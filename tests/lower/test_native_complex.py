@@ -3,6 +3,7 @@
 import pytest
 import torch
 from agreeing import agree
+from torch.autograd.profiler import profile
 
 import bothways
 
@@ -164,3 +165,37 @@ def test_gradients_through_what_is_conjugated_later(name, backend):
         return {"result": result, "gradient": a.grad}
 
     agree(CONJUGATED[name], observe, 3, 3, 4, 5, backend=backend, tol=1e-4)
+
+
+def shown(of):
+    return lambda a, b: torch.view_as_real(of(torch.complex(a, b + 1).sin())) * b[..., None]
+
+
+SHOWN = {
+    "computed": (shown(lambda z: z), 0),
+    "views of what is computed": (shown(lambda z: z.t().t()[:]), 0),
+    "a copy of what is computed": (shown(lambda z: z.clone()), 0),
+    "resolved": (shown(lambda z: z.conj().resolve_conj()), 1),
+    "conjugated and back": (shown(lambda z: z.t().conj().t().conj()), 1),
+    "a copy": (shown(lambda z: z.conj().clone()), 1),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_numbers_that_are_shown_as_pairs_are_resolved_where_they_may_be_conjugated_later(name, backend):
+    program, resolved = SHOWN[name]
+
+    def observe(function, size):
+        generator = torch.Generator().manual_seed(size)
+        a = torch.randn(size, 3, generator=generator).requires_grad_()
+        result = function(a, torch.randn(size, 3, generator=generator))
+        result.square().sum().backward()
+        return {"result": result, "gradient": a.grad}
+
+    compiled = agree(program, observe, 3, 3, 4, 5, backend=backend, tol=1e-4)
+    a = torch.randn(5, 3, requires_grad=True)
+    with profile() as recorded:
+        compiled(a, torch.randn(5, 3))
+    names = [event.name for event in recorded.function_events]
+    assert "aten::view_as_real" in names and names.count("aten::resolve_conj") == resolved

@@ -49,9 +49,9 @@ def program(x, w, flag):
 def reported(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     compiled = bothways.compile(program)
-    w = torch.randn(32, 32, requires_grad=True)
+    w = torch.randn(32, 32, dtype=torch.float64, requires_grad=True)
     for rows in (64, 64, 96):
-        compiled(torch.randn(rows, 32), w, True).backward()
+        compiled(torch.randn(rows, 32, dtype=torch.float64), w, True).backward()  # products of doubles are ATen's
     assert bothways.report(compiled, path) == path
     return path.read_text(), data_of(path.read_text())
 

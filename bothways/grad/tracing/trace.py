@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 _AS_STRIDED_SCATTER = torch.ops.aten.as_strided_scatter.default
 _VIEW_AS_REAL, _RESOLVE = torch.ops.aten.view_as_real.default, torch.ops.aten.resolve_conj.default
+_CLONE = torch.ops.aten.clone.default
 _BY_PLACE = frozenset({torch.ops.aten.as_strided.default, _AS_STRIDED_SCATTER})
 
 
@@ -41,6 +42,19 @@ def filled_with_bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Ge
 
 
 filled_with_bernoulli.tags = (torch.Tag.nondeterministic_seeded,)  # type: ignore[attr-defined]
+
+
+def _may_be_conjugated(node: torch.fx.Node) -> bool:
+    """Whether a tensor may say that its numbers are conjugated later, which ``view_as_real`` refuses: an input, or a
+    view that says so. Stand-ins do not tell. What is computed has its own numbers, but for copies: those are left out
+    of graphs where nothing needs them."""
+    operation = ops.of(node.target)
+    while operation.name != "_conj.default" and (node.target is _CLONE or operation.is_view):
+        viewed = node.args[0]
+        if not isinstance(viewed, torch.fx.Node):
+            return True
+        node, operation = viewed, ops.of(viewed.target)
+    return not (operation.pointwise or operation.is_product)
 
 
 # Arguments that hold no tensors.
@@ -152,7 +166,7 @@ class Recorder(DispatchMode):
         name = torch_compat.operation_name(target) or getattr(target, "__name__", None)
         named = {key: self._with_nodes(value) for key, value in kwargs.items()}
         operands = self._with_nodes(args)
-        if target is _VIEW_AS_REAL:  # which refuses what is conjugated later; of stand-ins that is not known
+        if target is _VIEW_AS_REAL and _may_be_conjugated(operands[0]):
             operands = (self.graph.call_function(_RESOLVE, operands),)
             operands[0].meta["val"] = args[0]
         node = self.graph.create_node("call_function", target, operands, named, name)

@@ -43,9 +43,10 @@ def length_of(source: Source, base: type | None) -> Source:
 
 def length_since(tracer: Tracer, source: Source | None, before: int, added: int) -> Value | None:
     """The length of a container that had another one at other calls, and of which nothing else is known; else None."""
-    length = None if source is None else tracer.wrap(before, source).realize()
-    if length is None or isinstance(length, ConstantValue):
+    symbol = None if source is None else tracer.symbols.number(before, source)
+    if symbol is None:  # then nothing is guarded here: the length follows from what is guarded of the elements or keys
         return None
+    length = linked.NumberValue(symbol, source)
     return protocols.binary(tracer, "+", length, ConstantValue(added)) if added else length
 
 
