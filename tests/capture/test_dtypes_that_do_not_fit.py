@@ -17,6 +17,10 @@ IN_PLACE = {
     "fractions in products": (lambda x: x.addcmul_(torch.ones(3), torch.ones(3)), (WHOLE, REAL)),
     "lists": (lambda x: torch._foreach_mul_([x], 1j), (REAL, COMPLEX)),
     "sums in another dtype": (lambda x: x.cumsum_(0, dtype=torch.float64), (REAL, torch.float64)),
+    "chances of whole numbers": (lambda x: x.logit_(0.1), (WHOLE, TRUTH, REAL)),
+    "whole numbers times powers": (lambda x: x.ldexp_(torch.ones(3)), (WHOLE, REAL)),
+    "sums of truths": (lambda x: x.cumsum_(0), (TRUTH, WHOLE, torch.uint8)),
+    "truths times whole numbers": (lambda x: x.multiply_(2), (TRUTH, WHOLE)),
     "fractions that are copied": (lambda x: x.copy_(torch.ones(3) / 2), (WHOLE, REAL)),  # which is no error
 }
 GIVEN = {

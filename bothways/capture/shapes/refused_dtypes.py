@@ -21,6 +21,11 @@ from bothways.ops import Fails
 
 NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
 HALF = (torch.bfloat16, torch.float16)
+# Which dtypes hold what an operation in place computes, where that is not the common one of its operands.
+HELD: dict[str, Callable[[torch.dtype], bool]] = {
+    **dict.fromkeys(("logit", "ldexp"), lambda dtype: dtype.is_floating_point or dtype.is_complex),
+    **dict.fromkeys(("cumsum", "cumprod"), lambda dtype: dtype is not torch.bool),
+}
 
 
 def parameters_fit(dtypes: Sequence[torch.dtype]) -> bool:
@@ -75,6 +80,8 @@ def narrows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     if "dtype" in kwargs:
         return kwargs["dtype"] is not getattr(args[0], "dtype", None)
+    if operation.functional in HELD:
+        return not HELD[operation.functional](args[0].dtype)
     if not operation.promotes and not ops.named(operation.functional).promotes:
         return False
     if each == name or not isinstance(args[0], (list, tuple)):
