@@ -6,7 +6,11 @@ launch is.
 
 from __future__ import annotations
 
-STARTING = """\
+import sys
+
+STARTING = f"""\
+#define COLLECTS_ANYWHERE {int(sys.version_info < (3, 12))}
+""" + """\
 // Where an input lies: its storage's memory, and its own address in that. ``changes``: how often it is changed.
 typedef struct { uint64_t begin, end, address; int64_t place, changes; } Lain;
 
@@ -120,7 +124,8 @@ static PyObject *start(PyObject *self, PyObject *const *arguments, int64_t count
     uint32_t **counters = 0;
     if (arguments[2] == yes && !(counters = PyMem_Malloc((places->fixed + places->copied + 1) * sizeof(uint32_t *))))
         return PyErr_NoMemory();
-    const int collects = PyGC_Disable();  // an object that is made may let the collector run, and finalizers
+    // Up to Python 3.11 an object that is made may let the collector run, and finalizers; later ones wait for bytecode.
+    const int collects = COLLECTS_ANYWHERE && PyGC_Disable();
     if (!is_ready(known, items, counters)) left = answer_of(0);
     else left = owners == none ? answer_of(1) : all_left_again(known->lent, owners);
     if (left && left != no && !launched(known, items, counters)) {

@@ -82,8 +82,8 @@ def places_of(
     tensors = list(enumerate(values))[first:]
     if any(type(value) not in torch_compat.PLAIN_TENSORS for _, value in tensors):
         return None, False
-    lying = [(*_extent(value), value.data_ptr(), place) for place, value in tensors if place not in copied]
-    spans = sorted((begin, end) for begin, end, _, _ in lying if begin != end)
+    lying = [(*_lies(value), place) for place, value in tensors if place not in copied]
+    spans = sorted((begin, end) for begin, end, *_ in lying if begin != end)
     are_apart = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
     lying += [(0, 0, 0, place) for place in sorted(copied)]
     words = [word for *where, place in lying for word in (*where, place - first, changes.get(place - first, 0))]
@@ -92,7 +92,9 @@ def places_of(
     return struct.pack(f"{len(head) + len(words)}Q", *head, *words), are_apart and len(copied) <= MOST_COPIED
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+def _lies(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Where a storage begins and ends, and where the tensor is; without an offset, that is where its storage begins."""
     storage = tensor.untyped_storage()
     begin = storage.data_ptr()
-    return begin, begin + storage.nbytes()
+    address = begin if begin and not tensor.storage_offset() else tensor.data_ptr()
+    return begin, begin + storage.nbytes(), address

@@ -26,6 +26,10 @@ __all__ = ["ProductFunctions", "product_functions", "undisturbed"]
 
 _CONTEXT = "_ZN2at13globalContextEv"
 _PRECISION = "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
+_OF_ATEN = (
+    "aoti_torch_create_tensor_from_blob", "aoti_torch_cpu_mm_out", "aoti_torch_cpu_addmm_out",
+    "aoti_torch_delete_tensor_object",
+)  # fmt: skip
 # ``Float32Backend::MKLDNN``, ``Float32Op::MATMUL``, and what ``Float32Precision`` counts.
 MKLDNN, MATMUL = 2, 3
 _PRECISIONS = ("none", "ieee", "tf32", "bf16")
@@ -33,11 +37,16 @@ _PRECISIONS = ("none", "ieee", "tf32", "bf16")
 
 @dataclass(frozen=True)
 class ProductFunctions:
-    """Addresses: of ``sgemm_``, of PyTorch's settings, and of the method of these that gives a precision."""
+    """Addresses: of ``sgemm_``, of PyTorch's settings, of the method of these that gives a precision, and of the C of
+    ATen's own products, of matrices at addresses, which are dropped at the end."""
 
     sgemm: int
     settings: int
     precision: int
+    matrix: int
+    mm: int
+    addmm: int
+    drop: int
 
 
 @functools.cache
@@ -52,8 +61,11 @@ def product_functions() -> ProductFunctions | None:
     with undisturbed():
         if not _tells_precision(precision, settings) or not _multiplies(multiply):
             return None
-    address, place = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision))
-    return ProductFunctions(address, settings, place)
+    others = [c_function(name) for name in _OF_ATEN]
+    if None in others:
+        return None
+    address, place, *of_aten = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision, *others))
+    return ProductFunctions(address, settings, place, *of_aten)
 
 
 @contextlib.contextmanager

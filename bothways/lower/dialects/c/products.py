@@ -8,18 +8,16 @@ because the user wants that, it is asked to do itself.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
+from dataclasses import astuple, fields
 from typing import Any
-
-import torch
 
 from bothways import torch_compat
 from bothways.building.loading import Library
 from bothways.lower.ir.prims import Memory
 from bothways.lower.schedule.tree import Matrix, Product
 
-# A library's ``Products``: what it calls. The last is given what ``multiply`` is, as numbers.
+# A library's ``Products``: what it calls. The last four are ATen's, which raise nothing but say that they failed.
 FUNCTIONS = """\
 typedef struct {
     void (*sgemm)(
@@ -28,7 +26,12 @@ typedef struct {
     );
     const void *settings;
     int (*precision)(const void *, int, int);
-    void (*aten)(const int64_t *);
+    int32_t (*matrix)(
+        void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t, void **
+    );
+    int32_t (*mm)(void *, void *, void *);
+    int32_t (*addmm)(void *, void *, void *, void *, double, double);
+    int32_t (*drop)(void *);
 } Products;
 extern __attribute__((visibility("hidden"))) Products products;
 """
@@ -58,15 +61,48 @@ static const float *copied(
     return to;
 }
 
+static void *matrix(const float *at, int64_t rows, int64_t columns, int64_t down, int64_t across) {
+    const int64_t sizes[] = {rows, columns}, strides[] = {down, across};
+    void *made = 0;
+    return products.matrix((void *)at, 2, sizes, strides, 0, 6, 0, 0, &made) ? 0 : made;  // 6 is float, 0 the CPU
+}
+
+// A product by ATen, which heeds what was asked of it. False where there is no memory.
+static int multiplied(
+    int64_t rows, int64_t inner, int64_t columns, const float *left, int64_t down, int64_t across,
+    const float *right, int64_t right_down, int64_t right_across, float *into, float kept
+) {
+    void *one = matrix(left, rows, inner, down, across);
+    void *other = matrix(right, inner, columns, right_down, right_across);
+    void *out = matrix(into, rows, columns, columns, 1);
+    const int can = one && other && out;
+    const int done = can && !(kept ? products.addmm(out, out, one, other, 1, 1) : products.mm(out, one, other));
+    if (one) products.drop(one);
+    if (other) products.drop(other);
+    if (out) products.drop(out);
+    return done;
+}
+
+// Without any memory, for matrices of any size.
+static void multiply_slowly(
+    int64_t rows, int64_t inner, int64_t columns, const float *left, int64_t down, int64_t across,
+    const float *right, int64_t right_down, int64_t right_across, float *into, float kept
+) {
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t column = 0; column < columns; ++column) {
+            float sum = 0, *to = into + row * columns + column;
+            for (int64_t at = 0; at < inner; ++at)
+                sum += left[row * down + at * across] * right[at * right_down + column * right_across];
+            *to = kept ? *to + sum : sum;
+        }
+}
+
 static __attribute__((noinline)) void multiply(
     int64_t rows, int64_t inner, int64_t columns, const float *left, int64_t down, int64_t across,
     const float *right, int64_t right_down, int64_t right_across, float *into, float kept
 ) {
     if (!rows || !columns) return;
-    const int64_t numbers[] = {
-        rows, inner, columns, (int64_t)left, down, across, (int64_t)right, right_down, right_across, (int64_t)into,
-        kept != 0
-    };
+    const float *first = left, *second = right;
     const int swaps = columns != 1;
     const int64_t m = swaps ? columns : rows, n = swaps ? rows : columns, largest = __INT_MAX__;
     int64_t left_far, right_far, far = n == 1 ? m : columns;
@@ -88,8 +124,10 @@ static __attribute__((noinline)) void multiply(
             a_turned ? "T" : "N", b_turned ? "T" : "N", sizes, sizes + 1, sizes + 2, &whole, swaps ? right : left,
             sizes + 3, swaps ? left : right, sizes + 4, &kept, into, sizes + 5
         );
-    } else {
-        products.aten(numbers);
+    } else if (!inner || !multiplied(
+        rows, inner, columns, first, down, across, second, right_down, right_across, into, kept
+    )) {
+        multiply_slowly(rows, inner, columns, first, down, across, second, right_down, right_across, into, kept);
     }
     if (of_left) free(of_left);
     if (of_right) free(of_right);
@@ -106,7 +144,7 @@ BIND = "bind_products"
 
 
 class _Products(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("sgemm", "settings", "precision", "aten")]
+    _fields_ = [(field.name, ctypes.c_void_p) for field in fields(torch_compat.ProductFunctions)]
 
 
 def can_multiply() -> bool:
@@ -120,38 +158,9 @@ def bound(library: Library) -> bool:
     except ValueError:
         return True
     known = torch_compat.product_functions()
-    if known is None:
-        return False
-    aten = ctypes.cast(_aten(), ctypes.c_void_p).value
-    library[BIND](ctypes.byref(_Products(known.sgemm, known.settings, known.precision, aten)))
-    return True
-
-
-@functools.cache
-def _aten() -> Any:
-    """``_multiplied`` for C; kept, since libraries refer to it."""
-    return ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(_multiplied)
-
-
-def _multiplied(numbers: Any) -> None:
-    """A product by ATen, of matrices in memory."""
-    rows, inner, columns, left, down, across, right, right_down, right_across, into, adds = numbers[:11]
-    with torch_compat.undisturbed():
-        one = _matrix(left, (rows, inner), (down, across))
-        other = _matrix(right, (inner, columns), (right_down, right_across))
-        out = _matrix(into, (rows, columns), (columns, 1))
-        if adds:
-            torch.addmm(out, one, other, out=out)
-        else:
-            torch.mm(one, other, out=out)
-
-
-def _matrix(address: int, shape: tuple[int, int], strides: tuple[int, int]) -> torch.Tensor:
-    if not shape[0] or not shape[1]:
-        return torch.empty(shape, dtype=torch.float32, device="cpu")
-    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    flat = torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
-    return flat.as_strided(shape, strides)
+    if known is not None:
+        library[BIND](ctypes.byref(_Products(*astuple(known))))
+    return known is not None
 
 
 def named(product: Product) -> dict[Memory, str]:
