@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar, get_type_hints
 
 from bothways.locks import Lock
+from bothways.source_text import with_article
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,70 +58,69 @@ class Config:
     """What can be configured. ``bothways.config`` is the one instance."""
 
     recompile_limit: int = 8
-    """How many programs one function may have, those that only say when it raises included; after that it runs as
-    plain Python, with one warning."""
+    """How many programs one function may have. Calls that none of them fits then run as plain Python, with one
+    warning."""
 
     error_on_recompile: bool = False
     """Raise ``errors.RecompileError`` when a guard fails, instead of capturing the function again."""
 
     automatic_dynamic: bool = True
-    """Make a size or number that changed since the last program a symbol of the next one."""
+    """When a size or number has changed, compile the next program for all its values."""
 
     assume_static: bool = True
-    """Make the first program for the sizes it meets. False is ``dynamic=True`` for whoever says nothing."""
+    """Compile the first program for the sizes of the first call only. False makes ``dynamic=True`` the default."""
 
     static_parameters: bool = True
-    """Never make sizes of an ``nn.Parameter`` symbols."""
+    """Assume that sizes of an ``nn.Parameter`` do not change: other sizes get another program."""
 
     numbers_from_data: bool = False
-    """Capture ``item()``, ``tolist()``, ``int()`` and ``float()`` of tensors as numbers of the graph. What has to know
-    one breaks as before. False breaks at the call."""
+    """Capture ``item()``, ``tolist()``, ``int()`` and ``float()`` of tensors as part of the graph. Only code that must
+    know such a number's value is a break then."""
 
     sizes_from_data: bool = False
-    """Capture ``nonzero``, ``masked_select``, ``unique`` and ``x[mask]``: the length of what they give is a number of
-    the graph. False breaks there."""
+    """Capture ``nonzero``, ``masked_select``, ``unique`` and ``x[mask]``, whose length depends on data, as part of the
+    graph. False makes them breaks."""
 
     inline_depth_limit: int = 100
-    """How many calls deep capture follows the user's Python before it breaks with code ``too_deep``."""
+    """How many nested calls capture follows before it breaks with code ``too_deep``."""
 
     wasted_capture_ratio: int = 20
-    """How long captures that come to nothing may take, as a multiple of what the calls themselves take, before the
-    function runs as plain Python, with one warning. The first three are free; 0 lets them take any time."""
+    """How long captures that come to nothing may take, as a multiple of what the calls themselves take. Beyond that the
+    function runs as plain Python, with one warning. The first three captures are free; 0 sets no limit."""
 
     suppress_errors: bool = False
     """When bothways itself goes wrong, run the function as plain Python instead of raising."""
 
     capture_backward: bool = False
-    """Capture every backward as one program, as inside of ``bothways.autograd.capture(bothways.compile)``."""
+    """Capture every backward as one program, as if inside ``bothways.autograd.capture(bothways.compile)``."""
 
     recompute: bool = True
-    """Let a compiled backward run cheap operations of the forward again instead of saving what they give.
-    False saves everything the backward reads. Holds for what is compiled from then on."""
+    """Let a compiled backward compute cheap operations of the forward again instead of saving their results. False
+    saves everything that the backward reads. Applies to what is compiled from then on."""
 
     exact_random: bool = True
-    """Draw dropout's numbers as eager draws them, one after the other. False lets kernels draw them side by side, from
-    a seed that PyTorch's generator gives: as random, reproducible by ``manual_seed``, faster, but others."""
+    """Draw exactly eager's random numbers for dropout, one after the other. False lets kernels draw other numbers in
+    parallel, from a seed of PyTorch's generator: faster, just as random, and reproducible by ``manual_seed``."""
 
     kernels_for_small_graphs: bool = False
-    """Differentiate graphs and build kernels also for those of so few operations and elements that running them as
-    captured is faster."""
+    """Build kernels for graphs of any size, even for those so small that running them as captured is faster."""
 
     kernel_cache: bool = True
     """Keep built kernels on disk, below BOTHWAYS_CACHE_DIR or the user's cache folder, for the next process."""
 
     kernel_cache_megabytes: int = 256
-    """How large that folder may grow, about; what was not used for the longest time is removed first."""
+    """About how large that folder may grow; what has not been used for the longest time is removed first."""
 
     compiler_seconds: int = 120
-    """How long the C compiler may run for one graph; then it is stopped and ATen runs the graph, with one warning.
-    0 lets it run."""
+    """How long the C compiler may run for one graph; after that it is stopped and ATen runs the graph, with one
+    warning. 0 sets no limit."""
 
     guards_in_c: bool = True
-    """Check guards by a table that a small C library walks, where there are enough of them and a C compiler."""
+    """Check guards by a small C library, if there is a C compiler and there are enough of them."""
 
     cuda_graphs: bool | str = "auto"
     """Replay what is compiled for a GPU as CUDA graphs from the third call on: "auto" where that pays off, True
-    wherever it can be, False nowhere."""
+    wherever possible, False never."""
 
     logs: str = field(default_factory=_topics_from_environment)
     """What to print, a comma-separated list of topics (see ``LOG_TOPICS``), or "all".
@@ -238,14 +238,14 @@ def _checked(name: str, value: Any) -> Any:
         raise AttributeError(_unknown(name))
     if name in CHOICES:
         if not any(value is choice or (type(value) is str and value == choice) for choice in CHOICES[name]):
-            raise ValueError(f"config.{name} is one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}")
+            raise ValueError(f"config.{name} must be one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}")
         return value
     expected = FIELD_TYPES[name]
     # `type(...) is` and not isinstance: True is an int, and a limit of True is a mistake.
     if type(value) is not expected:
-        raise TypeError(f"config.{name} is {expected.__name__}, not {type(value).__name__} ({value!r})")
+        raise TypeError(f"config.{name} must be {with_article(expected.__name__)}, not {value!r}")
     if expected is int and value < 0:
-        raise ValueError(f"config.{name} counts something and cannot be {value}")
+        raise ValueError(f"config.{name} must not be negative: {value}")
     return ",".join(parse_topics(value)) if name == "logs" else value
 
 

@@ -97,7 +97,7 @@ class Break:
 
 
 class BothwaysError(Exception):
-    """The base of everything bothways raises on its own account."""
+    """The base class of all errors of bothways."""
 
 
 class Unsupported(BothwaysError):
@@ -112,7 +112,7 @@ class Unsupported(BothwaysError):
 
 
 class InvalidBackend(BothwaysError, ValueError):
-    """A backend name that is not registered, or a backend that is no callable."""
+    """A backend's name is not registered, or a backend is not callable."""
 
     def __init__(self, name: object, valid: Sequence[str]) -> None:
         super().__init__(f"no backend {name!r}; the valid names are {', '.join(valid)} (or pass a callable)")
@@ -123,11 +123,11 @@ class InvalidBackend(BothwaysError, ValueError):
 
 
 class InvalidOption(BothwaysError, ValueError):
-    """A keyword of the public API with a value it does not take."""
+    """An option of a public function has a value that it does not take."""
 
 
 class InvalidTarget(BothwaysError, TypeError):
-    """Something that cannot be compiled was passed to ``compile``."""
+    """A public function was given something that it cannot work with, as ``compile`` a class."""
 
 
 class BackendFailed(BothwaysError, RuntimeError):
@@ -135,7 +135,7 @@ class BackendFailed(BothwaysError, RuntimeError):
 
 
 class NoCompiler(BothwaysError, RuntimeError):
-    """There is no C compiler that works, so there are no kernels."""
+    """There is no working C compiler, so there are no kernels."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -149,7 +149,7 @@ class NoCompiler(BothwaysError, RuntimeError):
 
 
 class BuildFailed(BothwaysError, RuntimeError):
-    """The C compiler works, but not on a source that was generated; the message has what it said."""
+    """The C compiler works, but rejected a generated source; the message has its output."""
 
 
 class RecompileError(BothwaysError, RuntimeError):
@@ -157,20 +157,20 @@ class RecompileError(BothwaysError, RuntimeError):
 
 
 class InternalError(BothwaysError, RuntimeError):
-    """bothways itself went wrong; the message asks for a report."""
+    """bothways itself failed: a bug, please report it."""
 
 
 class TracedWarning(UserWarning):
-    """A compiled function was called while another tracer was at work, and ran as plain Python for that."""
+    """A compiled function ran as plain Python, because it was called while another tracer was active."""
 
 
 class RecompileLimitWarning(UserWarning):
-    """A function runs as plain Python from now on: it met ``config.recompile_limit`` programs, or its captures came to
-    nothing for longer than ``config.wasted_capture_ratio`` allows."""
+    """A function will not be compiled any more: it has ``config.recompile_limit`` programs, or captures that came to
+    nothing took longer than ``config.wasted_capture_ratio`` allows."""
 
 
 class KernelWarning(UserWarning):
-    """Kernels cannot be built, or not be kept on disk; what runs instead is right, and slower."""
+    """Kernels cannot be built, or not be kept on disk; what runs instead is right, but slower."""
 
 
 def level_of_user() -> int:

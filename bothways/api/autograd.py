@@ -11,7 +11,7 @@ default_compiler[:] = [compile]
 
 
 def history() -> list[BackwardRecord]:
-    """What became of the backwards that were to be captured, by the lines that call for them; print it to read it.
+    """What became of the backwards that were to be captured, one record for each line that called one.
 
     >>> weight = torch.ones(3, requires_grad=True)
     >>> with bothways.autograd.capture(bothways.compile):

@@ -80,18 +80,18 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object or ``nn.Module``; usable as a decorator with or without arguments.
 
-    What comes back behaves like the original; the first call compiles. Wrong names and values raise here, not at the
-    first call.
+    What comes back behaves like the original; its first call compiles. Wrong options raise here, not at the first call.
 
     - ``fn``: what to compile. Without it, a decorator comes back.
     - ``backend``: a name of ``list_backends()``, or any ``f(graph_module, example_inputs) -> callable``.
-    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break. A backward that comes to what was computed
-      before the call is no such place: PyTorch's engine runs it, between two graphs.
-    - ``dynamic``: True makes sizes and numbers symbols at once, False never, None those that have changed.
-    - ``mode``: one of PyTorch's names; ``"reduce-overhead"`` and ``"max-autotune"`` are ``config.cuda_graphs = True``
-      for this function, ``"max-autotune-no-cudagraphs"`` is False.
-    - ``options``: a mapping of options of the backend; there are none so far.
-    - ``disable``: give the target back as it is.
+    - ``fullgraph``: raise ``errors.Unsupported`` where capture would break. A backward that reaches tensors computed
+      before the call is allowed: PyTorch's engine runs it, between two graphs.
+    - ``dynamic``: which sizes and numbers may change without another program: with True all of them, with False none,
+      with None those that have changed before.
+    - ``mode``: one of PyTorch's names. ``"reduce-overhead"`` and ``"max-autotune"`` set ``config.cuda_graphs`` to True
+      for this function, ``"max-autotune-no-cudagraphs"`` to False.
+    - ``options``: options of the backend, a mapping; there are none yet.
+    - ``disable``: return the target unchanged.
 
     >>> @bothways.compile(fullgraph=True)
     ... def scaled(x, factor=2.0):

@@ -23,11 +23,11 @@ ModuleClass = TypeVar("ModuleClass", bound=type[torch.nn.Module])
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Never capture this function: calls of it run as plain Python and break the caller's capture.
+    """Never capture this function: it runs as plain Python, and calling it from a compiled function is a break.
 
     - ``fn``: the function or method. Without it, a decorator comes back.
-    - ``recursive``: taken for the sake of programs written for ``torch.compile``; what the function calls is plain.
-    - ``reason``: a note for the reader of the source.
+    - ``recursive``: accepted for programs written for ``torch.compile``; what the function calls is plain either way.
+    - ``reason``: a note for readers of the source.
 
     >>> @bothways.disable
     ... def report(x):
@@ -57,11 +57,11 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 class set_stance:
-    """Say what compiled functions do from now on; as a context or a decorator, for so long.
+    """Say what compiled functions do from now on; or, as a context manager or decorator, only inside of it.
 
-    - ``stance``: ``"default"``; ``"force_eager"``: the originals run; ``"eager_on_recompile"``: the programs there are
-      take calls, and others run as plain Python; ``"fail_on_recompile"``: a call that needs another program raises.
-    - ``force_backend``: compile with another backend than the one each function was given.
+    - ``stance``: ``"default"``; ``"force_eager"``: the originals run; ``"eager_on_recompile"``: a call that needs
+      another program runs as plain Python; ``"fail_on_recompile"``: such a call raises.
+    - ``force_backend``: a backend to compile with, instead of the one each function was given.
 
     >>> double = bothways.compile(lambda x: x * 2)
     >>> with bothways.set_stance("force_eager"):
@@ -102,9 +102,9 @@ class set_stance:
 
 
 def allow_in_graph(fn: F) -> F:
-    """Record calls of this function as one node of the graph, without looking inside.
+    """Make calls of this function one node of the graph, without looking inside.
 
-    - ``fn``: a function of tensors that gives tensors; it runs whenever the graph does.
+    - ``fn``: a function that takes and returns tensors; it is called whenever the graph runs.
 
     >>> @bothways.allow_in_graph
     ... def norm(x):
@@ -122,9 +122,9 @@ def allow_in_graph(fn: F) -> F:
 
 
 def assume_constant_result(fn: F) -> F:
-    """Call this function once, at capture time, and take its result as a constant of the program.
+    """Call this function once, during capture, and make its result a constant of the program.
 
-    - ``fn``: a function whose result does not change while the process lives.
+    - ``fn``: a function that returns the same result as long as the process runs.
 
     >>> @bothways.assume_constant_result
     ... def rank():
@@ -139,7 +139,7 @@ def assume_constant_result(fn: F) -> F:
 
 
 def graph_break() -> None:
-    """End the graph here; outside a capture it does nothing.
+    """End the graph here. Outside a capture this does nothing.
 
     >>> def halves(x):
     ...     y = x * 2
@@ -151,7 +151,7 @@ def graph_break() -> None:
 
 
 def is_compiling() -> bool:
-    """Whether this code is being captured: True inside a capture, False when it runs as plain Python.
+    """Whether this code is being captured: True during capture, False when it runs as plain Python.
 
     >>> def asked(x):
     ...     return x * 2 if bothways.is_compiling() else x
@@ -166,7 +166,7 @@ mark(is_compiling, Mark.IS_COMPILING)
 
 
 def mark_dynamic(tensor: torch.Tensor, dims: int | Sequence[int]) -> None:
-    """Say that these sizes of the tensor will change between calls: they are symbols of the first program already.
+    """Say that these sizes of the tensor will change between calls, so that the first program serves all of them.
 
     - ``tensor``: an input of a compiled function.
     - ``dims``: a dimension, or several.
@@ -189,8 +189,8 @@ def mark_static(tensor: ModuleClass) -> ModuleClass: ...
 
 
 def mark_static(tensor: Any, dims: int | Sequence[int] | None = None) -> Any:
-    """Say that these sizes of the tensor never change between calls: they are symbols only where ``mark_dynamic`` says
-    so. Of a class of modules: the numbers that its instances hold are constants of the programs that read them.
+    """Say that these sizes of the tensor do not change between calls: each other size gets a program of its own, unless
+    ``mark_dynamic`` says otherwise. For a class of modules: numbers that its instances hold are constants.
 
     - ``tensor``: an input of a compiled function, or a class of modules, which is returned.
     - ``dims``: a dimension of the tensor, or several; all by default.

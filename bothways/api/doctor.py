@@ -50,7 +50,7 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what there is, how bad that is, and what can be done."""
+    """One thing that was checked: what there is, how bad that is, and what to do about it."""
 
     what: str
     seen: str
@@ -66,18 +66,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that was looked at. Print it to read it; ``is_fine`` is False where something is wrong."""
+    """Everything that was checked. Print it to read it; ``is_fine`` is False if something is wrong."""
 
     findings: tuple[Finding, ...]
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing has to be mended."""
+        """Whether nothing has to be fixed."""
         return not self.wrong
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
-        """What has to be mended."""
+        """What has to be fixed."""
         return tuple(finding for finding in self.findings if finding.state is Health.WRONG)
 
     def __str__(self) -> str:
@@ -89,10 +89,10 @@ class Diagnosis:
 
 
 def doctor() -> Diagnosis:
-    """Look at Python, PyTorch, the compilers, GPUs, the cache and the configuration, and say how to mend what is wrong.
+    """Check Python, PyTorch, the compilers, GPUs, the cache and the configuration, and say how to fix what is wrong.
 
-    What comes back prints as one screen, for bug reports; ``.is_fine`` and ``.findings`` are for programs. ``python -m
-    bothways doctor`` prints it, and exits with 1 where something is wrong.
+    The result prints as one screen, which belongs into bug reports; programs read ``.is_fine`` and ``.findings``.
+    ``python -m bothways doctor`` prints it, and exits with status 1 if something is wrong.
 
     >>> diagnosis = bothways.doctor()
     >>> [finding.what for finding in diagnosis.findings][:3]
@@ -147,18 +147,18 @@ def _compiler() -> Iterator[Finding]:
         return
     problem = compiler_problem()
     if problem:
-        advice = "mend it, or set CC to another; until then graphs run as ATen operations"
+        advice = "fix it, or set CC to another compiler; until then graphs run as ATen operations"
         yield Finding("C compiler", f"{command}: {problem}", Health.WRONG, advice)
         return
     tools = working_tools(None)
     features = [word for word, has in (("threads", tools.threads), ("vector math", tools.vector_math)) if has]
     yield Finding("C compiler", f"{command} ({', '.join(features) or 'neither threads nor vector math'})")
     if not tools.threads:
-        advice = "kernels use one thread: use a gcc or clang that knows -fopenmp"
+        advice = "kernels use one thread; a gcc or clang that knows -fopenmp would use more"
         yield Finding("OpenMP", openmp_runtime() or "PyTorch has loaded none", Health.NOTE, advice)
     if call_library() is None:
-        seen = "the library of calls does not work with this Python and this PyTorch"
-        yield Finding("calls in C", seen, Health.NOTE, "guards are checked in Python, and calls cost more")
+        seen = "the C library for calls does not work with this Python and PyTorch"
+        yield Finding("calls in C", seen, Health.NOTE, "guards are checked in Python, so calls cost more")
 
 
 def _gpus() -> Iterator[Finding]:
@@ -167,10 +167,10 @@ def _gpus() -> Iterator[Finding]:
         return
     if not torch.cuda.is_available():
         try:
-            problem = f"the driver is there ({driver_version()}), and PyTorch sees no GPU"
+            problem = f"there is a driver ({driver_version()}), but PyTorch sees no GPU"
         except NoDriver as error:
-            problem = f"PyTorch is built for GPUs, and there is no driver: {error}"
-        advice = "if there should be a GPU, look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+            problem = f"PyTorch is built for GPUs, but there is no driver: {error}"
+        advice = "if there should be a GPU, check nvidia-smi and CUDA_VISIBLE_DEVICES"
         yield Finding("GPU", problem, Health.NOTE, advice)
         return
     for index in range(torch.cuda.device_count()):
@@ -197,7 +197,7 @@ def _gpu(index: int) -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     folder = cache_directory()
     if not config.kernel_cache:
-        advice = "each process builds its kernels anew; config.kernel_cache = True keeps them"
+        advice = "each process builds its kernels again; config.kernel_cache = True keeps them"
         yield Finding("cache", "switched off", Health.NOTE, advice)
         return
     try:
@@ -215,7 +215,7 @@ def _cache() -> Iterator[Finding]:
     info, free = cache.info(), shutil.disk_usage(cache.root).free
     seen = f"{cache.root}, {info.entries} entries, {info.bytes / 2**20:.1f} MiB, {free / 2**30:.1f} GiB free"
     if free < LITTLE_SPACE:
-        yield Finding("cache", seen, Health.NOTE, "make room: what does not fit is built anew in each process")
+        yield Finding("cache", seen, Health.NOTE, "free some space: what does not fit is built again in each process")
     else:
         yield Finding("cache", seen)
 
@@ -231,9 +231,9 @@ def _temporary_folder() -> Iterator[Finding]:
 
 # Variables that change what happens, and what each does.
 VARIABLES: dict[str, str] = {
-    "BOTHWAYS_DUMP": "kernels of every graph are written there",
-    "BOTHWAYS_LOGS": "prints what happens",
-    "BOTHWAYS_PROGRESS": "the line that shows a long first call",
+    "BOTHWAYS_DUMP": "where kernels are written",
+    "BOTHWAYS_LOGS": "what is printed while programs run",
+    "BOTHWAYS_PROGRESS": "the progress line of long compilations",
     DIRECTORY_VARIABLE: "the folder of the cache",
     "CC": "the C compiler",
     "CUDA_VISIBLE_DEVICES": "which GPUs there are",
@@ -257,7 +257,7 @@ def _backends() -> Iterator[Finding]:
     yield Finding("backends", ", ".join(backends.list_backends()))
     registered = [point.value for point in metadata.entry_points(group=backends.ENTRY_POINT_GROUP, name="bothways")]
     if not registered:
-        advice = "pip install bothways, and not only its folder on the path"
+        advice = "install bothways with pip, rather than putting its folder on the path"
         yield Finding("entry point", "torch.compile does not find backend='bothways'", Health.NOTE, advice)
 
 
@@ -280,13 +280,13 @@ def _example() -> Iterator[Finding]:
     differs = difference(*results)
     count = sum(compilation.kernels for compilation in history(compiled))
     if differs is not None:
-        advice = "please report it: python -m bothways repro writes a script that shows it"
+        advice = "please report it; python -m bothways repro writes a script that shows it"
         yield Finding("example", f"compiled and plain differ: {differs}", Health.WRONG, advice)
     elif not count:
         runs = "; ".join(str(one.outcome) for one in history(compiled) if one.outcome is not None)
-        yield Finding("example", f"compiled without kernels: {runs}", Health.WRONG, "see what is wrong above")
+        yield Finding("example", f"compiled without kernels: {runs}", Health.WRONG, "see above what is wrong")
     else:
-        yield Finding("example", f"{count} kernels, forward and backward, give what plain PyTorch gives")
+        yield Finding("example", f"{count} kernels, forward and backward, give the same results as plain PyTorch")
 
 
 # What is looked at, in the order people read it.

@@ -14,12 +14,12 @@ from bothways.report.explaining import explained_state
 
 
 def explain(fn: Callable[..., Any]) -> Explanation:
-    """Print ``explain(fn)`` to read what has happened to a compiled function so far, which runs nothing.
+    """Explain what has happened to a compiled function so far: ``print(explain(fn))``. This runs nothing.
 
-    ``explain(fn)(*args)`` calls the function once, with all that it does (of a training step, that is one more step),
-    and explains with that call. A plain function is compiled for the occasion. What comes back is an ``Explanation``:
-    ten lines when it is printed, all of it as ``.details``, a part as ``.breaks``, ``.guards``, ``.graph``, ``.code``,
-    ``.kernels`` or ``.memory``, and a page to look at as ``.html("report.html")``.
+    ``explain(fn)(*args)`` first calls the function once, side effects included; a call of a training step is one more
+    step. A plain function is compiled for that call. The ``Explanation`` that is returned prints as ten lines; read
+    everything as ``.details``, a part as ``.breaks``, ``.guards``, ``.graph``, ``.code``, ``.kernels`` or ``.memory``,
+    and write the report with ``.html("report.html")``.
 
     - ``fn``: a function, method or module, compiled or not.
 

@@ -15,12 +15,12 @@ from bothways.runtime.dispatcher import is_compiled
 
 
 def history(fn: Callable[..., Any]) -> list[Compilation]:
-    """What was compiled of a function, method or module that ``compile`` returned, in the order it happened.
+    """The compilations of a function, method or module that ``compile`` returned, in the order they happened.
 
-    There is one ``Compilation`` for each call that no program took: what was compiled and why, the seconds of each
-    stage, the graphs as captured, joint, forward and backward, kernels, guards, breaks and generated sources. What goes
-    on after a break, and functions that are called there, are among them. A record grows when a backward is compiled
-    at its first run; it keeps no program, and nothing of the user's, alive.
+    There is one ``Compilation`` for each call that no program fitted: what was compiled and why, the seconds each stage
+    took, the graphs (captured, joint, forward and backward), kernels, guards, breaks and generated sources. The rest of
+    a function after a break, and functions that are called at one, are included. A record grows when a backward is
+    compiled at its first run. Records keep neither programs nor objects of yours alive.
 
     - ``fn``: what ``compile`` returned.
 
@@ -34,7 +34,7 @@ def history(fn: Callable[..., Any]) -> list[Compilation]:
     state = compiled_state(fn)
     if state is None:
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        raise TypeError(f"{name} is not compiled: bothways.history takes what bothways.compile has returned")
+        raise TypeError(f"{name} is not compiled: bothways.history takes what bothways.compile returned")
     return list(state.acting.history.compilations)
 
 

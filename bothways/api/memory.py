@@ -22,9 +22,9 @@ class Held:
 
 
 def memory() -> list[Held]:
-    """What is held for CUDA graphs, by the functions that hold it, the most first.
+    """How much GPU memory CUDA graphs hold, for each compiled graph, the largest first.
 
-    It goes with the program: when the function is gone, or after ``bothways.reset()``.
+    It is freed with the function, or by ``bothways.reset()``.
 
     >>> bothways.memory()
     []

@@ -8,10 +8,10 @@ from bothways.report.profile import Profile
 def profile() -> Profile:
     """Measure some steps: time and bytes of each kernel and of each ATen call, with the lines they come from.
 
-    What comes back is a context manager; printed, it is a table, ``p.html("profile.html")`` is the report with times,
-    and ``p.trace("trace.json")`` opens in Chrome or Perfetto. Kernels that run together are built once more, with a
-    clock between them, when they first run inside; so let a step or two pass first. Outside of the block nothing is
-    measured, and nothing costs anything.
+    Use it in a ``with`` block; then print it for a table, or write the report with times (``p.html("profile.html")``)
+    or a trace for Chrome or Perfetto (``p.trace("trace.json")``). Kernels that run together are built once more, with a
+    clock between them, when they first run inside the block, so include a few steps. Outside it, profiling costs
+    nothing.
 
     >>> f = bothways.compile(lambda x: (x @ x).relu() + 1)
     >>> x = torch.ones(300, 300)

@@ -21,15 +21,15 @@ def report(
     *,
     profile: Times | None = None,
 ) -> Path:
-    """Write what became of a compiled function as one HTML file, and return where it is.
+    """Write what became of a compiled function as one HTML file, and return its path.
 
-    The file needs no network: the source with every line coloured by what became of it, the timeline of compilations,
-    why each recompilation happened, graphs, kernels, guards, breaks and the memory kept for the backward. Nothing is
-    run for it.
+    The file shows the source, with every line coloured by what became of it, the timeline of compilations, why each
+    recompilation happened, graphs, kernels, guards, breaks and the memory saved for the backward. It needs no network,
+    and writing it runs nothing.
 
-    - ``fn``: what ``compile`` returned, several of them, or None for all that there are.
-    - ``path``: where to write it.
-    - ``profile``: a profile of some steps, for measured times.
+    - ``fn``: what ``compile`` returned, a list of such functions, or None for all that were called.
+    - ``path``: where to write the file.
+    - ``profile``: what ``bothways.profile()`` measured, to add times.
 
     >>> double = bothways.compile(lambda x: x * 2, backend="eager")
     >>> _ = double(torch.ones(3))
@@ -45,5 +45,5 @@ def report(
     elif isinstance(fn, Iterable) and not isinstance(fn, (str, bytes, os.PathLike)):
         explained = [explain(one) for one in fn]
     else:
-        raise InvalidTarget(f"report takes what compile returned, several of them, or None for all, not {fn!r}")
+        raise InvalidTarget(f"report takes what compile returned, a list of those, or None for all, not {fn!r}")
     return write_page(target, explanation_page(explained, profile))

@@ -102,13 +102,13 @@ def aot(
     is_small: IsSmall | None = None,
     decompositions: Decompositions | None = None,
 ) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]:
-    """A backend from compilers of forward and backward graphs; one compiler serves for both by default.
+    """Make a backend from compilers of forward and backward graphs; by default one compiler serves for both.
 
-    - ``fw_compiler``: a function of a graph of ATen operations and its inputs that gives a function.
-    - ``bw_compiler``: the same for backwards.
-    - ``decompositions``: a mapping of ATen operations to functions that do the same by others, which the compilers are
-      given instead, for sizes that change as well.
-    - ``remember``, ``turns_images``, ``is_small``: those of a ``Lowering``.
+    - ``fw_compiler``: takes a graph of ATen operations and its inputs, and returns a callable.
+    - ``bw_compiler``: the same for backward graphs.
+    - ``decompositions``: a mapping of ATen operations to functions that compute them by others; graphs then hold those
+      instead, for changing sizes as well.
+    - ``remember``, ``turns_images``, ``is_small``: as for a ``Lowering``.
 
     >>> def shown(graph, inputs):
     ...     print([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])

@@ -53,7 +53,7 @@ def register_backend(fn: B, *, name: str | None = None) -> B: ...
 @overload
 def register_backend(fn: None = None, *, name: str | None = None) -> Callable[[B], B]: ...
 def register_backend(fn: B | None = None, *, name: str | None = None) -> B | Callable[[B], B]:
-    """Give a backend a name, by default the function's own, that ``compile(backend=...)`` accepts.
+    """Register a backend under a name, by default the function's own, that ``compile(backend=...)`` accepts.
 
     Works as ``register_backend(fn)``, ``register_backend(fn, name="mine")``, ``@register_backend`` and
     ``@register_backend(name="mine")``. Registering a name again replaces it; the built-in names are taken.

@@ -49,14 +49,14 @@ listen("capture_backward", use_always)
 
 
 class capture:
-    """Capture each backward of this thread as one program: a context, and a decorator.
+    """Capture each backward of this thread as one program; a context manager and a decorator.
 
     Hooks and the backwards of custom functions are part of the program, which may go through several compiled functions
-    and what lies between them. ``bothways.autograd.history()`` tells what became of each backward.
+    and the code between them. ``bothways.autograd.history()`` tells what became of each backward.
 
-    - ``compiler``: called once for each structure of the autograd graph with the captured module, which it turns into a
-      callable: ``bothways.compile`` will do. With None nothing is captured inside: a way out of an outer ``capture``.
-    - ``dynamic``: True makes all sizes inputs of the first program; otherwise those that change become inputs.
+    - ``compiler``: called once for each structure of the autograd graph, with the captured module; it returns a
+      callable. ``bothways.compile`` is one. With None nothing is captured, which switches an outer ``capture`` off.
+    - ``dynamic``: True makes all sizes inputs of the first program; otherwise only those that change become inputs.
 
     >>> weight = torch.ones(3, requires_grad=True)
     >>> with bothways.autograd.capture(bothways.compile):

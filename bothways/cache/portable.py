@@ -50,10 +50,10 @@ class Shipment:
 
 
 def save(path: str | os.PathLike[str]) -> Shipment:
-    """Write everything that the cache on disk holds into one file, for other machines of the same kind.
+    """Write everything in the cache on disk to one file, for other machines of the same kind.
 
-    They have to have the same CPU, Python, PyTorch, compiler and version of bothways: what is compiled depends on all
-    of them. Nothing of the user's data is in it; the lines of source that kernels come from are.
+    They need the same CPU, Python, PyTorch, C compiler and version of bothways, since what is compiled depends on all
+    of them. The file holds none of your data, but it does hold the source lines that kernels come from.
 
     - ``path``: the file to write.
 
@@ -73,12 +73,13 @@ def save(path: str | os.PathLike[str]) -> Shipment:
 
 
 def load(path: str | os.PathLike[str]) -> Shipment:
-    """Put what ``save`` wrote into the cache on disk, where the next compilation finds it.
+    """Add what ``save`` wrote to the cache on disk, where the next compilation finds it.
 
-    The file runs as code: it is read only where no other user could have written it, and ``NotLoaded`` says what is
-    wrong. Entries that are there already stay; what was built by another compiler, or for another machine, is left out.
+    The file holds code that will run, so it is only read if no other user could have written it; otherwise
+    ``NotLoaded`` says what is wrong. Entries that are there already stay, and what was built by another compiler or for
+    another kind of machine is left out.
 
-    - ``path``: the file.
+    - ``path``: the file to read.
 
     >>> import tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder:

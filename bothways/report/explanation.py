@@ -34,11 +34,11 @@ from bothways.source_text import writable
 
 @dataclass
 class Explanation:
-    """What has become of a function so far; print it to read it in ten lines, ``details`` is all of it. Called with
-    arguments, it runs the function once and gives an explanation with that call.
+    """What has become of a function so far. Printed, it is ten lines; ``details`` is all of it. Called with arguments,
+    it runs the function once and returns an explanation that includes this call.
 
-    ``guards``, ``breaks``, ``graph``, ``code``, ``kernels`` and ``memory`` are the parts, to be read or printed;
-    ``html("report.html")`` writes the page that shows them with the source.
+    Read or print its parts: ``guards``, ``breaks``, ``graph``, ``code``, ``kernels`` and ``memory``.
+    ``html("report.html")`` writes the page that shows them beside the source.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Explanation:
 
     @property
     def has_bodies(self) -> bool:
-        """Whether a program does something; one without a body says when the function raises or runs plainly."""
+        """Whether any program runs something; one without a body only says when the function raises or runs plainly."""
         return any(program.body for program in self.programs)
 
     @property
@@ -80,21 +80,21 @@ class Explanation:
     @property
     def breaks(self) -> list[Break]:
         """Where capture stopped: each with ``code``, ``reason``, ``where`` and ``hint``."""
-        return Listing(breaks_of(self.compilations), empty="none: all of it is captured")
+        return Listing(breaks_of(self.compilations), empty="none: everything is captured")
 
     @property
     def recompilations(self) -> list[str]:
-        """The guards that did not hold where something was compiled again."""
+        """The guards that failed, each of which led to another compilation."""
         return failed_guards_of(self.compilations)
 
     @property
     def generated(self) -> list[Generated]:
-        """The texts of programs and kernels."""
+        """The generated texts of programs and kernels."""
         return generated_of(self.compilations)
 
     @property
     def plain_from_now_on(self) -> bool:
-        """Whether nothing more is compiled of the function, or of one of its parts."""
+        """Whether the function, or a part of it, will not be compiled any more."""
         return any(standing.for_good for standing in self.standings)
 
     @property
@@ -109,7 +109,7 @@ class Explanation:
 
     @property
     def break_reasons(self) -> list[Break]:
-        """The same as ``breaks``, under the name of ``torch._dynamo.explain``."""
+        """The same as ``breaks``, under the name that ``torch._dynamo.explain`` uses."""
         return self.breaks
 
     @property
@@ -143,7 +143,7 @@ class Explanation:
 
     @property
     def memory(self) -> Listing[SavedValue]:
-        """What is kept for the backward: each with ``name``, ``value``, ``size`` in bytes, and ``where``."""
+        """What is saved for the backward: each with ``name``, ``value``, ``size`` in bytes, and ``where``."""
         return Listing([value for one in self.compilations for value in one.saved], saved_line)
 
     def html(self, path: str | os.PathLike[str] | None = None, *, profile: Times | None = None) -> str:

@@ -54,7 +54,7 @@ class Measured:
 
 
 class Profile:
-    """Times of kernels and of ATen calls while its ``with`` block runs; print it to read it."""
+    """Times of kernels and of ATen calls inside its ``with`` block; print it to read it."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Any, ...], Measured] = {}

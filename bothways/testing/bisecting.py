@@ -30,9 +30,10 @@ from bothways.testing.witness import Testimony, Uncached, Witness
 class Culprit:
     """What makes a function differ. Print it to read it.
 
-    ``stage`` is the part of the compiler: nothing, capture, gradients, kernels, backend. ``graph`` is the text of the
-    captured graph and ``function`` whose it is, ``half`` forward or backward, ``kernel`` the text of the kernel,
-    ``operation`` the ATen operation whose lowering is wrong, ``lines`` those of the user's.
+    ``stage`` is the part of the compiler at fault: nothing, capture, gradients, kernels or backend. ``graph`` is the
+    text of the captured graph and ``function`` the function it belongs to, ``half`` is forward or backward, ``kernel``
+    the text of the kernel, ``operation`` the ATen operation whose lowering is wrong, ``lines`` are lines of your
+    source.
     """
 
     stage: str

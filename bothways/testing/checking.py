@@ -25,10 +25,10 @@ EXACT = 1e-7
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a comparison found. It is true where plain and compiled agree; print it to read what does not.
+    """What a comparison found. It is true if plain and compiled agree; print it to read the first difference.
 
-    ``difference`` is the first one, plain on the left; ``call`` is the compiled call that showed it, the first being
-    the one that is captured. ``seen`` is what the plain call returned or raised.
+    ``difference`` is that one, plain on the left, and ``call`` the number of the compiled call that showed it; the
+    first call is the one that is captured. ``seen`` says what the plain call returned or raised.
     """
 
     function: str
@@ -57,17 +57,17 @@ def check(
     tol: float | None = None,
     **options: Any,
 ) -> Agreement:
-    """Run a function plainly and compiled, each time from the same start, and compare all that can be seen.
+    """Run a function plainly and compiled, each time from the same state, and compare everything that can be observed.
 
-    Compared are what is returned or raised, the gradients of what is returned, and everything that the function can
-    change: arguments, closures, globals, attributes, parameters, random numbers. Then everything is put back.
+    That is what it returns or raises, the gradients of what it returns, and everything it can change: arguments,
+    closures, globals, attributes, parameters, random numbers. Afterwards everything is put back.
 
-    - ``fn``: a function, method or module; what is compiled already is compared with its original.
+    - ``fn``: a function, method or module; one that is compiled already is compared with its original.
     - ``args``, ``kwargs``: what to call it with.
     - ``backend``, ``options``: how to compile it, as for ``bothways.compile``.
-    - ``calls``: how many compiled calls; the second takes the program that the first has made.
-    - ``gradients``: call a backward of what is returned as well.
-    - ``tol``: relative and absolute tolerance of floating-point values; by dtype unless given.
+    - ``calls``: how many compiled calls to make; the second runs the program that the first has made.
+    - ``gradients``: whether to call a backward of what it returns as well.
+    - ``tol``: relative and absolute tolerance of floating-point values; by default it depends on the dtype.
 
     >>> print(bothways.testing.check(lambda x: x.sin() * 2, [torch.ones(3)]))
     <lambda>: 2 compiled calls agree with plain Python, which returned 1 tensor

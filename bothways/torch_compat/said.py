@@ -11,7 +11,7 @@ from bothways.source_text import printable
 
 # Words of PyTorch's -> what they mean for the user whose function is captured.
 MEANINGS: tuple[tuple[str, str], ...] = (
-    (r"data is not allocated yet", "its kernel reads data, which capture has not"),
+    (r"data is not allocated yet", "its kernel reads data, which capture does not have"),
     (r"Could not run '.*' with arguments from the '.*' backend", "it has no kernel for tensors without data"),
     (r"^Cannot access data pointer|data pointer of Tensor that doesn't have storage", "its kernel reads data"),
     (r"DynamicOutputShapeException", "how large its result is depends on data"),

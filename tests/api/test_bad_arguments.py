@@ -21,7 +21,7 @@ COMPILED = bothways.compile(f, backend="eager")
 
 # What is called, the exception, and the words of it that people need.
 CALLS = {
-    "a number is no function": (lambda to: bothways.report(3, to / "r.html"), TypeError, "several of them"),
+    "a number is no function": (lambda to: bothways.report(3, to / "r.html"), TypeError, "a list of those"),
     "the path comes second": (lambda to: bothways.report(str(to / "r.html"), COMPILED), TypeError, "path of a file"),
     "no function": (lambda to: bothways.report(str(to), to / "r.html"), TypeError, "report takes what compile"),
     "no path": (lambda to: bothways.report(COMPILED, None), TypeError, "path of a file is expected, not None"),

@@ -60,10 +60,10 @@ def test_an_unknown_name_is_refused_with_the_close_one():
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("recompile_limit", "8", "config.recompile_limit is int, not str"),
-        ("recompile_limit", True, "config.recompile_limit is int, not bool"),
-        ("error_on_recompile", 1, "config.error_on_recompile is bool, not int"),
-        ("logs", ["breaks"], "config.logs is str, not list"),
+        ("recompile_limit", "8", "config.recompile_limit must be an int, not '8'"),
+        ("recompile_limit", True, "config.recompile_limit must be an int, not True"),
+        ("error_on_recompile", 1, "config.error_on_recompile must be a bool, not 1"),
+        ("logs", ["breaks"], "config.logs must be a str, not"),
     ],
 )
 def test_a_wrong_type_is_refused(name, value, message):
@@ -76,7 +76,7 @@ def test_a_wrong_type_is_refused(name, value, message):
 
 
 def test_a_negative_count_is_refused():
-    with pytest.raises(ValueError, match="cannot be -1"):
+    with pytest.raises(ValueError, match="must not be negative: -1"):
         config.recompile_limit = -1
 
 

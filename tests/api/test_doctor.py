@@ -18,7 +18,7 @@ def test_a_machine_where_everything_works_is_fine():
     assert [finding.state for finding in diagnosis.findings if finding.what in ("C compiler", "example")] == [
         Health.FINE, Health.FINE,
     ]  # fmt: skip
-    assert "kernels, forward and backward, give what plain PyTorch gives" in str(diagnosis)
+    assert "kernels, forward and backward, give the same results as plain PyTorch" in str(diagnosis)
 
 
 def test_it_fits_a_screen_and_reads_by_itself():

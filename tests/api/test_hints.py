@@ -170,23 +170,23 @@ def writes_to_an_expanded_tensor(x):
 
 
 LOG = logging.getLogger("bothways.tests.hints")
-NUMPY = "NumPy runs as plain Python: use torch's own functions, or do that part outside the compiled function."
+NUMPY = "NumPy runs as plain Python: use functions of torch, or do that part outside the compiled function."
 LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use them outside the compiled function."
 DRAW = "Draw the number outside the compiled function and pass it in"
 
 # The program, the reason it gives, and what it is told to do.
 TOLD = {
     prints: (
-        "[call_unknown] print() writes to the outside (builtin: print)",
-        "Print outside the compiled function; or log, which is captured with constants.",
+        "[call_unknown] print() writes output (builtin: print)",
+        "Print outside the compiled function; or use logging, which is captured for constants and numbers.",
     ),
     logs: (
         "[call_unknown] logging.getLogger is not looked into",
-        "Get loggers at module level; what they say is captured with constants.",
+        "Get loggers at module level; their messages are captured.",
     ),
     logs_a_tensor: (
         "[call_unknown] a message is logged whose parts are not constants",
-        "Log and warn with constants, or do it outside.",
+        "Log or warn with constants and numbers only (x.item() instead of x), or do it outside.",
     ),
     asks_for_equality: (
         "[call_unknown] cannot call the built-in 'torch.equal'",
@@ -200,34 +200,34 @@ TOLD = {
     computes_with_numpy: ("[call_unknown] cannot call the built-in 'numpy.empty'", NUMPY),
     asks_for_its_names: (
         "[call_unknown] locals() is not supported (builtin: locals)",
-        "Keep what looks at frames, or makes code, out of the compiled function.",
+        "Keep code that looks at frames, or creates code, out of the compiled function.",
     ),
     asks_for_its_frame: (
         "[call_unknown] cannot call the built-in 'sys._getframe'",
-        "Keep what looks at frames, or makes code, out of the compiled function.",
+        "Keep code that looks at frames, or creates code, out of the compiled function.",
     ),
     transforms: (
         "[call_unknown] torch.func.linearize is not looked into",
-        "Of torch.func, linearize and functionalize run as plain Python, with graphs before and after.",
+        "This function runs as plain Python, between two graphs; grad, vjp, jvp, jacrev, jacfwd and vmap are captured.",
     ),
     searches_along_lines: (
         "[closure] LBFGS decides by losses and gradients how often it calls its closure",
-        "There is nothing to do: the closure is compiled, and the optimizer calls it as often as it decides to.",
+        "There is nothing to do: the closure is compiled, and the optimizer calls it as often as it needs to.",
     ),
     differentiates: (
         "[backward] torch.autograd.grad is called in a way that is not captured",
-        "Compute inside what the backward comes to, or call it outside: it is compiled all the same. Here it runs on "
-        "PyTorch's engine between two graphs.",
+        "Compute everything the backward reaches inside the function, or call backward() outside, where it is compiled "
+        "as well. Here PyTorch's engine runs it, between two graphs.",
     ),
     seeds: ("[call_unknown] torch.random.manual_seed is not looked into", "Seed outside the compiled function."),
     adds_a_thing: (
         "[call_unknown] a tensor operation cannot take a Thing",
-        "Give operations tensors and constants: take what is needed out of the object before.",
+        "Give operations tensors and constants: take them out of the object first.",
     ),
     copies: ("[call_unknown] a tensor is deep-copied", "Copy a tensor with clone()."),
     asks_for_an_address: (
         "[call_unknown] id() of a tensor of shape (4,) and torch.float32",
-        "Compare with `is`, or ask for it outside the compiled function.",
+        "Compare with `is`, or call id() outside the compiled function.",
     ),
     decides_by_chance: (
         "[tensor_value] a decision depends on a random number, known only when it runs",
@@ -335,7 +335,7 @@ def test_the_page_about_data_that_is_not_allocated_is_one_line():
         "If you're using torch.compile/export/fx, it is likely that we are erroneously tracing into a custom kernel.\n"
         "If you're using Caffe2, Caffe2 uses a lazy allocation, so you will need to call mutable_data()."
     )
-    assert said(error) == "its kernel reads data, which capture has not"
+    assert said(error) == "its kernel reads data, which capture does not have"
 
 
 def test_other_errors_keep_their_first_line():

@@ -248,7 +248,7 @@ def test_the_mode_of_torch_compile_asks_for_it():
 
 
 def test_another_value_is_refused():
-    with pytest.raises(ValueError, match="config.cuda_graphs is one of 'auto', True, False"):
+    with pytest.raises(ValueError, match="config.cuda_graphs must be one of 'auto', True, False"):
         bothways.config.cuda_graphs = "always"
     with pytest.raises(ValueError, match="cuda_graphs"):
         bothways.config.cuda_graphs = 1

@@ -30,7 +30,7 @@ def test_a_break_says_where_why_and_what_to_do():
     lines = lines_of(explanation)
     place = f"test_ten_lines.py:{breaks.__code__.co_firstlineno + 2}"
     assert f"not captured whole: {place}" in lines[""]
-    assert lines["next"].startswith("Keep the value a tensor")
+    assert lines["next"].startswith("Keep it a tensor")
 
 
 def test_there_are_ten_at_most_and_none_is_long():
@@ -59,7 +59,7 @@ def test_the_parts_are_there_to_be_read_and_to_be_printed():
     assert "sin" in str(explanation.graph) and "relu" in str(explanation.graph)
     assert "L['x'].dtype is torch.float32" in str(explanation.guards)
     assert "void kernel_0" in str(explanation.code) and "def run(" in str(explanation.code)
-    assert str(explanation.breaks) == "none: all of it is captured"
+    assert str(explanation.breaks) == "none: everything is captured"
     assert explanation.kernels[0].name.startswith("kernel_") and "reads " in str(explanation.kernels)
     assert sum(value.size for value in explanation.memory) > 0 and "float32[300, 300]" in str(explanation.memory)
     assert explanation.details.startswith("test_the_parts") and "Guards:" in explanation.details
@@ -130,4 +130,4 @@ def test_a_break_that_stays_is_told_before_one_of_the_first_call():
     for _ in range(3):
         step(X)
     first = lines_of(bothways.explain(step))[""]
-    assert "not captured whole" in first and "print() writes to the outside" in first and "more break" not in first
+    assert "not captured whole" in first and "print() writes output" in first and "more break" not in first

@@ -145,9 +145,9 @@ def test_lines_have_the_colours_of_what_became_of_them(browser, report):
 def test_a_break_is_under_its_line_with_reason_and_hint(browser, report):
     page = Page(browser, report, "source")
     notes = page.texts(".inline")
-    assert any("print() writes to the outside" in note and "Print outside" in note for note in notes)
+    assert any("print() writes output" in note and "Print outside" in note for note in notes)
     page.browser.execute_script("document.querySelector('.row.s-break').click()")
-    assert any("print() writes to the outside" in note for note in page.texts("#detail .note.bad"))
+    assert any("print() writes output" in note for note in page.texts("#detail .note.bad"))
     page.screen("a-break")
 
 

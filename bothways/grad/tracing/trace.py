@@ -208,13 +208,12 @@ class Recorder(DispatchMode):
 def trace(
     fn: Callable[..., Any], *, decompositions: Decompositions | None = None
 ) -> Callable[..., torch.fx.GraphModule]:
-    """``trace(fn)(*args)`` gives the graph of ATen operations that ``fn(*args)`` runs.
+    """``trace(fn)(*args)`` returns the graph of ATen operations that ``fn(*args)`` runs.
 
-    Tensors among the arguments, nested ones too, become the graph's inputs; everything else is a constant of it.
-    Operations in ``decompositions`` are recorded as what the function given for them does.
+    Tensors among the arguments, also inside containers, become the graph's inputs; everything else is a constant.
 
     - ``fn``: a function of tensors; it runs once, on tensors without data.
-    - ``decompositions``: a mapping of ATen operations to functions.
+    - ``decompositions``: a mapping of ATen operations to functions; what the function does is recorded instead.
 
     >>> graph = bothways.trace(lambda x: torch.relu(x) + 1)(torch.ones(2))
     >>> [str(node.target) for node in graph.graph.nodes]
@@ -286,15 +285,14 @@ class WrappedCall:
 
 
 def trace_wrapped(*args: Any, fn: Callable[..., Any], **kwargs: Any) -> Any:
-    """``fn(*args, **kwargs)``, for functions that are applied to gradients.
+    """Call ``fn(*args, **kwargs)``; ``trace`` records it as one opaque call. For functions of gradients.
 
-    Plain Python calls the function, a compiled function looks into it, and ``trace`` records one opaque call that
-    runs it, side effects included, whenever the traced graph runs. As the replacement of a gradient, the result
-    is taken to be laid out like the first tensor among the arguments.
+    Plain Python calls the function and a compiled function captures it, while a traced graph calls it, side effects
+    included, whenever it runs. The result is assumed to be laid out like the first tensor among the arguments.
 
-    - ``args``: what the function is given, a tensor among them.
+    - ``args``: the function's arguments, at least one of them a tensor.
     - ``fn``: the function.
-    - ``kwargs``: more of what it is given.
+    - ``kwargs``: its keyword arguments.
 
     >>> bothways.trace_wrapped(torch.ones(2), fn=lambda gradient: gradient * 2)
     tensor([2., 2.])

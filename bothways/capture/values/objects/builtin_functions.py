@@ -297,9 +297,9 @@ def _id(tracer: Tracer, value: Value) -> Value:
 # What reaches outside of the program, or depends on where objects lie in memory.
 
 _OUTSIDE = {
-    print: "print() writes to the outside",
-    input: "input() reads from the outside",
-    open: "open() reaches outside",
+    print: "print() writes output",
+    input: "input() waits for input",
+    open: "open() opens a file",
     builtins.dir: "dir() is not supported",
     builtins.locals: "locals() is not supported",
     builtins.globals: "globals() is not supported",
