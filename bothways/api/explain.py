@@ -16,10 +16,10 @@ from bothways.report.explaining import explained_state
 def explain(fn: Callable[..., Any]) -> Explanation:
     """Explain what has happened to a compiled function so far: ``print(explain(fn))``. This runs nothing.
 
-    ``explain(fn)(*args)`` first calls the function once, side effects included; a call of a training step is one more
-    step. A plain function is compiled for that call. The ``Explanation`` that is returned prints as ten lines; read
-    everything as ``.details``, a part as ``.breaks``, ``.guards``, ``.graph``, ``.code``, ``.kernels`` or ``.memory``,
-    and write the report with ``.html("report.html")``.
+    ``explain(fn)(*args)`` first calls the function once, side effects included (for a training step, one more step).
+    A plain function is compiled for that call. The ``Explanation`` that is returned prints as ten lines; read all of it
+    as ``.details``, a part as ``.breaks``, ``.guards``, ``.graph``, ``.code``, ``.kernels`` or ``.memory``, and write
+    the report with ``.html("report.html")``.
 
     - ``fn``: a function, method or module, compiled or not.
 

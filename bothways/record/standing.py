@@ -49,7 +49,7 @@ class Standing:
     def __str__(self) -> str:
         programs = counted(self.programs, "program")
         compiled = f"compiled, {programs}{' without tensor operations' * (not self.operations)}"
-        others = "calls that none of them takes run" if self.for_good else "other calls ran"
+        others = "calls that fit none of them run" if self.for_good else "other calls ran"
         texts = {
             State.WAITING: "not called yet",
             State.COMPILED: compiled,
@@ -115,8 +115,8 @@ def lines_of(function: types.FunctionType) -> CodeRange:
 def limit_text(title: str, count: int, reason: str) -> str:
     """What is said when a function has as many programs as it may have."""
     return (
-        f"{title} was compiled {counted(count, 'time')} (config.recompile_limit), and calls that none of these "
-        f"programs takes run as plain Python from now on. The guard that failed last: {reason}. "
+        f"{title} was compiled {counted(count, 'time')} (config.recompile_limit), and calls that fit none of these "
+        f"programs run as plain Python from now on. The guard that failed last: {reason}. "
         "Pass what changes as a tensor, keep it constant, or raise config.recompile_limit."
     )
 

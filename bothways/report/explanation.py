@@ -189,8 +189,7 @@ class Explanation:
 HAS_RUN = "The function was called once for this explanation."
 HAS_NOT_RUN = "This is what has happened so far; nothing was run for this explanation."
 NOT_COMPILED = (
-    "is not compiled. explain(f)(*args) compiles it for the occasion and calls it once; of a training step, that is "
-    "one more step."
+    "is not compiled. explain(f)(*args) compiles it and calls it once; a call of a training step is one more step."
 )
 NOT_COMPILED_FOR_THIS = "is not compiled: it is marked with bothways.disable. It was called once for this explanation."
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bothways.errors import Break
-from bothways.record.compilation import Compilation, timing
+from bothways.record.compilation import Compilation, Conclusion, failed_guards_of, timing
 from bothways.record.outcomes import Way, counted, shares, summary
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def _first(explained: Explanation) -> str:
     if not breaks:
         if not explained.has_bodies:
             waits = f"plain Python so far, the next call is captured: {once[0].reason}" if once else ""
-            return f"{name}: {waits or 'nothing of it is compiled now'}"
-        return f"{name}: captured whole{f'; the first call was plain Python: {once[0].reason}' if once else ''}"
+            return f"{name}: {waits or 'no program of it is there now'}"
+        first = f"; the first call was plain Python: {once[0].reason}" if once else ""
+        others = "; other calls are plain Python from now on" * explained.plain_from_now_on
+        return f"{name}: captured whole{first}{others}"
     where = breaks[0].places[0]
     others = f", and {counted(len(breaks) - 1, 'more break')}" if len(breaks) > 1 else ""
     return f"{name}: not captured whole: {where.filename.rpartition('/')[2]}:{where.line} {breaks[0].reason}{others}"
@@ -73,7 +75,7 @@ def _kernels(explained: Explanation) -> str:
     pieces = [piece for outcome in explained.outcomes for piece in outcome.pieces]
     count = sum(piece.kernels for piece in pieces)
     if not count:
-        return f"none, for {counted(explained.op_count, 'operation')}"
+        return f"none, for {counted(explained.op_count, 'operation')}" if explained.op_count else "none"
     cached = sum(half.from_cache for half in explained.generated)
     kept = f"; {cached} of {counted(len(explained.generated), 'program')} from the cache on disk" if cached else ""
     return f"{shares([piece for piece in pieces if piece.way is Way.KERNELS])}{kept}"
@@ -82,7 +84,7 @@ def _kernels(explained: Explanation) -> str:
 def _guards(explained: Explanation) -> str:
     checks = explained.guards
     by_line = sum(check.where is not None and bool(check.where.line) for check in checks)
-    return f"{len(checks)}, {by_line} of them made by lines of the source" if checks else "none"
+    return f"{len(checks)}, {by_line} of them from lines of your source" if checks else "none"
 
 
 def _compiled(compilations: Sequence[Compilation]) -> str:
@@ -92,12 +94,13 @@ def _compiled(compilations: Sequence[Compilation]) -> str:
 
 def _memory(explained: Explanation) -> str:
     kept = [value.size for value in explained.memory if not value.is_input]
-    return f"{size_text(sum(kept))} kept for the backward, {counted(len(kept), 'value')}" if kept else ""
+    return f"{size_text(sum(kept))} saved for the backward, {counted(len(kept), 'value')}" if kept else ""
 
 
 def _again(explained: Explanation) -> str:
-    again = explained.recompilations
-    return f"compiled {counted(len(again), 'time')} more; last because this did not hold: {again[-1]}" if again else ""
+    programs = [one for one in explained.compilations if one.conclusion is Conclusion.PROGRAM and one.is_recompilation]
+    guards = failed_guards_of(programs)
+    return f"recompiled {counted(len(guards), 'time')}; last because this guard failed: {guards[-1]}" if guards else ""
 
 
 def _plain(explained: Explanation) -> str:
@@ -113,13 +116,13 @@ def next_step(explained: Explanation) -> str:
     if breaks or (once and not explained.has_bodies):
         return [*breaks, *once][0].hint
     if len(explained.recompilations) > 2:
-        return "pass what keeps changing as a tensor, or mark it (mark_dynamic); the guards above say what"
+        return "pass what keeps changing as a tensor or keep it constant; for a size, call mark_dynamic"
     if explained.plain_from_now_on:
-        return "see why under 'plain'; config.recompile_limit and config.wasted_capture_ratio are what stopped it"
+        return "'plain' says why; config.recompile_limit and config.wasted_capture_ratio set the limits"
     reasons = [reason for outcome in explained.outcomes for reason in outcome.reasons if not reason.startswith("small")]
     if reasons:
-        return f"nothing has to be done; some of it is not in kernels: {reasons[0]}"
-    return "nothing has to be done"
+        return f"nothing to do; some of it is not in kernels: {reasons[0]}"
+    return "nothing to do"
 
 
 def size_text(size: int) -> str:
@@ -142,7 +145,7 @@ def kernel_line(kernel: Any) -> str:
 
 
 def saved_line(value: Any) -> str:
-    """A value that is kept for the backward."""
+    """A value that is saved for the backward."""
     frame = value.where.partition("\n")[0].removeprefix("File ")
     where = f"  # {frame}" if frame else ""
     return f"{value.name}: {value.value}, {size_text(value.size)}{' (an input)' * value.is_input}{where}"

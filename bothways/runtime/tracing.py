@@ -36,8 +36,8 @@ def who_traces() -> Tracing | None:
 def say_traced(name: str, tracing: Tracing) -> None:
     """Tell people at their line that a call of theirs ran plainly for that."""
     warnings.warn(
-        f"{name} is compiled by bothways and was called while {tracing.name} is active: it "
-        "runs as plain Python there, which is what is traced, and compiled again afterwards.",
+        f"the compiled function {name} was called while {tracing.name} is active, so it runs as plain Python there; "
+        "other calls run compiled.",
         errors.TracedWarning,
         stacklevel=errors.level_of_user(),
     )

@@ -137,7 +137,7 @@ def test_captures_that_come_to_something_cost_nothing(times):
 
 @pytest.mark.parametrize("value", ["20", 1.5, True, None])
 def test_the_budget_is_a_number(value):
-    with pytest.raises(TypeError, match=r"config\.wasted_capture_ratio is int"):
+    with pytest.raises(TypeError, match=r"config\.wasted_capture_ratio must be an int"):
         config.wasted_capture_ratio = value
     with pytest.raises(ValueError, match=r"config\.wasted_capture_ratio"):
         config.wasted_capture_ratio = -1

@@ -166,8 +166,8 @@ def test_a_plain_function_that_was_not_called_is_not_compiled():
     explanation = bothways.explain(program)
     assert not explanation.is_compiled and explanation.graph_count == 0
     assert explanation.details == (
-        "program is not compiled. explain(f)(*args) compiles it for the occasion and calls it once; of a training "
-        "step, that is one more step."
+        "program is not compiled. explain(f)(*args) compiles it and calls it once; a call of a training step is one "
+        "more step."
     )
 
 

@@ -70,12 +70,12 @@ def test_the_limit_names_the_guard_that_failed_last():
         compiled(X, False)
     guard = f"L['flag'] is True (assumed at {where})"
     assert str(warned[0].message) == (
-        f"{name} was compiled 1 time (config.recompile_limit), and calls that none of these programs takes run as "
+        f"{name} was compiled 1 time (config.recompile_limit), and calls that fit none of these programs run as "
         f"plain Python from now on. The guard that failed last: {guard}. Pass what changes as a tensor, keep it "
         "constant, or raise config.recompile_limit."
     )
     assert standings(compiled) == [
-        f"{name}: compiled, 1 program; calls that none of them takes run as plain Python from now on: it was "
+        f"{name}: compiled, 1 program; calls that fit none of them run as plain Python from now on: it was "
         f"compiled 1 time (config.recompile_limit); the guard that failed last: {guard}"
     ]
     assert explain(compiled).plain_from_now_on and bothways.explain(compiled).plain_from_now_on
@@ -98,7 +98,7 @@ def test_a_continuation_that_met_the_limit():
     first, *_, last = standings(compiled)
     assert first == f"{function.__qualname__}: compiled, 1 program"
     title = LINE.format(name=function.__qualname__, line=line)
-    assert last.startswith(f"{title}: compiled, 1 program; calls that none of them takes run as plain Python from now")
+    assert last.startswith(f"{title}: compiled, 1 program; calls that fit none of them run as plain Python from now")
     assert f"<what line {line} has computed> is True" in last
     assert bothways.explain(compiled).plain_from_now_on
     assert str(warned[0].message).startswith(f"{title} was compiled 1 time (config.recompile_limit)")
@@ -122,7 +122,7 @@ def test_a_callee_that_met_the_limit():
     plain = [standing for standing in explanation.standings if standing.for_good]
     line = line_of(callee, "graph_break")
     assert [standing.name for standing in plain] == [f"callee, from line {line} on"]
-    assert f"    callee, from line {line} on: compiled, 1 program; calls that none of them takes" in explanation.details
+    assert f"    callee, from line {line} on: compiled, 1 program; calls that fit none of them" in explanation.details
 
 
 def test_a_generator_function_is_plain_and_after_some_calls_for_good():

@@ -79,7 +79,7 @@ def test_what_is_traced_is_the_plain_function(tracer, backend, in_c):
                 traced = TRACERS[tracer](compiled, X)
                 torch.testing.assert_close(traced(other), function(other))
             told = [message for message in caught if message.category is TracedWarning]
-            assert len(told) == 1 and "function is compiled by bothways" in str(told[0].message)
+            assert len(told) == 1 and "the compiled function function was called" in str(told[0].message)
             assert not any("Converting a tensor" in str(message.message) for message in caught)
             *known, last = bothways.history(compiled)
             assert [compilation.program for compilation in known] == programs

@@ -17,7 +17,7 @@ def lines_of(explanation):
 def test_a_function_that_is_captured_whole():
     lines = lines_of(bothways.explain(lambda x: x * 2 + 1)(X))
     assert lines[""].endswith("<lambda>: captured whole")
-    assert lines["graphs"].startswith("1 graph:") and lines["next"] == "nothing has to be done"
+    assert lines["graphs"].startswith("1 graph:") and lines["next"] == "nothing to do"
     assert lines["compiled"].startswith("in ") and "capture" in lines["compiled"]
 
 
@@ -63,6 +63,21 @@ def test_the_parts_are_there_to_be_read_and_to_be_printed():
     assert explanation.kernels[0].name.startswith("kernel_") and "reads " in str(explanation.kernels)
     assert sum(value.size for value in explanation.memory) > 0 and "float32[300, 300]" in str(explanation.memory)
     assert explanation.details.startswith("test_the_parts") and "Guards:" in explanation.details
+
+
+def test_a_function_at_its_limit_says_so():
+    def chooses(x, name):
+        return x * 2 if name == "twice" else x * 3
+
+    compiled = bothways.compile(chooses)
+    with bothways.config.patch(recompile_limit=3), pytest.warns(bothways.errors.RecompileLimitWarning):
+        for number in range(6):
+            compiled(X, f"name {number}")
+    lines = lines_of(bothways.explain(compiled))
+    assert lines[""].endswith("captured whole; other calls are plain Python from now on")
+    assert lines["graphs"].endswith("in 3 programs")
+    assert lines["again"].startswith("recompiled 2 times; last because this guard failed: L['name'] == 'name 1'")
+    assert lines["plain"].startswith("test_a_function_at_its_limit_says_so") and "other calls" not in lines["next"]
 
 
 def test_a_notebook_shows_the_lines_and_the_page():

@@ -21,7 +21,7 @@ def _new(shape: Shape, dtype: torch.dtype) -> Spec:
 
 def _check_index(*indices: ThinTensor) -> None:
     if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-        raise NeedsData("a mask tells by its elements how many places there are")
+        raise NeedsData("how much a mask selects depends on its elements")
     if any(index.dtype not in INDICES for index in indices):
         raise NotThin("indices of another dtype")
 

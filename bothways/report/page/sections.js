@@ -75,7 +75,7 @@ const diffBox = (one) => one.diff.length ? el("div", { class: "diff" }, one.diff
 
 function recompilationsSection() {
   const main = $("main");
-  main.append(el("h1", {}, "Recompilations"), el("p", { class: "lead" }, "A function is compiled again when no program takes a call. The guard that did not hold is named; below it is what the new program assumes in place of the old one."));
+  main.append(el("h1", {}, "Recompilations"), el("p", { class: "lead" }, "A function is compiled again when no program takes a call. It names the guard that failed, and shows what the new program assumes instead of the old one."));
   if (!again.length) main.append(el("p", { class: "empty" }, "Nothing was compiled again."));
   for (const [one, index] of again) {
     main.append(el("h2", {}, compilationLink(index)), el("div", { class: "note warm" }, el("code", {}, one.failed), el("p", { class: "hint" }, advice(one.failed))), diffBox(one) || el("p", { class: "where" }, one.conclusion === "a program" ? "The program before is gone, so there is nothing to compare with." : `No program came of it: ${one.reason || one.conclusion}.`));

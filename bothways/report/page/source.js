@@ -38,7 +38,7 @@ function lineRow(file, block, number, text) {
   const rich = facts.g || facts.k || facts.b || facts.d || facts.m || facts.t;
   const tags = [];
   if (facts.t) tags.push(tag(nanos(facts.t), "accent", "measured, all steps together"));
-  if (facts.m) tags.push(tag(`saves ${bytes(facts.m)}`, "python", "kept for the backward"));
+  if (facts.m) tags.push(tag(`saves ${bytes(facts.m)}`, "python", "saved for the backward"));
   if (facts.k) tags.push(tag(facts.k.length === 1 ? "1 kernel" : `${facts.k.length} kernels`, "kernel"));
   else if (facts.o) tags.push(tag(plural(facts.o, "operation"), facts.s === "captured" ? "captured" : "aten"));
   if (facts.d) tags.push(tag(plural(facts.d.length, "guard"), "guard"));
@@ -67,7 +67,7 @@ function lineDetail(file, block, number, text, facts) {
     el("p", {}, dot(facts.s), ` ${D.states[facts.s] || ""}`),
     (facts.b || []).map((index) => breakNote(D.breaks[index])),
     facts.t ? part("measured", nanos(facts.t)) : [],
-    facts.m ? part("kept for the backward", bytes(facts.m)) : [],
+    facts.m ? part("saved for the backward", bytes(facts.m)) : [],
     part("kernels", (facts.k || []).map((index) => [kernelLink(index), ` ${D.kernels[index].half}, ${bytes(D.kernels[index].read + D.kernels[index].written)}`])),
     [...byGraph].flatMap(([graph, found]) => part(`${D.graphs[graph].name} graph of #${D.compilations[D.graphs[graph].compilation].number}`, found.slice(0, 40).map(([index, node]) => [el("a", { class: "mono", href: `#graphs/${graph}/${index}` }, node[2]), el("span", { class: "where mono" }, ` ${node[3]}`)]), found.length > 40 ? `and ${found.length - 40} more` : null)),
     part("guards made here", (facts.d || []).map((guard) => el("code", {}, guard))),
