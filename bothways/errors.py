@@ -6,6 +6,7 @@ text is made here and nowhere else.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import linecache
 import os
@@ -49,6 +50,9 @@ UNKNOWN_POSITION = Position("<unknown>", 0, "<unknown>")
 
 # Where the frames of bothways are from: its files, and what it generates.
 OWN_CODE = (os.path.dirname(__file__) + os.sep, "<bothways ")
+
+# What people call a backend elsewhere -> ours that does that.
+INSTEAD_OF = {"inductor": "native"}
 
 # Breaks that are of one call and not of the next: a program for it would run once, so that call is plain Python.
 ONCE = frozenset({"lazy_state"})
@@ -115,7 +119,9 @@ class InvalidBackend(BothwaysError, ValueError):
     """A backend's name is not registered, or a backend is not callable."""
 
     def __init__(self, name: object, valid: Sequence[str]) -> None:
-        super().__init__(f"no backend {name!r}; the valid names are {', '.join(valid)} (or pass a callable)")
+        close = difflib.get_close_matches(INSTEAD_OF.get(str(name), str(name)), valid, n=1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        super().__init__(f"no backend {name!r}{meant}; the valid names are {', '.join(valid)} (or pass a callable)")
         self.name, self.valid = name, tuple(valid)
 
     def __reduce__(self) -> tuple[type[InvalidBackend], tuple[object, tuple[str, ...]]]:

@@ -21,8 +21,8 @@ HINTS: dict[str, str] = {
         "instead of tensor data."
     ),
     "tensor_value": (
-        "Keep it a tensor (operations broadcast), or set config.numbers_from_data = True, which makes such numbers "
-        "part of the graph."
+        "Return the number and use it outside, or keep it a tensor (operations broadcast), or set "
+        "config.numbers_from_data = True, which makes such numbers part of the graph."
     ),
     "dynamic_shape": (
         "Keep the shape and replace what should not count by a neutral value (torch.where); or, if a size depends on "
@@ -129,7 +129,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
     )),
     ("object_unknown", r"numpy\.", NUMPY),
     ("object_unknown", r"iterator|a generator|\b(zip|map|filter|enumerate)\b", (
-        "Move what breaks out of the loop: after it, plain Python fetches each element."
+        "Pass a list instead of an iterator, or move what breaks out of the loop over it."
     )),
     ("object_unknown", r"weak reference", "Make the weak reference outside the compiled function."),
     ("object_unknown", r" is made|__del__", "Make the object outside the compiled function and pass it in."),

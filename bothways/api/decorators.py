@@ -17,6 +17,7 @@ from bothways.runtime import logs
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.size_history import DYNAMIC_MARK, STATIC_MARK
+from bothways.source_text import described
 
 F = TypeVar("F", bound=Callable[..., Any])
 ModuleClass = TypeVar("ModuleClass", bound=type[torch.nn.Module])
@@ -43,7 +44,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, (torch.nn.Module, type)) or not callable(fn):
-        raise InvalidTarget(f"disable takes a function, not {fn!r}")
+        raise InvalidTarget(f"disable takes a function or a method, not {described(type(fn))}")
     if isinstance(fn, types.MethodType) and is_compiled(fn.__func__):
         fn = types.MethodType(fn.__func__.__wrapped__, fn.__self__)  # type: ignore[attr-defined]
     fn = fn.__wrapped__ if is_compiled(fn) else fn
@@ -210,7 +211,7 @@ mark(mark_static, Mark.STATIC_SIZES)
 
 def _mark_dims(tensor: torch.Tensor, dims: int | Sequence[int] | None, attribute: str) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidTarget(f"a tensor is expected, not {tensor!r}")
+        raise InvalidTarget(f"sizes of a tensor are marked, and this is {described(type(tensor))}")
     chosen = list(range(tensor.dim()) if dims is None else dims if isinstance(dims, Iterable) else (dims,))
     for dim in chosen:
         if not isinstance(dim, int) or isinstance(dim, bool):

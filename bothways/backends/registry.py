@@ -143,7 +143,7 @@ def call_backend(backend: Backend, gm: GraphModule, example_inputs: Sequence[Ten
 
 
 def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callable[..., Any]:
-    """A compiled graph that gives a tuple, as the graph does; a bare tensor would be taken apart along its rows.
+    """A compiled graph that gives a tuple, as its graph does; a bare tensor would be taken apart along its rows.
 
     When it has given one, calls go straight to it.
     """
@@ -158,7 +158,7 @@ def _checked(compiled: Callable[..., Any], gm: GraphModule, name: str) -> Callab
                 partial.__setstate__((compiled, (), {}, vars(partial)))
             return results
         got = f"{len(results)} values" if isinstance(results, (tuple, list)) else f"a {type(results).__name__}"
-        raise BackendFailed(f"what {name!r} compiled must return a tuple of {count}, as the graph does, not {got}")
+        raise BackendFailed(f"what {name!r} compiled must return a tuple of {count}, as its graph does, not {got}")
 
     run: Any = functools.partial(checked)  # which can be told to call something else, and costs next to nothing
     reference = weakref.ref(run)

@@ -12,7 +12,7 @@ import torch.fx
 
 from bothways.backward.compiled_nodes import OpenedGraph
 from bothways.backward.custom import opened
-from bothways.errors import InvalidBackend, Position
+from bothways.errors import BackendFailed, Position
 from bothways.grad.nodes.result_hooks import ResultHooks
 from bothways.runtime.hooks import hook_behind, no_hook
 
@@ -58,7 +58,7 @@ class BackwardProgram:
             return known[1]
         run = compiler(self._copy() if again else self.module)
         if not callable(run):
-            raise InvalidBackend(run, ["what a compiler of backwards returns must be callable"])
+            raise BackendFailed(f"the compiler of a captured backward must return a callable, not {type(run).__name__}")
         self._compiled[key] = kept, run
         return run
 

@@ -20,8 +20,8 @@ USAGE = "[-o report.html] [--time] script.py | -m module | -c command [arguments
 def write_report(arguments: list[str]) -> int:
     """Run the program with the drop-in, and write the report when it ends, in whatever way it does."""
     parser = argparse.ArgumentParser("python -m bothways report", usage=f"python -m bothways report {USAGE}")
-    parser.add_argument("-o", "--output", default="report.html", help="where to write it (report.html)")
-    parser.add_argument("--time", action="store_true", help="measure kernels and ATen calls, which slows the run down")
+    parser.add_argument("-o", "--output", default="report.html", help="where to write it (default: report.html)")
+    parser.add_argument("--time", action="store_true", help="measure kernels and ATen calls, which is slower")
     own, rest = _split(arguments)
     options = parser.parse_args(own)
     # After it the program's own ``-o`` is not ours.
@@ -43,7 +43,7 @@ def write_report(arguments: list[str]) -> int:
             stack.close()
             page = explanation_page(explained_states(states), measured, title=" ".join(rest))
             write_page(target, page)
-            print(f"bothways: the report is {options.output}", file=sys.stderr)
+            print(f"bothways: wrote the report to {options.output}", file=sys.stderr)
     return 0
 
 

@@ -46,6 +46,6 @@ def reproduce(arguments: list[str]) -> int:
 def _said(watcher: Watcher, path: Path) -> str:
     count = f"{watcher.graphs} graph{'s' * (watcher.graphs != 1)}"
     if watcher.problem is None:
-        return f"{count}: each gives what it gives as captured. If results differ, it is the capture: see testing.check"
-    head = f"a graph of {count} fails or differs: {watcher.problem}"
-    return f"{head}\n{watcher.unwritten or f'wrote {path}: run it with python'}"
+        return f"{count}: none goes wrong. If results differ, capture is at fault: see bothways.testing.check"
+    head = f"one of {count} goes wrong: {watcher.problem}"
+    return f"{head}\n{watcher.unwritten or f'wrote {path}; run it with python'}"

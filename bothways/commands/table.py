@@ -24,11 +24,11 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "cache": Command(look_after_cache, "info | clear", "shows or empties the folder of built kernels"),
-    "report": Command(write_report, "[-o FILE] [--time] script.py", "runs a program, and writes its report as a page"),
-    "doctor": Command(examine, "", "says what is wrong on this machine, and how to mend it"),
+    "cache": Command(look_after_cache, "info | clear", "shows or empties the cache of compiled kernels"),
+    "report": Command(write_report, "[-o FILE] [--time] script.py", "runs a program, and reports what was compiled"),
+    "doctor": Command(examine, "", "checks this machine, and says how to fix what is wrong"),
     "repro": Command(
-        reproduce, "[-o FILE] script.py …", "writes a small script for the first graph that fails or differs"
+        reproduce, "[-o FILE] script.py …", "runs a program, and makes a script of the first graph that goes wrong"
     ),
 }
 
@@ -42,7 +42,7 @@ def usage() -> str:
         "       python -m bothways -m module [arguments]",
         "       python -m bothways -c command [arguments]",
         "",
-        "Runs a Python program written for torch.compile on bothways, unchanged. Or one of these:",
+        "Runs a program written for torch.compile on bothways, unchanged. Or one of these commands:",
         "",
         *(
             f"    python -m bothways {line:<{width}}  {command.about}"

@@ -77,6 +77,12 @@ def test_a_wrong_backend_names_the_valid_ones(wrong):
     assert caught.value.name == wrong and "eager" in caught.value.valid
 
 
+@pytest.mark.parametrize("wrong, meant", [("eagr", "eager"), ("inductor", "native"), ("natve", "native")])
+def test_a_wrong_backend_names_the_one_that_may_be_meant(wrong, meant):
+    with pytest.raises(InvalidBackend, match=f"no backend '{wrong}' .did you mean '{meant}'"):
+        lookup_backend(wrong)
+
+
 def test_every_form_of_registration():
     def one(gm, inputs):
         return gm.forward

@@ -49,6 +49,8 @@ CALLS = {
     "half a dimension": (lambda to: bothways.mark_dynamic(X, 0.5), TypeError, "a dimension is a whole number"),
     "a flag is no dimension": (lambda to: bothways.mark_static(X, True), TypeError, "a dimension is a whole number"),
     "one of several": (lambda to: bothways.mark_dynamic(X, [0, 7]), IndexError, "dimension 7 of a tensor with 1"),
+    "sizes of a number": (lambda to: bothways.mark_dynamic(3, 0), TypeError, "marked, and this is an int"),
+    "a module is no function": (lambda to: bothways.disable(torch.nn.ReLU()), TypeError, "not a torch.nn.modules."),
     "no such field": (lambda to: bothways.config.recompile_limt, AttributeError, "did you mean 'recompile_"),
 }
 

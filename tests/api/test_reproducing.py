@@ -75,7 +75,7 @@ def test_a_program_whose_graphs_agree_writes_nothing(tmp_path, capsys):
     finally:
         bothways.set_stance("default")
         bothways.uninstall()
-    assert not script.exists() and "1 graph: each gives" in capsys.readouterr().err
+    assert not script.exists() and "1 graph: none goes wrong" in capsys.readouterr().err
 
 
 def test_without_a_program_the_usage_is_shown(capsys):

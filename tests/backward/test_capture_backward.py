@@ -275,7 +275,8 @@ def test_inner_captures_have_their_own_compiler():
 
 def test_what_a_compiler_returns_is_called():
     x = torch.randn(3, requires_grad=True)
-    with bothways.autograd.capture(lambda module: "no function"), pytest.raises(errors.InvalidBackend):
+    must = "captured backward must return a callable, not str"
+    with bothways.autograd.capture(lambda module: "no function"), pytest.raises(errors.BackendFailed, match=must):
         x.sin().sum().backward()
     with pytest.raises(errors.InvalidOption):
         bothways.autograd.capture("eager")

@@ -190,7 +190,7 @@ def test_programs_from_the_cache_on_disk_are_told(tmp_path):
             ["-m", "bothways", "report", "-o", name, "cached.py", "-o"], cwd=tmp_path, env=environment
         )
         assert finished.returncode == 0, finished.stderr
-        assert f"the report is {name}" in finished.stderr
+        assert f"wrote the report to {name}" in finished.stderr
         data = data_of((tmp_path / name).read_text())
         cached.append([half for one in data["compilations"] for half in one["cached"]])
         assert [member[0] for member in data["kernels"][0]["members"]] == [

@@ -30,7 +30,7 @@ def test_a_break_says_where_why_and_what_to_do():
     lines = lines_of(explanation)
     place = f"test_ten_lines.py:{breaks.__code__.co_firstlineno + 2}"
     assert f"not captured whole: {place}" in lines[""]
-    assert lines["next"].startswith("Keep it a tensor")
+    assert lines["next"].startswith("Return the number")
 
 
 def test_there_are_ten_at_most_and_none_is_long():

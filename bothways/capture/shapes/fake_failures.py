@@ -29,7 +29,7 @@ def meaning_of(name: str, error: Exception) -> tuple[str, str]:
         return "dynamic_shape", f"{name} needs the data of its arguments: {text}"
     if _is_about_fakes(error):
         return "op_unknown", f"what {name} returns is not known without running it: {text}"
-    return "op_failed", f"{name} cannot be worked out: {text}"
+    return "op_failed", f"the shapes of {name} cannot be worked out: {text}"
 
 
 def _is_about_fakes(error: Exception) -> bool:
