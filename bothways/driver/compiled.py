@@ -119,9 +119,6 @@ class CompiledFunction:
 
     def _take_part(self, pool: Pool) -> None:
         self._pool = pool
-        pool.join(self)
-        if not self._is_part:
-            pool.history.root = weakref.ref(pool)
         self.dispatcher.namespace[COMPILED_CALLEE] = pool.callees.compiled
 
     @property
@@ -298,7 +295,7 @@ class CompiledFunction:
             return None
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
-                self._pool.gave_up, self._pool.gave_up_once = "the backend ran out of stack", False
+                self._pool.give_up("the backend ran out of stack")
                 self._pool.in_vain = Break("too_deep", self._pool.gave_up)
                 return None
             raise
@@ -331,7 +328,7 @@ class CompiledFunction:
     def _judge_escape(self, record: Compilation, end: Break, failed: str | None) -> Verdict:
         """The function raises on these values: keep when, so that they are not captured each time."""
         self._note_break(end, record)
-        self._pool.gave_up, self._pool.gave_up_once = short(end), end.of_first_call
+        self._pool.give_up(short(end), once=end.of_first_call)
         record.conclude(Conclusion.PLAIN, self._pool.gave_up)
         if self._pool.breaks.is_only_now(end) or (failed is not None and not self._has_room(failed)):
             return Verdict.REFUSE
@@ -343,7 +340,7 @@ class CompiledFunction:
         self._note_break(unsupported.break_, record)
         if self.options.of_hooks and unsupported.break_.code == "torch_mode":
             return
-        self._pool.gave_up, self._pool.gave_up_once = short(unsupported.break_), unsupported.break_.of_first_call
+        self._pool.give_up(short(unsupported.break_), once=unsupported.break_.of_first_call)
         if self._pool.breaks.is_only_now(unsupported.break_):
             return
         if self.options.fullgraph:
@@ -369,7 +366,7 @@ class CompiledFunction:
 
     def _tell(self, tracing: Tracing) -> None:
         """Say once that a call ran plainly because another tracer traces it."""
-        self._pool.gave_up, self._pool.gave_up_once = f"{tracing.name} is active", False
+        self._pool.give_up(f"{tracing.name} is active")
         self._note_break(Break("torch_mode", self._pool.gave_up), None)
         if self._has_told or tracing.is_own or capturing():
             return

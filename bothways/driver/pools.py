@@ -22,7 +22,6 @@ from bothways.locks import Lock
 from bothways.pipeline import Options
 from bothways.record.compilation import Compilation
 from bothways.record.history import History
-from bothways.record.standing import Standing
 from bothways.runtime.dispatcher import Dispatcher
 from bothways.runtime.program import Program
 from bothways.runtime.resume import ResumePoint
@@ -58,21 +57,14 @@ class Pool:
         self.continuations: dict[tuple[types.CodeType, ResumePoint, int | None], types.FunctionType] = {}
         self.callees = Callees(weakref.WeakMethod(self.part))
         self._made: list[Compilation] = []
-        self._members: list[weakref.ref[Any]] = []
 
     def part(self, function: types.FunctionType) -> types.FunctionType:
         """The compiled function of what goes on after a break, or is called there."""
         return self._make(function, self.options, self.history)
 
-    def join(self, member: Any) -> None:
-        """A compiled function takes part from now on."""
-        self._members = [known for known in self._members if known() is not None] + [weakref.ref(member)]
-
-    @property
-    def standings(self) -> list[Standing]:
-        """For reports: which functions are compiled, which are plain Python, and why; as one of them tells it."""
-        member = next((member for known in self._members if (member := known()) is not None), None)
-        return self.history.rests if member is None else member.standings
+    def give_up(self, why: str, once: bool = False) -> None:
+        """Say for reports why the last call was not captured; ``once`` where the next one is."""
+        self.gave_up, self.gave_up_once = why, once
 
     # Programs.
 
@@ -80,7 +72,7 @@ class Pool:
         """A compilation has given a program that calls may take."""
         self._made = [*self._in_use(), record]
         if self.gave_up_once:
-            self.gave_up, self.gave_up_once = "", False
+            self.give_up("")
 
     @property
     def programs(self) -> list[Program]:

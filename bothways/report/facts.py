@@ -44,7 +44,6 @@ class ReportFacts:
         self._times = times
         self._sources = SourceMap()
         self._places: dict[tuple[str, int, str], int] = {}
-        self._trace_places: dict[str, int] = {}
         self._compilations: list[dict[str, Any]] = []
         self._graphs: list[dict[str, Any]] = []
         self._kernels: list[dict[str, Any]] = []
