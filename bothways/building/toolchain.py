@@ -264,7 +264,7 @@ CPU_FACTS = {
 def cpu() -> str:
     """What kind of CPU this is, since code for it need not run on others."""
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             # The first processor stands for all: reading hundreds of them takes the kernel a while.
             first = file.read(8192).split("\n\n")[0]
     except OSError:
@@ -281,7 +281,7 @@ def openmp_runtime() -> str | None:
     of threads, and ``torch.set_num_threads`` holds for both.
     """
     try:
-        with open("/proc/self/maps") as file:
+        with open("/proc/self/maps", errors="surrogateescape") as file:  # names of files are bytes
             mapped = dict.fromkeys(line.split(maxsplit=5)[5].rstrip() for line in file if "omp" in line)
     except OSError:
         mapped = dict.fromkeys(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*.*")))

@@ -17,7 +17,6 @@ class Primitive:
     keeps_precision: bool = False  # gives a number of half precision whenever it gets such; others are rounded
     takes_numbers_in_float: bool = False  # as ATen's kernels do; others take those of the program as the tensors' dtype
     takes_numbers_in_float_on_gpu: bool = False  # the same there, besides those that do so everywhere
-    reduces: bool = False  # over axes
     compares: bool = False  # two numbers
     chooses: bool = False  # one of the numbers that it reduces
 
@@ -46,6 +45,6 @@ PRIMITIVES: dict[str, Primitive] = {
 }
 
 REDUCTIONS: dict[str, Primitive] = {
-    **_named("sum prod any all", reduces=True),
-    **_named("max min", reduces=True, keeps_precision=True, chooses=True),
+    **_named("sum prod any all"),
+    **_named("max min", keeps_precision=True, chooses=True),
 }

@@ -27,6 +27,7 @@ from bothways.cache.spelling import NotSpelled, function_name
 from bothways.config import config
 from bothways.errors import KernelWarning
 from bothways.runtime.function_spelling import spell
+from bothways.source_text import writable
 from bothways.testing.checking import compared
 
 NOT_LOWERED = "a graph could not be lowered"  # how a warning begins that says of a graph what this looks for
@@ -215,7 +216,7 @@ def write(
     name = backend if isinstance(backend, str) else "native"
     text = script(graph, inputs, problem, name, path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(writable(text), encoding="utf-8")  # the user's names and errors may hold anything
 
 
 SCRIPT = '''\

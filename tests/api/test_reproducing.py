@@ -114,6 +114,13 @@ def test_large_inputs_lie_beside_the_script(tmp_path):
     assert exit_of(path) == 0
 
 
+def test_a_problem_may_hold_characters_that_no_file_can(tmp_path):
+    graph, inputs = graph_of(lambda x: x.sin() * 2, torch.ones(3))
+    write(tmp_path / "repro.py", graph, inputs, "größe \udcff is wrong")
+    assert "größe" in (tmp_path / "repro.py").read_text(encoding="utf-8")
+    assert exit_of(tmp_path / "repro.py") == 0
+
+
 def test_constants_of_a_graph_and_names_come_along(tmp_path):
     table = torch.arange(4.0)
 

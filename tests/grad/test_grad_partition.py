@@ -17,7 +17,7 @@ import bothways
 from bothways.backends import aot
 from bothways.grad.halves import partition
 from bothways.grad.halves.mincut import UNLIMITED, Network
-from bothways.grad.halves.partition import NotRepeatable, extract, needed_inputs, saved_bytes, saved_values
+from bothways.grad.halves.partition import NotRepeatable, extract, needed_inputs, saved_values
 from bothways.grad.tracing.joint import trace_joint
 
 SHAPE = (64, 128)
@@ -75,6 +75,11 @@ def joint_of(program, args):
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return trace_joint(listed, args, True)
+
+
+def saved_bytes(values):
+    """The memory that saving ``values`` keeps alive."""
+    return sum(map(partition._size, values))
 
 
 def saved_by(program, args, recompute=True):

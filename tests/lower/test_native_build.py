@@ -2,6 +2,8 @@
 
 import ast
 import ctypes
+import mmap
+import os
 import subprocess
 import sys
 import warnings
@@ -187,6 +189,19 @@ def test_the_runtime_pytorch_brought_is_linked_whatever_it_is_called(tmp_path, m
     with open(library._name, "rb") as file:
         content = file.read()
     assert b"libgomX.so.1\0" in content and b"libgomp.so.1\0" not in content
+
+
+def test_the_runtime_is_found_though_files_are_mapped_whose_names_are_no_text(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/omp \xff"
+    try:
+        os.mkdir(folder)
+    except OSError:
+        pytest.skip("names of files are text here")
+    with open(folder + b"/data", "w+b") as file:
+        file.write(bytes(mmap.PAGESIZE))
+        file.flush()
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            assert toolchain.openmp_runtime.__wrapped__() == toolchain.openmp_runtime()
 
 
 def test_a_compiler_without_openmp_is_used_without_it(recorded):

@@ -108,11 +108,6 @@ def _read_whole(joint: Joint, read: set[Node]) -> set[Node]:
     return read | joint.keeping.asked | joint.keeping.held | set(joint.stand_ins.values())
 
 
-def saved_bytes(values: Iterable[Node]) -> int:
-    """The memory that saving ``values`` keeps alive."""
-    return sum(map(_size, values))
-
-
 def owners_of(joint: Joint) -> dict[Node, Node]:
     """For each node of the forward, in order, the one that made the memory it is a view of; mostly itself."""
     owners: dict[Node, Node] = {}
