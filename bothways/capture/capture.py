@@ -27,7 +27,8 @@ from bothways.capture.guards.guards import Guard, distinct_template
 from bothways.capture.guards.replaced import replaced_below
 from bothways.capture.guards.sources import Attr, Local, Source
 from bothways.capture.overrides.overrides import without_class
-from bothways.capture.program.render import kept_by, render, render_guards, render_late
+from bothways.capture.program.guard_text import render_late
+from bothways.capture.program.render import kept_by, render, render_guards
 from bothways.capture.recording.copied_views import ViewIsSeen
 from bothways.capture.recording.repeating import Unrepeatable
 from bothways.capture.state.options import CaptureOptions

@@ -17,7 +17,7 @@ from bothways import errors
 from bothways.backends.aot import Lowering
 from bothways.backends.eager import eager
 from bothways.capture.capture import Capture
-from bothways.capture.program.render import inner_names
+from bothways.capture.program.guard_text import inner_names
 from bothways.config import config
 from bothways.driver import limits, stances
 from bothways.driver.breaks import BREAKS_AROUND, note_break

@@ -5,7 +5,7 @@ import torch
 
 from bothways.backends import lookup_backend
 from bothways.capture import Capture
-from bothways.capture.program.render import inner_names
+from bothways.capture.program.guard_text import inner_names
 from bothways.errors import BackendFailed, Unsupported
 from bothways.pipeline import MissedCall, Options, Verdict, capture_call, compile_call, compile_graph
 from bothways.record.compilation import Compilation

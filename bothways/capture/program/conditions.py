@@ -9,7 +9,7 @@ from bothways.calls.call_library import call_library
 from bothways.capture.guards.guards import STAMPED, Guard
 from bothways.capture.guards.sources import Injected
 from bothways.capture.program.guard_table import TableWriter
-from bothways.capture.program.render import RESERVED, GuardWriter
+from bothways.capture.program.guard_text import RESERVED, GuardWriter
 from bothways.capture.writing.emit import FreeNames
 from bothways.config import config
 
