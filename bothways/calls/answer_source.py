@@ -1,6 +1,6 @@
-"""The C that answers a check in which all that was remembered is the same, and fills what a table hands over.
+"""The C of a check that finds everything as it was remembered, and fills the tuple that a table hands over.
 
-What is handed over is made before anything is looked at, and held as soon as it was.
+The tuple is made before anything is looked at, and holds each object as soon as it is put in: nothing may run between.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What a program calls to let go of gradients before its graph runs, so that their memory is free for it, and to set
-those that the graph gives."""
+"""What programs call to let go of gradients before their graph runs, which frees the memory for it, and to set the new
+ones afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of guards: rows, and how C reads them."""
+"""Tables of guards: their rows as Python writes them, and as C reads them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The C that knows again the tensors a table of guards has read: one pass over all of them, each looked at once.
+"""The C that recognises the tensors a table of guards has read before: one pass, in which each is looked at once.
 
-For each there is a record of two cache lines: where it lies, the first words of its ``TensorImpl``, which are its own,
-and where its form is, the other words, which most tensors of a model share with others. Records say where memory will
-be that is looked at next, so it is fetched ahead; what is fetched so is never read before it is known to be there.
+For each tensor there is a record of two cache lines: its address, the words of its ``TensorImpl`` that are its own, and
+where the others are, which most tensors of a model share. A record also says which memory will be looked at next, so
+that it is fetched ahead; such memory is never read before it is known to be there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The breaks of one code: how often each was met, and after which it is not looked at again."""
+"""The breaks of one code: how often each was met, and whether capture should try again after it.
+
+A break comes in with where it happened; what goes out is whether the next call is captured. A break is never counted by
+its reason, which may name sizes.
+"""
 
 from __future__ import annotations
 

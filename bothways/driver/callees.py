@@ -1,4 +1,8 @@
-"""Functions that are called at a break: they are compiled as well, each for itself."""
+"""Functions that are called at a break: each is compiled as well, by itself.
+
+A callable comes in, and what to call instead goes out: its compiled function, or the callable itself. Nothing here
+keeps a user's function alive.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The ways on after a break: what a program calls at its end, compiled like the function itself."""
+"""How a function goes on after a break: the continuations that a program calls at its end, compiled like the function.
+
+A capture comes in; its program's names then lead to a compiled continuation for each, which all functions of the same
+code share.
+"""
 
 from __future__ import annotations
 

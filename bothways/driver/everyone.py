@@ -1,4 +1,4 @@
-"""All compiled functions that there are, known by weak references; during a report of a whole run they are kept."""
+"""All compiled functions there are, known weakly; while a report of a whole run is made, they are kept alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which guard of a program does not hold for the values of a call, and how a report shows it."""
+"""Which guard of a program fails for the values of a call, and how a report words it.
+
+Guards are evaluated one by one, as Python; a table in C is only asked whether all of them hold.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The first call of a program, in which a graph fails that is not known to: ATen refuses what shapes do not tell, as a
-dimension out of range, or there is no memory left.
+"""The first call of a program, whose graph may fail though its shapes are right: ATen refuses a dimension out of range,
+or there is no memory left.
 
-Such a graph has left everything as it was, so that plain Python can run the call: it raises at the user's line, in the
-user's handlers, with the effects before it.
+Such a graph has left everything as it was, so plain Python can run the call: it raises at the user's line, in the
+user's handlers, after the same effects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""When capturing a function is not worth it any more: it took too long for nothing.
+"""When capturing a function is given up, because captures that came to nothing have taken too long.
 
-Nothing is timed on a hit: what counts are calls that were captured and then ran as plain Python all the same.
+Hits are never timed. What counts are calls that were captured and then ran as plain Python all the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What compiled functions of one code share: their programs, what is known of the code, and its limits.
+"""What compiled functions of one code share: their programs, what was learned about the code, and its limits.
 
-Ten layers of one class that are compiled one by one are one piece of code, and what is captured for the first serves
-the others: a function that meets a call which no program of its own takes looks here before it captures. Programs
-belong to the functions that use them; here they are known weakly, and go with the last of those.
+Ten layers of one class, compiled one by one, are one piece of code, so what was captured for the first serves the
+others: a function looks here for a program that fits a call before it captures. Programs belong to the functions that
+use them; the pool must not keep them alive.
 """
 
 from __future__ import annotations

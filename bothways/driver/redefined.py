@@ -1,7 +1,7 @@
-"""A function of the user's whose code or defaults are replaced after it was compiled.
+"""A function of the user's whose code or defaults were replaced after it was compiled.
 
-The generated function has bound the arguments by the signature of before. What is bound to a default of before, to the
-very object, counts as not passed; the rest is passed again, and bound by the signature of now.
+The generated function has bound the arguments by the old signature; here they become a call by the new one. An argument
+that is the very object of an old default counts as left out.
 """
 
 from __future__ import annotations

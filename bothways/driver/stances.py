@@ -1,6 +1,6 @@
-"""What compiled functions do with a call, for the whole process: as ever, or nothing new, or nothing at all.
+"""What compiled functions do with their calls, for the whole process: the usual, nothing new, or nothing at all.
 
-A change reaches every compiled function at once, so that a call that hits asks no question.
+A change of stance is told to every compiled function at once, so that a hit never has to ask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``warnings.catch_warnings`` as programs do it: what happened inside, again and in order, after the graph."""
+"""``warnings.catch_warnings`` as programs do it: what happened inside is done again, in order, after the graph."""
 
 from __future__ import annotations
 

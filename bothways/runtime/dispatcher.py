@@ -1,10 +1,9 @@
-"""The function a compiled function is: guards in order, the program, else a miss.
+"""The function that a compiled function is: guards in order, the program, else a miss.
 
-The dispatcher is one Python function with the user's signature whose code is generated anew for each program
-that is added and swapped in place, so that the user's reference stays valid and a call costs no indirection.
-The program that was hit last is tried first, unless calls take turns: then the order changes ever more seldom. What a
-program reads stays for as long as any code that may read it:
-a call that is still running keeps its code alive, and the code keeps the program's names.
+It is one Python function with the user's signature. Its code is generated again for each program that is added, and
+swapped in place, so that the user's reference stays valid and a call costs no indirection. The program that was hit
+last is tried first; where calls take turns, the order changes less and less often. The names of a program must live as
+long as any code that may read them: a running call keeps its code alive, and the code keeps the names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Generators made in the middle: a generator's own code, entered at the ``yield`` where captured code left it.
+"""Makes generators that have already begun: the generator's own code, entered at the ``yield`` it stands at.
 
-The code stays as it is behind a beginning that puts back the value stack, as that of a continuation does, and then
-yields: that first step, which gives nothing, leaves a generator that stands where the other one stood. What is thrown
-into it there finds the handlers of that ``yield``, and what it delegates to is asked as ever.
+A short beginning puts back the value stack, as in a continuation, and yields once; after that first step, which gives
+nothing, the new generator stands where the other one stood. An exception thrown into it meets the handlers around that
+``yield``, and what it delegates to is asked as always.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What programs make iterators with that stand in the middle: the real objects, at the place captured code left them.
+"""Makes the real iterators that stand where captured code has left them: what programs call to rebuild one.
 
-They go over the very containers the program has, so what the user's Python does to those later is seen as ever.
+They go over the very containers that the program has, so what the user's Python does to those later is seen as always.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The parameters of a function's code: which there are, how a signature and a call that passes them on are spelled, and
-a call with the values they are bound to.
+"""The parameters of a code object: which there are, how generated code spells them, and how it passes them on.
+
+The values that parameters are bound to come in, and a call that binds them again goes out.
 """
 
 from __future__ import annotations

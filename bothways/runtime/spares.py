@@ -1,6 +1,7 @@
-"""Gradients that a step lets go of first of all, left in place for the moment until its graph has run: one that is
-replayed gives them again, where no other reference is left, since hundreds of fresh tensors take longer than all
-else that the host does.
+"""Gradients that a step clears at its beginning, left in place until its graph has run.
+
+A replayed graph may give the very same tensors again if no other reference to them is left: making hundreds of fresh
+tensors takes longer than everything else that the host does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Who else looks at the operations of a call: then a compiled function runs as plain Python, and leaves nothing behind.
+"""Whether another tracer sees the operations of a call: a compiled function runs as plain Python there.
 
-Programs are guarded against every one of them; what is here is asked after a miss.
+Programs have guards against every such tracer; what is here is asked after a miss.
 """
 
 from __future__ import annotations

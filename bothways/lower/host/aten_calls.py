@@ -1,7 +1,7 @@
 """Graphs of ATen operations as Python functions: the graph's own code, with each operation called by its fastest entry.
 
-What a graph's code means is for ``torch.fx`` to say; only the names of operations are replaced, line by line. Where
-operations are many they run below autograd, which looks at every one even where it has nothing to do.
+``torch.fx`` writes the code; only the names of operations are replaced, line by line, so what it means stays the same.
+A graph of many operations runs below autograd, which would look at each even where there is nothing to do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Takes views out of a graph of ATen operations that show what is there already.
+"""Removes views from a graph of ATen operations that only show what is there already.
 
-Formulas of autograd are written for themselves: one transposes what the next transposes back, and each takes its own
-view of a weight. In C++ a view costs next to nothing, called from Python as much as a small product. Two views of one
-tensor with the same sizes and strides that begin where the tensor does are the same elements in the same order, so one
-will do; others are what an operation before or after them can do itself. What is returned stays an object of its own.
+Autograd's formulas are written one by one: one transposes what the next transposes back, and each takes its own view of
+a weight. In C++ a view costs next to nothing; called from Python it costs as much as a small product. Two views of one
+tensor with the same sizes, strides and offset are interchangeable, so one is enough. A result must stay an object of
+its own.
 """
 
 from __future__ import annotations

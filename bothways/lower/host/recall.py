@@ -1,5 +1,7 @@
-"""Programs from the cache on disk. What is there is what was stored, and still it is looked at before it is run:
-an entry that is no program, or not one of as many inputs and results as are wanted, is dropped and compiled again.
+"""Programs from the cache on disk: a key comes in, and the program that was stored under it goes out, or None.
+
+An entry is looked at before it is run: if it is no program, or has another number of inputs or results, it is dropped
+and the graph is compiled again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The programs that are there now, so that a profile can look at them while they run. When nothing looks, nothing of
-this is in their way: a look puts other functions under the names that programs call, and takes them away again.
+"""Lets a profile look at programs while they run: it puts other functions under the names that a program calls, and
+takes them away again.
+
+While nothing looks, programs run exactly as they do without this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the Python around the kernels: allocate, call, hand over to ATen, return."""
+"""Writes the Python around the kernels of a graph: allocate memory, call routines and ATen, return the results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Numbers that operations take as elements: whether kernels compute with them as ATen does.
+"""Numbers among the operands of an operation, and whether kernels would compute with them as ATen does.
 
-What an operation's schema calls a Scalar has to fit the dtype it meets, or ATen raises; kernels would wrap around.
+A number that a schema calls a Scalar must fit the dtype it meets, or ATen raises, where a kernel would wrap around.
 """
 
 from __future__ import annotations

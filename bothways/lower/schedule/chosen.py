@@ -1,8 +1,8 @@
-"""Keeps values in memory of which one is chosen, the largest or the smallest, and then looked for among them.
+"""Keeps values in memory if one of them is chosen, the largest or smallest, and is then looked for among them.
 
-A kernel computes a value again in each of its loops rather than write it down. Functions of a mathematical library may
-round otherwise in another loop, with vectors and without, and what was the largest is then equal to none of them: there
-is no index of it, and its gradient is divided by zero.
+A kernel computes a value again in each of its loops rather than store it, and a mathematical function may round another
+way in another loop, with or without vectors. Then the largest equals none of them: it has no index, and its gradient is
+divided by zero.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Which products and kernels that follow each other are one routine. A routine is entered once, and holds what it reads
-and writes until its end: so it is one only where that is no more than the program holds at its peak, which stays.
+"""Decides which kernels and products that follow each other become one routine.
+
+Python enters a routine once, but it holds everything it reads and writes until its end. So routines are joined only
+while that does not raise the program's peak of memory.
 """
 
 from __future__ import annotations

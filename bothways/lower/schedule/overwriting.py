@@ -1,7 +1,7 @@
-"""Finds results that may take the place of what their kernels read last: one tensor of memory instead of two.
+"""Finds results that may take the memory of what their kernels read last: one tensor of memory instead of two.
 
-That is legal where a kernel reads, of the memory that is not needed any more, just the element that it then writes, and
-nothing reads the old values after that. What is asked is the loop tree: every load and store is in it, in order.
+That is legal if the kernel reads, of memory that nothing reads afterwards, only the element it then writes. The loop
+tree tells, since every load and store is in it, in order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Products of small matrices as kernels, which routines run beside the others: Python would take longer to hand their
-memory to ATen than they take. What is asked of BLAS is just what ATen asks of it, so it gives the same bits.
+"""Products of small matrices that routines run beside their kernels: to hand them to ATen, Python would take longer
+than they take.
+
+BLAS is asked for exactly what ATen would ask it, so the bits are the same.
 """
 
 from __future__ import annotations

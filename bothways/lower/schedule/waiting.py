@@ -1,4 +1,4 @@
-"""How long the nodes of a graph have to wait: for how many calls of ATen, one after the other."""
+"""How long each node of a graph has to wait, counted in calls of ATen that come one after the other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products of matrices in C: a call of the BLAS that PyTorch has loaded, with the arguments that ATen gives it.
+"""Products of matrices in C: calls of the BLAS that PyTorch has loaded, with the arguments that ATen gives it.
 
-A library is told where that is when it is loaded. Which of two matrices BLAS takes for the left one, and which lie
-across, and which are copied first is decided as ATen does, from sizes and strides. What it computes with less precision
-because the user wants that, it is asked to do itself.
+Which matrix is the left one for BLAS, which are transposed and which are copied first is decided as ATen decides it,
+from sizes and strides. A product that the user allows to be less precise is left to ATen. The library learns the
+address of BLAS when it is loaded.
 """
 
 from __future__ import annotations
