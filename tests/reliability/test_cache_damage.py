@@ -2,22 +2,18 @@
 
 import json
 import shutil
-import sys
 import warnings
 
 import pytest
 import torch
 from agreeing import agree
+from cache_work import counted_work
 
 from bothways.building import build as building
 from bothways.building import toolchain
 from bothways.cache.disk import CHECKSUMS, checksums, is_key
 from bothways.errors import KernelWarning, warn_once
-from bothways.grad import differentiated
-from bothways.lower.host import program as programming
 from bothways.lower.host.text import FACTS, PYTHON
-
-differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +35,7 @@ def root(filled, tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def work(monkeypatch):
-    """What was done anew: traces and lowered graphs."""
-    done = []
-
-    def counted(module, name):
-        original = getattr(module, name)
-
-        def count(*args, **kwargs):
-            done.append(name)
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(module, name, count)
-
-    counted(differentiating, "trace_joint")
-    counted(differentiated, "trace_joint")
-    counted(programming, "lower")
-    return done
+    return counted_work(monkeypatch)
 
 
 def model(x, w):

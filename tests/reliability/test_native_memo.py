@@ -4,13 +4,13 @@ A next process is played by forgetting what is loaded; one test starts real ones
 """
 
 import json
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from cache_work import counted_work
 from pythons import run_python
 from torch import nn
 
@@ -19,12 +19,9 @@ from bothways.building import build as building
 from bothways.cache.disk import is_key
 from bothways.cache.spelling import SCOPE, NotSpelled, spelled
 from bothways.config import config
-from bothways.grad import differentiated
-from bothways.lower.host import program as programming
 from bothways.lower.host.text import FACTS
 
 ROOT = Path(__file__).parent.parent.parent
-differentiating = sys.modules["bothways.grad.differentiate"]  # the package has a function of that name
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +33,7 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def work(monkeypatch):
-    """What was done anew: traces and lowered graphs."""
-    done = []
-
-    def counted(module, name):
-        original = getattr(module, name)
-
-        def count(*args, **kwargs):
-            done.append(name)
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(module, name, count)
-
-    counted(differentiating, "trace_joint")
-    counted(differentiated, "trace_joint")
-    counted(programming, "lower")
-    return done
+    return counted_work(monkeypatch)
 
 
 def entries(root):
