@@ -61,9 +61,9 @@ def _overflows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     base = ops.named(operation.functional) if operation.writes else operation
     if not base.takes_numbers or not args or not isinstance(args[0], Fake):
         return False
-    dtype, given = args[0].dtype, (*args, *kwargs.values())
-    numbers = [arg for arg in given if type(arg) in (int, float)] if operation.writes else []
-    symbols = [arg for arg in given if isinstance(arg, (torch.SymInt, torch.SymFloat))]
+    dtype, operands = args[0].dtype, (*args, *kwargs.values())
+    numbers = [one for one in operands if type(one) in (int, float)] if operation.writes else []
+    symbols = [one for one in operands if isinstance(one, (torch.SymInt, torch.SymFloat))]
     return not (all(holds(dtype, number) for number in numbers) and all(_is_held(dtype, one) for one in symbols))
 
 

@@ -75,7 +75,7 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     known = [*dtypes, getattr(node.meta.get("example_value"), "dtype", None)]
     if operation.of_reals and any(map(_is_complex, known)):
         return False
-    if operation.of_numbers and (torch.bool in known or _subtracts_truth(node, operation)):
+    if operation.of_numbers and (torch.bool in known or (operation.takes_numbers and _has_truth(node))):
         return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
@@ -84,9 +84,9 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
 
 
-def _subtracts_truth(node: torch.fx.Node, operation: Operation) -> bool:
-    """Other operations take truths as settings."""
-    return operation.name.partition(".")[0] in SUBTRACTIONS and any(type(arg) is bool for arg in node.args[:2])
+def _has_truth(node: torch.fx.Node) -> bool:
+    """Whether one of two operands is a truth."""
+    return any(type(arg) is bool for arg in node.args[:2])
 
 
 def _is_complex(dtype: torch.dtype | None) -> bool:
@@ -102,7 +102,6 @@ def _floats_fit(dtypes: Sequence[torch.dtype]) -> bool:
     return _are_float(dtypes) and (torch.float64 not in dtypes or len(set(dtypes)) == 1)
 
 
-SUBTRACTIONS = ("sub", "rsub", "subtract")
 # Those that hold numbers that change from call to call, which are no larger than 64 bits.
 WIDE = frozenset(
     {torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
