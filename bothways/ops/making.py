@@ -13,6 +13,7 @@ ROWS = (
     row("arange full new_full", fails=NEVER, takes_numbers=True, moves=True),
     row("scalar_tensor", moves=True),
     row("arange linspace", of_numbers=True),
+    row("arange", of_reals=True),
     row("linspace tensor as_tensor", fails=NEVER, takes_numbers=True),
     row("empty_like", fails=NEVER, gives=FRESH),
     row("ones_like zeros_like", fails=NEVER, gives=FRESH, moves=True),

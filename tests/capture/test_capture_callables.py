@@ -8,7 +8,7 @@ from programs import agree, compare
 
 import bothways
 from bothways.errors import Unsupported
-from bothways.testing import CompileCounter
+from bothways.testing import CompileCounter, same
 
 X = torch.arange(4.0)
 
@@ -87,6 +87,27 @@ def test_a_partial_and_its_keywords_are_returned_as_they_belong():
     for backend in ("eager", "native"):
         keywords, made = bothways.compile(program, backend=backend, fullgraph=True)(X)
         assert made.keywords is keywords is made.own and torch.equal(made(), 3 * X)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_keywords_of_a_partial_that_are_no_text_leave_with_it(backend):
+    """A dictionary takes them; only a call with them is refused, and to make another partial of it is none."""
+
+    def program(x):
+        made = functools.partial(scaled_sum, x, scale=x)
+        made.keywords[3] = made.keywords[None] = x + 1
+        again = functools.partial(made, 2, scale=4)
+        try:
+            made(1)
+        except TypeError as error:
+            return str(error), made, again, again.args, again.keywords
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for x in (X, X, X + 1):
+        expected, found = program(x), compiled(x)
+        assert same(expected[3:], found[3:]) and list(found[4]) == ["scale", 3, None] and found[4]["scale"] == 4
+        assert same(expected[1].keywords, found[1].keywords) and list(found[1].keywords) == ["scale", 3, None]
+        assert found[0] == expected[0] and found[2].keywords is found[4] and found[2].func is scaled_sum
 
 
 def test_a_partial_whose_keywords_hold_themselves():

@@ -153,3 +153,43 @@ def test_whatever_writes_to_a_tensor_of_constants(backend, written):
 
     observe = lambda function, x: {"results": function(x)}
     agree(program, observe, torch.ones(2), torch.ones(2), torch.full((2,), 3.0), backend=backend)
+
+
+def product():
+    return torch.ones(2, 2) @ torch.full((2, 2), 1 / 3)
+
+
+def made_under_autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = product()
+        wide = product().float()
+    return x * made[0, 0].item(), made.tolist(), wide.tolist(), bool(wide[0, 0] > 0.667)
+
+
+def read_under_autocast(x):
+    made = product()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x * made[0, 0].item(), made.tolist(), bool(made[0, 0] > 0.667)
+
+
+def made_and_read_under_autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = product()
+        return x * made[0, 0].item(), made.tolist(), bool(made[0, 0] > 0.667)
+
+
+@pytest.mark.parametrize("program", [made_under_autocast, read_under_autocast, made_and_read_under_autocast])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_known_was_rounded_where_it_was_made(backend, program):
+    observe = lambda function, x: {"results": function(x)}
+    agree(program, observe, torch.ones(2), torch.ones(2), torch.full((2,), 3.0), backend=backend)
+
+
+def test_a_long_list_is_no_thousands_of_values():
+    def program(x):
+        return x + len(torch.arange(100_000).tolist())
+
+    compiled = bothways.compile(program, backend="eager")
+    for x in 2 * [torch.ones(2)]:
+        assert same(compiled(x), program(x))
+    assert any("tolist" in str(one) for one in bothways.explain(compiled).breaks)

@@ -25,6 +25,7 @@ NUMBERS = {
     "huber_loss": lambda x: F.huber_loss(x, x * 2, delta=0.0),
     "huber_loss of NaN": lambda x: F.huber_loss(x, x * 2, delta=NAN),
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2, beta=-1.0, reduction="none"),
+    "smooth_l1_loss by places": lambda x: F.smooth_l1_loss(x, x * 2, None, None, "none", -1.0),
     "celu": lambda x: F.celu(x, 0.0),
     "celu in place": lambda x: F.celu(x, 0.0, inplace=True),
     "gather": lambda x: torch.gather(x, 0, torch.zeros(1, 1, dtype=torch.long), out=torch.empty(1, 1).double()),
@@ -40,6 +41,12 @@ KERNELS = {
     "output padding": lambda x: F.conv_transpose2d(x[None, None], IMAGE, output_padding=3),
     "divisor": lambda x: F.avg_pool2d(x[None], 2, divisor_override=0),
     "round": lambda x: torch.round(x.long(), decimals=2),
+    "a truth is taken away": lambda x: x - True,
+    "a truth is taken away in place": lambda x: x.sub_(True),
+    "from a truth": lambda x: True - x,
+    "arange": lambda x: x + torch.arange(4, dtype=torch.complex64),
+    "masked_fill_": lambda x: x.long().masked_fill_(x > 0, INF),
+    "masked_fill_ of bytes": lambda x: x.byte().masked_fill_(x > 0, 300),
 }
 REFUSED = NUMBERS | KERNELS
 

@@ -1,6 +1,9 @@
 """The number that stands for where many tensors lie is another one as soon as any of them lies elsewhere."""
 
+import gc
 import struct
+import sys
+import threading
 
 import pytest
 import torch
@@ -241,3 +244,45 @@ def test_a_storage_that_is_resized_is_not_held_as_it_was(size):
     assert are_held() and start((), None, False) is True
     tensor.untyped_storage().resize_(size)
     assert not are_held() and start((), None, False) is False
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_afterwards_as_it_was(is_on):
+    """Before Python 3.12 it may start where an object is made: it waits until the launch is over."""
+
+    def fail():
+        seen.append(gc.isenabled())
+        raise ValueError("no device")
+
+    seen, tensors = [], some()
+    start, _ = starting(tensors, {3: 1}, launch=lambda: seen.append(gc.isenabled()))
+    failing, _ = starting(tensors, {3: 1}, launch=fail)
+    before = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        for counts in (True, False):
+            assert start(tensors, None, counts) is True and gc.isenabled() is is_on
+            with pytest.raises(ValueError, match="no device"):
+                failing(tensors, None, counts)
+            assert gc.isenabled() is is_on
+            assert start(tensors[1:], None, counts) is False and gc.isenabled() is is_on
+            assert start((*tensors[1:], tensors[0]), None, counts) is False and gc.isenabled() is is_on
+            with pytest.raises(TypeError):
+                start(list(tensors), None, counts)
+            assert gc.isenabled() is is_on
+        assert set(seen) == {is_on and sys.version_info >= (3, 12)}
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_the_collector_runs_again_after_launches_of_several_threads():
+    """Each waits within its launch until the other one is within its own."""
+    together = threading.Barrier(2)
+    given, done = some(), []
+    starts = [starting(given, launch=lambda: together.wait(10))[0] for _ in range(2)]
+    threads = [threading.Thread(target=lambda one=one: done.append(one(given, None, False))) for one in starts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [True, True] and gc.isenabled()

@@ -19,11 +19,13 @@ Arguments = Sequence[Any]
 Refusal = Callable[[Arguments, dict[str, Any]], Exception | None]
 
 
-def _unless(place: int, name: str, is_taken: Callable[[Any], bool]) -> Refusal:
-    """Of an argument that is no tensor. Comparisons with NaN say that it is not taken."""
+def _unless(place: int | Sequence[int], name: str, is_taken: Callable[[Any], bool]) -> Refusal:
+    """Of an argument that is no tensor, at the last of the places that there are. Comparisons with NaN say that it is
+    not taken."""
+    places = [place] if isinstance(place, int) else place
 
     def refusal(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
-        value = args[place] if place < len(args) else kwargs.get(name)
+        value = next((args[at] for at in reversed(places) if at < len(args)), kwargs.get(name))
         if value is None or isinstance(value, Fake) or is_taken(value):
             return None
         return ValueError(f"{name} is {value!r}")
@@ -61,7 +63,7 @@ def _huber(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
 RULES: dict[str, Refusal] = {
     "gelu": _unless(1, "approximate", lambda kind: kind in ("none", "tanh")),
     "softshrink": _unless(1, "lambd", _is_bound),
-    "smooth_l1_loss": _unless(3, "beta", lambda beta: beta >= 0),
+    "smooth_l1_loss": _unless((3, 5), "beta", lambda beta: beta >= 0),  # ATen's own, and that of ``torch.nn``
     "huber_loss": _huber,
     "soft_margin_loss": _of_two_dtypes,
     "gather": _into(lambda dtype: dtype),

@@ -15,6 +15,7 @@ from bothways import ops, torch_compat
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.fakes import Fake, FakeFailure
 from bothways.errors import Unsupported
+from bothways.fake import holds
 from bothways.fake.promotion import common_dtype, fits_into
 from bothways.fake.tensor import NotThin
 from bothways.ops import Fails
@@ -50,7 +51,28 @@ def lists_fit(args: Sequence[Any]) -> bool:
 
 def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether ATen may refuse an operation for the dtypes it meets."""
-    return _are_several(name, args, kwargs) or narrows(name, args, kwargs)
+    return _are_several(name, args, kwargs) or narrows(name, args, kwargs) or _overflows(name, args, kwargs)
+
+
+def _overflows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a number is given that a tensor's dtype does not hold, where kernels of ours would not ask: in place; or
+    one that changes from call to call, which it has to hold at all calls then."""
+    operation = ops.named(name)
+    base = ops.named(operation.functional) if operation.writes else operation
+    if not base.takes_numbers or not args or not isinstance(args[0], Fake):
+        return False
+    dtype, operands = args[0].dtype, (*args, *kwargs.values())
+    numbers = [one for one in operands if type(one) in (int, float)] if operation.writes else []
+    symbols = [one for one in operands if isinstance(one, (torch.SymInt, torch.SymFloat))]
+    return not (all(holds(dtype, number) for number in numbers) and all(_is_held(dtype, one) for one in symbols))
+
+
+def _is_held(dtype: torch.dtype, number: Any) -> bool:
+    """The answer is guarded. Numbers that change are no larger than 64 bits, whatever they are."""
+    if dtype in (torch.bool, torch.int64) or dtype.is_complex or (dtype.is_floating_point and dtype != torch.float16):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return bool(number >= int(limits.min)) and bool(number <= int(limits.max))
 
 
 def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -72,9 +72,10 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     if operation.keeps_statistics and any(map(_is_of_unknown_size, _tensors(node))):
         return False  # of one value alone there are none
     dtypes = [example.dtype for example in _tensors(node)]
-    if operation.of_reals and any(map(_is_complex, dtypes)):
+    known = [*dtypes, getattr(node.meta.get("example_value"), "dtype", None)]
+    if operation.of_reals and any(map(_is_complex, known)):
         return False
-    if operation.of_numbers and torch.bool in (*dtypes, getattr(node.meta.get("example_value"), "dtype", None)):
+    if operation.of_numbers and (torch.bool in known or (operation.takes_numbers and _has_truth(node))):
         return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
@@ -83,8 +84,13 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
 
 
-def _is_complex(dtype: torch.dtype) -> bool:
-    return dtype.is_complex
+def _has_truth(node: torch.fx.Node) -> bool:
+    """Whether one of two operands is a truth."""
+    return any(type(arg) is bool for arg in node.args[:2])
+
+
+def _is_complex(dtype: torch.dtype | None) -> bool:
+    return dtype is not None and dtype.is_complex
 
 
 def _are_float(dtypes: Sequence[torch.dtype]) -> bool:
@@ -96,6 +102,10 @@ def _floats_fit(dtypes: Sequence[torch.dtype]) -> bool:
     return _are_float(dtypes) and (torch.float64 not in dtypes or len(set(dtypes)) == 1)
 
 
+# Those that hold numbers that change from call to call, which are no larger than 64 bits.
+WIDE = frozenset(
+    {torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+)
 # By the dtypes of the operands.
 TAKEN: dict[Fails, Callable[[Sequence[torch.dtype]], bool]] = {
     Fails.UNLESS_ANY_FLOAT: lambda dtypes: any(dtype.is_floating_point for dtype in dtypes),
@@ -111,8 +121,13 @@ def _holds_numbers(node: torch.fx.Node) -> bool:
     arguments: list[Any] = [*node.args, *node.kwargs.values()]
     numbers = [value for value in arguments if type(value) in (int, float)]
     result = node.meta.get("example_value")
-    tensors = [*_tensors(node), *([result] if isinstance(result, torch.Tensor) else [])]
-    return all(holds(tensor.dtype, number) for number in numbers for tensor in tensors)
+    results = [result] if isinstance(result, torch.Tensor) else []
+    tensors = [*_tensors(node), *results]
+    if not all(holds(tensor.dtype, number) for number in numbers for tensor in tensors):
+        return False
+    symbols = [value.meta.get("example_value") for value in arguments if isinstance(value, torch.fx.Node)]
+    changes = any(isinstance(symbol, (torch.SymInt, torch.SymFloat)) for symbol in symbols)
+    return not changes or all(tensor.dtype in WIDE for tensor in results)
 
 
 def _is_of_unknown_size(tensor: torch.Tensor) -> bool:

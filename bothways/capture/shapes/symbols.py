@@ -140,9 +140,9 @@ class Symbols:
             self._known_as(source), value, is_argument=is_argument(source), is_schedule=is_schedule
         ):
             return None
-        self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if type(value) is float:
-            return self._symbol(value, -math.inf, source)
+            return self._fraction(value, source)
+        self._tracer.guard("type({s0}) is {c0}", source, type(value))
         least = -LARGEST if is_small else 2
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
@@ -157,11 +157,11 @@ class Symbols:
 
     def computed(self, value: int | float, source: Source) -> Any:
         """A number that a path computes from another one, guarded; None where kernels could not take it."""
-        if type(value) is int and not -LARGEST <= value < LARGEST:
+        if not -LARGEST < value < LARGEST:
             return None
-        self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if type(value) is float:
-            return self._symbol(value, -math.inf, source)
+            return self._fraction(value, source)
+        self._tracer.guard("type({s0}) is {c0}", source, type(value))
         if value == 0:  # which means more than others do
             self._history.is_small(self._known_as(source), value)
             self._tracer.guard("{s0} == {c0}", source, value)
@@ -169,6 +169,12 @@ class Symbols:
         least = -LARGEST if self._history.is_small(self._known_as(source), value) else 2
         self._tracer.guard("{c0} <= {s0} < {c1}", source, least, LARGEST)
         return self._symbol(value, least, source)
+
+    def _fraction(self, value: float, source: Source) -> Any:
+        """A float, of which no kernel asks whether it is none, or too large for single precision."""
+        self._tracer.guard("type({s0}) is {c0}", source, float)
+        self._tracer.guard("{c0} < {s0} < {c1}", source, -LARGEST, LARGEST)
+        return self._symbol(value, -math.inf, source)
 
     def from_graph(self, node: torch.fx.Node, kind: type, least: float) -> Any:
         """A number that a node of the graph gives."""

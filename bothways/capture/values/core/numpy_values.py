@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.capture.guards.sources import Reading
 from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
-from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.constants import ConstantValue, constant_value, guard_constant
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.symbols import SYMBOLIC
 
@@ -74,6 +74,8 @@ def numpy_number(tracer: Tracer, number: Any, path: Source) -> Value:
     """A number of NumPy that is found at a path."""
     tracer.guard("type({s0}) is {c0}", path, type(number))
     content = tracer.symbols.computed(number.item(), Reading(path, HELD))
+    if content is None:
+        guard_constant(tracer, number, path)
     return NumpyNumber(content, path, type(number)) if isinstance(content, SYMBOLIC) else ConstantValue(number)
 
 
