@@ -1,5 +1,5 @@
-"""The gradient of the largest, smallest or middle one of all elements is eager's zeros everywhere else: also of a gradient
-that is infinite, no number or negative, laid out as eager's is, and where the largest is there no more."""
+"""The gradient of the largest, smallest or middle one of all elements is eager's zeros everywhere else: also of a
+gradient that is infinite, no number or negative, laid out as eager's is, and where the largest is there no more."""
 
 import pytest
 import torch
