@@ -40,6 +40,7 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.raised import Raised
 from bothways.capture.values.generators.generators import check_abandoned
+from bothways.capture.values.hooks.grad_fns import asks_for_nodes, watch_nodes
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.writing.effects import ReadTooEarly
 from bothways.errors import Break, Position, Unsupported
@@ -295,6 +296,8 @@ def _interpret(
         return ending
     except Stopped:
         assert stop is not None
+        if asks_for_nodes(frame.code, stop.break_):
+            watch_nodes(tracer.graph.graph)
         ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
         check_abandoned(tracer, kept_by(tracer, ending))
         return ending

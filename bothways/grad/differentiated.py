@@ -119,6 +119,7 @@ class DifferentiatedGraph:
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
         self.needed_inputs = facts.needed_inputs
+        self.saved_views: tuple[int, ...] | None = None  # among the results; None before the first call
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
         self.pick_needed, self.pick_others = pick(self.needed_inputs), pick(self.other_inputs)

@@ -173,8 +173,8 @@ class Outputs:
             for source, _ in self._cloned:
                 items.append(_copy(source))
             for source, group in self._together:
-                storage = source.clone().untyped_storage()
-                items += [torch_compat.set_storage(tensor.new_empty(0), storage, tensor) for tensor, _ in group]
+                copy = _copy(source)
+                items += [_part(copy, tensor) for tensor, _ in group]
         items += self._rest
         lent = self.given_again.fresh() if left is None else self.given_again.again(left)
         return self._arranged([*values, *items] if self._gives_inputs else items, lent)
@@ -183,6 +183,14 @@ class Outputs:
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of its own that nothing has changed yet; copying counts as a change."""
     return tensor.clone().data
+
+
+def _part(memory: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that lies in a memory, of bytes, as another one does in its own. All of one memory have one version: who
+    changes one of them has changed what a backward reads of the others."""
+    if memory.numel() % like.element_size():
+        return torch_compat.set_storage(like.new_empty(0), memory.untyped_storage(), like)
+    return memory.view(like.dtype).as_strided(like.shape, like.stride(), like.storage_offset()).detach()
 
 
 def _window(number: int, output: torch.Tensor, place: int, value: torch.Tensor) -> Window:

@@ -188,6 +188,12 @@ def running_autograd_number() -> int | None:
     return None if node is None else int(node._sequence_nr())
 
 
+def running_autograd_name() -> str | None:
+    """The name of the node whose backward runs now."""
+    node = _C._current_autograd_node()
+    return None if node is None else str(node.name())
+
+
 def release_saved_tensors(context: Any) -> None:
     """Let go of what a node has saved, unless the backward that runs retains its graph."""
     context.maybe_clear_saved_tensors()

@@ -74,6 +74,9 @@ def in_place(base: Rule) -> Rule:
         result = base(target, *args, **kwargs)
         if type(result) is ThinTensor and result.memory is target.memory and result.dtype is target.dtype:
             return restride(target, result)
+        if type(result) is Spec and result.shape != tuple(target.shape):  # which meta kernels and tracing let pass
+            own, others = (", ".join(map(str, shape)) for shape in (target.shape, result.shape))
+            raise RuntimeError(f"output with shape [{own}] doesn't match the broadcast shape [{others}]")
         return check_fits(result, target)
 
     return in_place_rule

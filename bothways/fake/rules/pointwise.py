@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bothways.fake.formulas import shares_extreme
 from bothways.fake.layout import contiguous, dense_like, iterated, suggested_strides
 from bothways.fake.promotion import (
     COMPLEX,
@@ -123,6 +124,11 @@ def _with_alpha(rule: Rule) -> Rule:
         return spec
 
     return with_alpha
+
+
+def _mul(one: Any, other: Any) -> Spec:
+    spec: Spec = _ARITHMETIC_OF_ALL(one, other)
+    return Spec(spec.shape, contiguous(spec.shape), spec.dtype) if shares_extreme(one, other) else spec
 
 
 def _div(one: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
@@ -297,7 +303,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("add", _with_alpha(_ARITHMETIC_OF_ALL)),
     ("sub", _with_alpha(nary((0, 1), NUMERIC | COMPLEX, each=NUMERIC | COMPLEX))),
     ("rsub", _with_alpha(nary((1, 0), NUMERIC | COMPLEX, each=NUMERIC | COMPLEX))),
-    ("mul", _ARITHMETIC_OF_ALL),
+    ("mul", _mul),
     ("maximum minimum fmax fmin", _ARITHMETIC),
     ("heaviside", nary((0, 1), REAL, one_dtype=True)),
     ("div", _div),

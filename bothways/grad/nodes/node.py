@@ -61,6 +61,7 @@ class Graph(Protocol):
     copied: frozenset[int]
     shared: frozenset[int]
     renewals: Sequence[Renewal]
+    saved_views: tuple[int, ...] | None
     connected: tuple[int, ...] | None
     is_asked: bool
     wanted_gradients: torch_compat.WantedGradients
@@ -136,6 +137,8 @@ class CompiledNode(torch.autograd.Function):
             results = _run_with_grad_mode(graph, inputs)
         if graph.versions.others != []:
             graph.versions.set(results)
+        if graph.saved_views != ():
+            results = _without_views(graph, results)
         count = graph.visible_count
         kept: Sequence[torch.Tensor] = inputs
         if graph.copied or graph.shared:
@@ -286,6 +289,16 @@ def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
             check_unchanged(tensor, version)
     for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
         check_unchanged(tensor, version)
+
+
+def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:
+    """The results, what is saved of them as tensors that autograd does not know as views of others: it would refuse
+    to give back one whose memory was changed in words of its own. Which are views is so in every call."""
+    if graph.saved_views is None:
+        saved = range(graph.visible_count, len(results))
+        graph.saved_views = tuple([place for place in saved if results[place]._is_view()])
+    views = graph.saved_views
+    return [value.detach() if place in views else value for place, value in enumerate(results)] if views else results
 
 
 def _renewed(

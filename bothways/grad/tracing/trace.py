@@ -19,6 +19,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.errors import InvalidTarget
+from bothways.fake.formulas import shared_extreme, shares_extreme
 from bothways.fake.layout import is_dense
 from bothways.grad.tracing.layouts import Layouts
 from bothways.grad.tracing.overlaps import WritesShared
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _BERNOULLI, _EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 _AS_STRIDED_SCATTER = torch.ops.aten.as_strided_scatter.default
 _VIEW_AS_REAL, _RESOLVE = torch.ops.aten.view_as_real.default, torch.ops.aten.resolve_conj.default
-_CLONE = torch.ops.aten.clone.default
+_CLONE, _MUL = torch.ops.aten.clone.default, torch.ops.aten.mul.Tensor
 _BY_PLACE = frozenset({torch.ops.aten.as_strided.default, _AS_STRIDED_SCATTER})
 
 
@@ -134,6 +135,9 @@ class Recorder(DispatchMode):
                     result = change(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
+        if func is _MUL and shares_extreme(*args):
+            with self:
+                return shared_extreme(*args)
         if func in _BY_PLACE and self.origins is not None and not self._lies_as_said(func, args[0]):
             raise WritesShared("elements are taken by where they lie in memory that is made anew")
         if func is _BERNOULLI and not args[0].is_contiguous() and self.node_of(args[0]).target is _EMPTY_LIKE:

@@ -167,7 +167,7 @@ class Decomposition:
             return None
         buffer = self._in_memory(node, value)
         first = self._returned.setdefault(buffer.memory, node)
-        if first is node or (_share_memory(first, node) and not _is_whole(buffer)):
+        if first is node or _share_memory(first, node):  # who changes one has changed the other
             return buffer
         _check_copied(buffer)
         # Two results of the program are two tensors, though computed once.

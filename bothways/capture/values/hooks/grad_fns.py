@@ -6,9 +6,11 @@ to know about the node itself stops the capture.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import torch
 import torch.fx
 
 from bothways.capture.guards.sources import Attr
@@ -16,8 +18,9 @@ from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.hooks.hooks import on_tensor, register
-from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of, watch_node
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.errors import Break
 from bothways.runtime.hooks import hold_grad_fn
 
 if TYPE_CHECKING:
@@ -34,6 +37,20 @@ def grad_fn_of(tracer: Tracer, tensor: TensorValue) -> Value:
     if as_given and tensor.source is not None:
         tracer.guard("{s0}.grad_fn is None" if node is None else "{s0}.grad_fn is not None", tensor.source)
     return ConstantValue(None) if node is None else GradFnValue(tracer, TensorMoment.now(tracer, tensor))
+
+
+def asks_for_nodes(code: types.CodeType, break_: Break) -> bool:
+    """Whether autograd nodes are looked at where a frame stops, or may be behind that: each leads to all before it."""
+    return "grad_fn" in code.co_names or "grad_fn" in break_.reason
+
+
+def watch_nodes(graph: torch.fx.Graph) -> None:
+    """Have the very operations run that tensors of a graph may have their history from: their nodes are eager's own."""
+    for node in graph.nodes:
+        example = node.meta.get("example_value")
+        has_history = isinstance(example, torch.Tensor) and (example.is_floating_point() or example.is_complex())
+        if has_history and node.op in ("call_function", "call_method"):
+            watch_node(node)
 
 
 class GradFnValue(Value):
@@ -79,6 +96,7 @@ class GradFnValue(Value):
         return [self.moment.tensor]
 
     def rebuild(self, emitter: Emitter) -> str:
+        watch_nodes(emitter.tracer.graph.graph)  # who has it can go on to those before it
         self.moment.watch_node()
         if not self.moment.has_passed(emitter.tracer):
             return f"{emitter.rebuild(self.moment.tensor)}.grad_fn"

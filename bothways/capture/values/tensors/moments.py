@@ -45,12 +45,15 @@ class TensorMoment:
 
     def watch_node(self) -> None:
         """Have the very operation run that computes the tensor, of several results too."""
-        if self.is_input:
-            return
-        note_of_node(self.node, watched=Watched.NODE)
-        producer: Any = self.node.args[0] if self.node.target is operator.getitem else self.node
-        if "example_value" not in producer.meta:  # a tuple of tensors
-            note_of_node(producer, watched=Watched.NODE)
+        if not self.is_input:
+            watch_node(self.node)
+
+
+def watch_node(node: torch.fx.Node) -> None:
+    note_of_node(node, watched=Watched.NODE)
+    producer: Any = node.args[0] if node.target is operator.getitem else node
+    if "example_value" not in producer.meta:  # a tuple of tensors
+        note_of_node(producer, watched=Watched.NODE)
 
 
 @contextmanager

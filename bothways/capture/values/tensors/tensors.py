@@ -405,12 +405,21 @@ _ATTRIBUTES: dict[str, Callable[[Tracer, TensorValue], Value]] = {
 
 def _state_query(tracer: Tracer, value: TensorValue, name: str) -> Value:
     if value.obj is None or value.source is None:
-        if name == "is_inference":
-            return ConstantValue(torch.is_inference_mode_enabled())
+        known = _made_for_inference(tracer, value) if name == "is_inference" else None
+        if known is not None:
+            return ConstantValue(known)
         tracer.stop("attribute_unknown", f"cannot ask Tensor.{name} of a tensor made inside the function")
     answer = bool(getattr(value.obj, name)())
     tracer.guard(f"{{s0}}.{name}()" if answer else f"not {{s0}}.{name}()", value.source)
     return ConstantValue(answer)
+
+
+def _made_for_inference(tracer: Tracer, value: TensorValue) -> bool | None:
+    """Whether a tensor that was made inside is one of inference mode; None where that has to be asked of itself: what
+    is no new tensor is what its memory was made as, and the mode may have been another one then."""
+    if any(node.target is torch_compat.enter_inference_mode for node in tracer.graph.graph.nodes):
+        return None
+    return torch.is_inference_mode_enabled() if ops.of_node(value.node).gives is ops.Gives.FRESH else None
 
 
 def _set_item_method(tracer: Tracer, value: TensorValue, args: Args) -> Value:

@@ -86,11 +86,14 @@ def _fmod(b: Builder, out: torch.Tensor, x: Operand, y: Operand) -> Node:
 def _whole_division(b: Builder, out: torch.Tensor, op: str, x: Operand, y: Operand) -> Node:
     if not out.dtype.is_floating_point and (not isinstance(y, int) or y in (0, -1) or out.dtype == torch.bool):
         raise NotLowered  # ATen raises for a divisor of zero; the lowest number by -1 is nothing C can compute
+    is_half = out.dtype in (torch.float16, torch.bfloat16)
+    if op == "floor_divide" and is_half and isinstance(y, Node) and (b.on_gpu or y.numel != 1):
+        raise NotLowered  # ATen rounds the remainder, what is left and the quotient, one by one
     if isinstance(x, (int, float)) and out.dtype.is_floating_point:
         x = number_as(out.dtype, x)  # ATen makes a tensor of it; a divisor stays the number it is
     if op == "trunc_divide" and out.dtype.is_floating_point:
         quotient = b.map("div", x, y, dtype=out.dtype)
-        is_rounded = b.on_gpu or (isinstance(y, Node) and not b.takes_as_number(y))
+        is_rounded = b.on_gpu or (isinstance(y, Node) and y.numel != 1)  # a divisor of one element is a number
         return b.map("trunc", b.rounded(quotient) if is_rounded else quotient, dtype=out.dtype)
     return b.map(op, x, y, dtype=out.dtype)
 

@@ -89,7 +89,8 @@ def _floating_of_two(op: str) -> Lowering:
 
 def _times_logarithm(b: Builder, dtype: torch.dtype, logarithm: str, x: Operand, y: Operand) -> Node:
     """As ATen computes half precision: the logarithm is rounded first."""
-    product = b.map("mul", b.rounded(b.map(logarithm, y, dtype=dtype)), _stored_number(x, dtype), dtype=dtype)
+    factor = b.rounded(b.cast(x, dtype)) if isinstance(x, Node) else _stored_number(x, dtype)  # no number beside it
+    product = b.map("mul", b.rounded(b.map(logarithm, y, dtype=dtype)), factor, dtype=dtype)
     zero = b.map("eq", x, 0, dtype=torch.bool, of=dtype)
     return b.where(b.map("isnan", y, dtype=torch.bool, of=dtype), y, b.where(zero, 0, product, dtype), dtype)
 
