@@ -18,7 +18,7 @@ from bothways.capture.values.code.attributes import class_attribute
 from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
-from bothways.capture.values.collections.dicts import DictValue
+from bothways.capture.values.collections.dicts import DictEntry, DictValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -76,16 +76,14 @@ class PartialValue(Value):
     @classmethod
     def make(cls, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """``functools.partial(f, *args, **kwargs)``; a partial of a plain partial is flattened, as Python does."""
-        function = args[0].realize()
+        function, held = args[0].realize(), list[tuple[Value, Value]]()
+        own = [(ConstantValue(name), value) for name, value in kwargs.items()]
         if isinstance(function, PartialValue) and not function.has_attributes(tracer):
-            return cls._own(tracer, function.function, [*function.args, *args[1:]], function.with_own(tracer, kwargs))
-        return cls._own(tracer, function, list(args[1:]), kwargs)
-
-    @classmethod
-    def _own(cls, tracer: Tracer, function: Value, args: Args, kwargs: Kwargs) -> PartialValue:
-        keywords = OwnKeywords.from_pairs(tracer, [(ConstantValue(name), value) for name, value in kwargs.items()])
+            held = [(entry.key, entry.value) for entry in function.keywords.known_entries()]
+            args = [function.function, *function.args, *args[1:]]
+        keywords = OwnKeywords.from_pairs(tracer, [*held, *own])
         assert isinstance(keywords, OwnKeywords)
-        keywords.partial = value = cls(function, args, keywords)
+        keywords.partial = value = cls(args[0].realize(), list(args[1:]), keywords)
         return value
 
     def with_own(self, tracer: Tracer, kwargs: Kwargs) -> Kwargs:
@@ -150,7 +148,7 @@ class PartialValue(Value):
 
     @property
     def two_phase(self) -> bool:  # type: ignore[override]
-        return bool(self.attrs)
+        return bool(self.attrs) or not all(map(_is_text, self.keywords.entries.values()))
 
     def parts(self) -> Iterable[Value]:
         stored = [value for value in self.attrs.values() if value is not None]
@@ -183,6 +181,12 @@ class PartialValue(Value):
         name = emitter.read(self.source)
         for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
             emitter.effect(statement)
+
+
+def _is_text(entry: DictEntry) -> bool:
+    """Whether a key can be one of a call; others are put into the dictionary of a partial that is made without them."""
+    key = entry.key.realize()
+    return isinstance(key, ConstantValue) and type(key.content) is str
 
 
 def _needs_gradient(value: Any) -> bool:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # So many elements of a list are read one by one.
 MOST_ELEMENTS = 64
+MOST_LISTED = 1 << 14  # of a tensor that is known: each is a Value
 
 
 def _kind(dtype: torch.dtype) -> type | None:
@@ -73,7 +74,8 @@ _read("__index__", lambda dtype: int if _kind(dtype) is int else None, "call_met
 
 
 def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    if (data := known_data(tracer, tensor)) is not None and not args and not kwargs:
+    data = None if args or kwargs else known_data(tracer, tensor)
+    if data is not None and data.numel() <= MOST_LISTED:
         return constant_value(tracer.run_const(data.tolist))
     kind = _kind(tensor.fake.dtype)
     # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.

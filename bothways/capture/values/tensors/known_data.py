@@ -43,8 +43,14 @@ def known_data(tracer: Tracer, tensor: TensorValue) -> torch.Tensor | None:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
             values[node] = tracer.run_const(function, *args, **kwargs)
+            if _dtype(values[node]) != _dtype(node.meta.get("example_value")):
+                return None  # autocast was another then than now
     data: torch.Tensor = values[tensor.node]
     return data
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 def _made_of(last: torch.fx.Node) -> dict[torch.fx.Node, None] | None:
