@@ -33,7 +33,8 @@ def test_of_a_view_of_an_argument(backend):
 def test_whatever_views_there_are():
     def program(x):
         turned = x[None, :, :1].transpose(1, -1).unsqueeze(-1)
-        return turned.stride(), turned.squeeze().stride(), turned.expand(3, 1, -1, 1).stride(), turned.flatten(2).stride()
+        wide, flat = turned.expand(3, 1, -1, 1), turned.flatten(2)
+        return turned.stride(), turned.squeeze().stride(), wide.stride(), flat.stride()
 
     def observe(function, shape):
         return {"wide": function(X.view(shape)), "turned": function(X.view(shape).t())}
