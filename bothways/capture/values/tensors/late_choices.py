@@ -33,7 +33,7 @@ class LateChoice(LateNumber):
         self, question: str, others: tuple[float, ...], wanted: bool, applied: tuple[Applied, ...] = ()
     ) -> bool:
         late = [value for value in self._operands if isinstance(value, LateNumber)]
-        known = [value.content for value in self._operands if isinstance(value, ConstantValue)]
+        known: list[Any] = [value.content for value in self._operands if isinstance(value, ConstantValue)]
         if len(late) + len(known) < 2:
             return False
         answers = [_answer(number, question, others, applied) is wanted for number in known]

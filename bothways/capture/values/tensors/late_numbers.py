@@ -316,7 +316,7 @@ def _has_answer(tracer: Tracer, symbol: str, left: Value, right: Value) -> bool:
         if isinstance(right, LateNumber):
             return right.require("==", (0,), False)
         return right.truth(tracer)
-    power = right.content if symbol == "**" and isinstance(right, ConstantValue) else None
+    power: Any = right.content if symbol == "**" and isinstance(right, ConstantValue) else None
     if not isinstance(left, LateNumber) or type(power) not in (int, float) or not 0 < power <= LARGEST_POWER:
         return False
     if type(power) is float:
