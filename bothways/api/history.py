@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bothways.api.modules import state_of
+from bothways.api.modules import state_of, state_of_forward
 from bothways.driver.compiled import CompiledFunction
 from bothways.record.compilation import Compilation
 from bothways.runtime.dispatcher import is_compiled
@@ -41,6 +41,9 @@ def history(fn: Callable[..., Any]) -> list[Compilation]:
 def compiled_state(target: Any) -> CompiledFunction | None:
     """The state behind what ``compile`` returned; None for anything else."""
     if isinstance(target, types.MethodType):
+        behind = state_of_forward(target)
+        if isinstance(behind, CompiledFunction):
+            return behind
         target = target.__func__
     if isinstance(target, torch.nn.Module) and state_of(target) is None:
         target = type(target).__call__

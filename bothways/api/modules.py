@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.errors import InvalidTarget
+from bothways.runtime.dispatcher import is_compiled
 
 Compiler = Callable[[types.FunctionType, type], Any]  # by the class, whose modules share their programs
 
@@ -23,6 +25,11 @@ Compiler = Callable[[types.FunctionType, type], Any]  # by the class, whose modu
 def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What calling a module does; the function that is compiled."""
     return module(*args, **kwargs)
+
+
+def call_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The same for a call of its ``forward`` alone."""
+    return module.forward(*args, **kwargs)
 
 
 def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch.nn.Module:
@@ -40,13 +47,33 @@ def compile_module(module: torch.nn.Module, compile_function: Compiler) -> torch
 
     torch_compat.show_torch_compile_instead(__call__, _call_plainly)
     __call__.__bothways__ = None  # type: ignore[attr-defined]  # captures know it, and look at the module behind the twin
+    forward, compiled_forward = _compiled_forward(original, compile_function)
+    own = {"__call__": __call__, **({} if forward is None else {"forward": forward})}
     face = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    twin: Any = object.__new__(_subclass(cls, {**MEMBERS, **face, "__call__": __call__}))
+    twin: Any = object.__new__(_subclass(cls, {**MEMBERS, **face, **own}))
     object.__setattr__(twin, "__dict__", original.__dict__)
-    for name, value in zip(SLOTS, (original, compiled_call, compile_function, _End(__call__)), strict=True):
+    held = (original, compiled_call, compiled_forward, compile_function, _End(*own.values()))
+    for name, value in zip(SLOTS, held, strict=True):
         object.__setattr__(twin, name, value)
     assert isinstance(twin, torch.nn.Module)
     return twin
+
+
+def _compiled_forward(original: torch.nn.Module, compile_function: Compiler) -> tuple[Any, Any]:
+    """``model.forward(x)`` compiled as well, which calls no hooks: the method, and the function behind it."""
+    cls = type(original)
+    plain = cls.forward
+    if not isinstance(plain, types.FunctionType) or is_compiled(plain):
+        return None, None
+    compiled = compile_function(_own_copy(call_forward, f"{cls.__qualname__}.forward"), cls)
+
+    @functools.wraps(plain)  # its arguments are asked for by name
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compiled(original, *args, **kwargs)
+
+    torch_compat.show_torch_compile_instead(forward, plain)
+    forward.__bothways__ = None  # type: ignore[attr-defined]
+    return forward, compiled
 
 
 def wrapped_calls(module: torch.nn.Module, wrap: Callable[[Any], Any]) -> torch.nn.Module:
@@ -60,14 +87,14 @@ def wrapped_calls(module: torch.nn.Module, wrap: Callable[[Any], Any]) -> torch.
 
 # What a twin has for itself. Not in its class: a class is freed by the garbage collector alone, and what it held would
 # wait for that.
-SLOTS = ("_orig_mod", "_bothways_call", "_bothways_compile", "_bothways_end")
+SLOTS = ("_orig_mod", "_bothways_call", "_bothways_forward", "_bothways_compile", "_bothways_end")
 
 
 class _End:
-    """Goes with a twin, and empties the closure of its class's ``__call__``."""
+    """Goes with a twin, and empties the closures of its class's methods."""
 
-    def __init__(self, call: Any) -> None:
-        self._cells: tuple[types.CellType, ...] = call.__closure__
+    def __init__(self, *methods: Any) -> None:
+        self._cells: list[types.CellType] = [cell for method in methods for cell in method.__closure__]
 
     def __del__(self) -> None:
         for cell in self._cells:
@@ -104,6 +131,14 @@ MEMBERS: dict[str, Any] = {
 def state_of(module: torch.nn.Module) -> Any:
     """The state of the compiled function behind a twin; None for any other module."""
     return module._bothways_call.__bothways__ if _is_twin(module) else None  # type: ignore[union-attr]
+
+
+def state_of_forward(method: types.MethodType) -> Any:
+    """The state of the compiled function behind ``twin.forward``; None for any other method."""
+    twin: Any = method.__self__
+    if not isinstance(twin, torch.nn.Module) or not _is_twin(twin):
+        return None
+    return twin._bothways_forward.__bothways__ if method.__func__ is type(twin).__dict__.get("forward") else None
 
 
 def _subclass(cls: type, members: dict[str, Any]) -> type:

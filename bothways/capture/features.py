@@ -66,7 +66,8 @@ from bothways.capture.values.tensors import (
 )
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
 from bothways.capture.values.tensors.known_data import known_truth
-from bothways.capture.values.tensors.late_numbers import LateNumber, late_math
+from bothways.capture.values.tensors.late_choices import late_extreme
+from bothways.capture.values.tensors.late_numbers import LateNumber, late_math, late_truth
 from bothways.capture.values.tensors.late_texts import LateText, formatted, joined, late_text, shown
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
@@ -96,7 +97,8 @@ linked.link(
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
     handler_table=handler_table,
-    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth, late_math=late_math,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth,
+    late_extreme=late_extreme, late_math=late_math, late_truth=late_truth,
     joined=joined, late_text=late_text,
     library_value=library_value,
     look_for=look_for, lookup_attribute=lookup_attribute, numpy_number=numpy_number, protocols=protocols,

@@ -19,6 +19,8 @@ class Atom:
 
     __slots__ = ("key",)
     key: str
+    weight: int = 0
+    depth: int = 0
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Atom) and self.key == other.key)
@@ -45,10 +47,12 @@ class Symbol(Atom):
 class Applied(Atom):
     """A function of expressions that is no polynomial of them."""
 
-    __slots__ = ("args", "function")
+    __slots__ = ("args", "depth", "function", "weight")
 
     def __init__(self, function: str, args: tuple[Expression, ...]) -> None:
         self.function, self.args = function, args
+        self.weight = 1 + sum(arg.weight for arg in args)
+        self.depth = 1 + max(arg.depth for arg in args)
         self.key = self.text([str(arg) for arg in args])
 
     def text(self, args: list[str]) -> str:
@@ -104,6 +108,16 @@ class Expression:
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def weight(self) -> int:
+        """How much there is to compute beside sums, what occurs twice counted twice."""
+        return sum(max(0, len(product) - 1) + sum(atom.weight for atom in product) for product in self.terms)
+
+    @property
+    def depth(self) -> int:
+        """How many quotients and remainders are one inside the other."""
+        return max((atom.depth for product in self.terms for atom in product), default=0)
 
     def atoms(self) -> Iterator[Atom]:
         for product in self.terms:

@@ -30,10 +30,13 @@ Operand = Any  # a Real, an Expression, or a plain number
 class Real:
     """One operation on other numbers."""
 
-    __slots__ = ("args", "function")
+    __slots__ = ("args", "depth", "function", "weight")
 
     def __init__(self, function: str, *args: Operand) -> None:
         self.function, self.args = function, args
+        inner = [arg for arg in args if not isinstance(arg, (int, float))]
+        self.weight: int = 1 + sum(arg.weight for arg in inner)
+        self.depth: int = 1 + max((arg.depth for arg in inner), default=0)
 
     def value(self, values: Mapping[Symbol, Any]) -> float:
         value: float = FUNCTIONS[self.function](*(value_of(arg, values) for arg in self.args))

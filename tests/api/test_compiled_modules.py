@@ -1,8 +1,11 @@
 """``compile(module)``: what it gives back is that module for all that use it, and runs compiled."""
 
 import copy
+import gc
+import inspect
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -165,3 +168,63 @@ def test_a_compiled_forward_in_the_class():
     for _ in range(2):
         module = Decorated()
         assert same(module(X), nn.functional.linear(X, module.fc.weight, module.fc.bias))
+
+
+class Hooked(torch.nn.Module):
+    """Calls its own ``forward``, as libraries do, and says how often hooks ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.seen = torch.nn.Linear(3, 3), []
+        self.register_forward_hook(lambda module, args, result: self.seen.append(result.shape))
+
+    def forward(self, x, scale=2.0, *, shift=0):
+        return self.inner(x).relu() * scale + shift
+
+    def loss(self, x):
+        return self.forward(x, shift=1).sum()
+
+
+def test_a_call_of_forward_is_compiled_as_well_and_calls_no_hooks():
+    torch.manual_seed(0)
+    model, x = Hooked(), torch.randn(2, 3)
+    counter = CompileCounter()
+    twin = bothways.compile(model, backend=counter, fullgraph=True)
+    for shift in (1, 1):
+        assert torch.equal(twin.forward(x, shift=shift), model.inner(x).relu() * 2 + shift)
+    assert counter.frame_count == 1 and model.seen == []
+    assert torch.equal(twin.loss(x), model.loss(x)) and counter.frame_count == 1
+    assert torch.equal(twin(x), model.forward(x)) and model.seen == [(2, 3)]
+    assert len(bothways.history(twin.forward)) == 1 and len(bothways.history(twin)) == 1
+    twin.loss(x).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_forward_still_looks_like_the_users():
+    model = Hooked()
+    twin = bothways.compile(model, backend="eager")
+    assert inspect.signature(twin.forward) == inspect.signature(model.forward)
+    assert twin.forward.__doc__ == model.forward.__doc__ and twin.forward.__qualname__ == "Hooked.forward"
+
+    def captured(x):
+        return twin.forward(x, 3.0)
+
+    x = torch.randn(2, 3)
+    assert torch.equal(bothways.compile(captured, backend="eager", fullgraph=True)(x), model.forward(x, 3.0))
+    assert torch.equal(torch.jit.trace(twin, x)(x), model(x))
+    model.forward = lambda x: x - 1  # of the instance, as libraries replace it
+    assert torch.equal(twin.forward(x), x - 1) and torch.equal(twin(x), x - 1)
+
+
+def test_what_forward_held_goes_with_the_module():
+    model = Hooked()
+    twin = bothways.compile(model, backend="eager")
+    twin.forward(torch.randn(2, 3))
+    gone = weakref.ref(model)
+    gc.disable()
+    try:
+        model._forward_hooks.clear()  # which refers to the module
+        del model, twin
+        assert gone() is None
+    finally:
+        gc.enable()

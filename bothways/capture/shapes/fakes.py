@@ -264,16 +264,17 @@ def _check_resized(
 ) -> None:
     """Raise where what ``out=`` names gets other sizes, and strides that are not known for certain: most kernels lay it
     out like a result of their own, some without gaps, and PyTorch's fakes mostly say the latter."""
-    out = kwargs.get("out")
-    if type(out) is not Fake or out.shape == tuple(stand_in(out).shape):
+    outs = list(_fakes_in(kwargs.get("out")))
+    if all(out.shape == tuple(stand_in(out).shape) for out in outs):
         return
     others = {name: value for name, value in kwargs.items() if name != "out"}
     try:
-        with stand_in(out).fake_mode:  # type: ignore[attr-defined]
+        with stand_in(outs[0]).fake_mode:  # type: ignore[attr-defined]
             result = function(*_replace(args, stand_in, int), **_replace(others, stand_in, int))
     except Exception as error:
         raise FakeFailure(error) from error
-    if result.stride() != stand_in(out).stride():
+    results = result if isinstance(result, (tuple, list)) else [result]
+    if [each.stride() for each in results] != [stand_in(out).stride() for out in outs]:
         raise FakeFailure(NotImplementedError("out= gets other sizes, and strides that only a kernel knows"))
 
 

@@ -33,7 +33,8 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     if node.op in ("placeholder", "output"):
         return []
     out = node.kwargs.get("out")
-    return [value for value in (_first(node) if writes(node) else None, out) if isinstance(value, torch.fx.Node)]
+    outs = out if isinstance(out, (tuple, list)) else [out]  # an operation with several results writes to several
+    return [value for value in (_first(node) if writes(node) else None, *outs) if isinstance(value, torch.fx.Node)]
 
 
 def writes(node: torch.fx.Node) -> bool:

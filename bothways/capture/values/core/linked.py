@@ -55,8 +55,10 @@ if TYPE_CHECKING:
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.assumptions import usually as usually
     from bothways.capture.values.tensors.known_data import known_truth as known_truth
+    from bothways.capture.values.tensors.late_choices import late_extreme as late_extreme
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber
     from bothways.capture.values.tensors.late_numbers import late_math as late_math
+    from bothways.capture.values.tensors.late_numbers import late_truth as late_truth
     from bothways.capture.values.tensors.late_texts import LateText as LateText
     from bothways.capture.values.tensors.late_texts import formatted as formatted
     from bothways.capture.values.tensors.late_texts import joined as joined

@@ -30,6 +30,10 @@ ARITHMETIC = frozenset("+ - * // % == != < <= > >=".split())
 REAL_ARITHMETIC = frozenset("+ - * / ** == != < <= > >=".split())
 # What Python works out before the graph runs where it cannot be left to the graph.
 DERIVED = frozenset("/ ** % // & | ^ << >>".split())
+# How far an expression may grow, which may double with each turn of a loop: operations, one inside the other and
+# altogether. Python's parser has a limit for the former as well.
+DEEPEST = {int: 12, float: 120}
+HEAVIEST = 64
 LARGEST_POWER = 1000  # of two, with some room to what a float holds
 UNARY = frozenset({"__neg__", "__pos__"})
 SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may repeat
@@ -95,6 +99,8 @@ class NumberValue(Value):
             return self._plainly(tracer, op, other, reflected)
         else:
             result = real_result(op.symbol, *operands)
+        if isinstance(result, SYMBOLIC) and _is_long(result):
+            return self._plainly(tracer, op, other, reflected)
         if not isinstance(result, torch.SymBool):
             return number_value(result)
         return OpenTruth(result) if result.node.is_open else ConstantValue(bool(result))
@@ -177,6 +183,12 @@ def number_value(number: Any) -> Value:
     return NumberValue(number) if isinstance(number, SYMBOLIC) else ConstantValue(number)
 
 
+def _is_long(number: Any) -> bool:
+    expression = expression_of(number)
+    deepest = DEEPEST[int if isinstance(number, torch.SymInt) else float]
+    return bool(expression.depth > deepest or expression.weight > HEAVIEST)
+
+
 def real_result(symbol: str, left: Any, right: Any) -> Any:
     """An operation of which a number with a fraction comes out, or a comparison of such numbers."""
     environment = next(one.node.environment for one in (left, right) if isinstance(one, SYMBOLIC))
@@ -210,8 +222,10 @@ def _has_room(base: Any, exponent: Any) -> bool:
     return bool(base <= 2.0**30) and bool(base >= 2.0**-30) and bool(exponent <= 30) and bool(exponent >= -30)
 
 
-def extreme_of(name: str, left: Value, right: Value) -> Value | None:
-    """``max`` or ``min`` of whole numbers that are found only when the program runs; None for others."""
+def extreme_of(tracer: Tracer, name: str, left: Value, right: Value) -> Value | None:
+    """``max`` or ``min`` of numbers that are found only when the program runs, or behind the graph; None for others."""
+    if (late := linked.late_extreme(tracer, name, left, right)) is not None:
+        return late
     pair = [left.realize(), right.realize()]
     if not any(isinstance(one, NumberValue) and one.is_unknown for one in pair):
         return None

@@ -171,7 +171,7 @@ def _extreme(name: str, symbol: str) -> Callable[..., Value]:
         best: Value | None = None
         best_key: Value | None = None
         for item in args if len(args) > 1 else _each(tracer, args[0]):
-            if best is not None and is_none(key) and (extreme := extreme_of(name, best, item)) is not None:
+            if best is not None and is_none(key) and (extreme := extreme_of(tracer, name, best, item)) is not None:
                 best = best_key = extreme
                 continue
             item_key = item if key is None or is_none(key) else protocols.call(tracer, key, [item])

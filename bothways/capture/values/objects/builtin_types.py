@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 @handles(bool)
 def _bool(tracer: Tracer, value: Value | None = None, /) -> Value:
+    if value is not None and (late := linked.late_truth(tracer, value.realize())) is not None:
+        return late
     return ConstantValue(value is not None and protocols.truth(tracer, value))
 
 

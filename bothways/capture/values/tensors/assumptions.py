@@ -20,7 +20,7 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.numbers import OpenTruth
 from bothways.capture.values.objects.objects import ObjectValue
-from bothways.capture.values.tensors.late_numbers import LateTruth
+from bothways.capture.values.tensors.late_numbers import LateTruth, ReadTruth
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.ops.operation import Says
 from bothways.runtime.nodes import require_true
@@ -47,6 +47,8 @@ def takes_for_granted(tracer: Tracer, condition: Value, wanted: bool = True) -> 
         return wanted
     if isinstance(condition, LateTruth):
         return condition.assume(tracer, wanted)
+    if isinstance(condition, ReadTruth):
+        condition = condition.asked
     if not isinstance(condition, TensorValue) or not condition.is_single:
         return False
     if tracer.overrides.heeds_modes or condition.cls not in PLAIN_CLASSES:

@@ -18,7 +18,7 @@ from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.known_data import known_data
-from bothways.capture.values.tensors.late_numbers import ReadNumber
+from bothways.capture.values.tensors.late_numbers import ReadNumber, ReadTruth
 from bothways.capture.values.tensors.tensor_attributes import STOPS
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
@@ -47,10 +47,13 @@ def _read(name: str, kind_of: Callable[[torch.dtype], type | None], call: str, t
         if (data := known_data(tracer, tensor)) is not None and not args and not kwargs:
             return constant_value(tracer.run_const(getattr(data, name)))
         kind, own = kind_of(tensor.fake.dtype), _kind(tensor.fake.dtype)
-        fails = (kind, own) == (int, float) or name == "__index__"  # for infinity; and an index is looked at
-        if kind and own and not fails and _may_wait(tracer, tensor) and not args and not kwargs:
+        waits = _may_wait(tracer, tensor) and not args and not kwargs
+        if waits and tensor.fake.dtype is torch.bool and name != "__index__":
+            truth = ReadTruth(tracer, tensor)
+            return truth if name == "item" else truth.call_method(tracer, name, args, kwargs)
+        if waits and kind and own and name != "__index__":  # an index is looked at
             read = ReadNumber(tracer, own, tensor)
-            return read if kind is own else read.call_method(tracer, "__float__", args, kwargs)
+            return read if kind is own else read.call_method(tracer, name, args, kwargs)
         if not _is_wanted(tracer) or kind is None or not tensor.is_single or args or kwargs:
             tracer.stop(*STOPS[name])
         return number_value(tracer.graph.number(kind, call, target, (tensor.node,)))

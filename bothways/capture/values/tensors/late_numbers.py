@@ -8,7 +8,8 @@ decision or an operation, stops the capture at its own line.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+import sys
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
 # What is worked out behind the graph: it cannot fail.
 ARITHMETIC = frozenset("+ - *".split())
+QUOTIENTS = frozenset("/ // %".split())  # nor can these by what is not zero
+DEEPEST = 40  # steps of one expression, before it gets a name: Python's parser has a limit
+LARGEST_POWER = 8  # whose base can be asked whether the power is one that a float holds
 UNARY = {"__neg__": "-", "__pos__": "+", "__abs__": "abs"}
 METHODS = frozenset({"__int__", "__float__", "__round__"})
+WHOLE_METHODS = {"__int__": "int", "__round__": "round"}  # which fail for what is no number, or infinite
 # Functions that fail for some numbers, with the question whose answer is no for all others.
 PARTIAL: dict[Any, tuple[str, float]] = {
     math.exp: (">", 709.0),
@@ -39,6 +44,8 @@ PARTIAL: dict[Any, tuple[str, float]] = {
     math.sqrt: ("<", 0.0),
     **dict.fromkeys((math.log, math.log2, math.log10), ("<=", 0.0)),
 }
+# Functions that make whole numbers of those that are finite.
+WHOLE = frozenset({math.floor, math.ceil, math.trunc})
 # Functions that ask whether a number is one -> what they mostly say.
 FINITE: dict[Any, bool] = {math.isfinite: True, math.isnan: False, math.isinf: False}
 REFLECTED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
@@ -47,11 +54,26 @@ REFLECTED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 class LateNumber(Value):
     """A number that is not known before the graph has run."""
 
-    def __init__(self, tracer: Tracer, kind: type) -> None:
-        self._tracer, self._kind = tracer, kind
+    def __init__(self, tracer: Tracer, *kinds: type, operands: Sequence[Value] = ()) -> None:
+        self._tracer, self.kinds = tracer, kinds  # of several, data decides
+        self._operands = operands
+        self._depth: int = 1 + max((value._depth for value in operands if isinstance(value, LateNumber)), default=0)
+
+    def parts(self) -> Iterable[Value]:
+        return self._operands
+
+    def _named(self, emitter: Emitter, expression: str) -> str:
+        """The expression, or the name of its result where it is long."""
+        if self._depth % DEEPEST:
+            return expression
+        name = emitter.names.fresh(self.name_hint())
+        emitter.build(f"{name} = {expression}")
+        return name
 
     def python_type(self) -> type:
-        return self._kind
+        if len(self.kinds) > 1:
+            self._stop()
+        return self.kinds[0]
 
     def describe(self) -> str:
         return "a number that is read from a tensor"
@@ -68,12 +90,15 @@ class LateNumber(Value):
         self._stop()
 
     def call_method(self, tracer: Tracer, name: str, args: Any, kwargs: Any) -> Value:
-        if name == f"__{self._kind.__name__}__":
+        kind = self.python_type()
+        if name == f"__{kind.__name__}__":
             return self
-        if name == "__float__":
-            return LateCall(tracer, float, "float", [self])
-        if name == "__round__" and self._kind is float and args and _is_whole(args[0]):
+        if name == "__float__" or (name == "__int__" and kind is bool):
+            return LateCall(tracer, float if name == "__float__" else int, name.strip("_"), [self])
+        if name == "__round__" and kind is float and args and _is_whole(args[0]):
             return LateCall(tracer, float, "round", [self, args[0].realize()])
+        if name in WHOLE_METHODS and kind is float and not args and self.require("isfinite", (), True):
+            return LateCall(tracer, int, WHOLE_METHODS[name], [self])
         self._stop()
 
     def truth(self, tracer: Tracer) -> bool:
@@ -88,7 +113,8 @@ class LateNumber(Value):
     def unary(self, tracer: Tracer, function: Any, method: str) -> Value:
         if method not in UNARY:
             self._stop()
-        return LateCall(tracer, self._kind, UNARY[method], [self])
+        kind = self.python_type()
+        return LateCall(tracer, int if kind is bool else kind, UNARY[method], [self])
 
     def _stop(self) -> NoReturn:
         self._tracer.stop(*STOPS["item"])
@@ -101,11 +127,11 @@ class LateNumber(Value):
         changes = isinstance(other, NumberValue) and other.python_type() in (int, float)
         if not (plain or changes or isinstance(other, LateNumber)):
             self._stop()
-        divides = symbol == "/" and not reflected and not isinstance(other, LateNumber) and other.truth(tracer)
-        if symbol not in ARITHMETIC and not divides:
+        left, right = (other, self) if reflected else (self, other)
+        if symbol not in ARITHMETIC and not _has_answer(tracer, symbol, left, right):
             self._stop()
-        kind = float if divides or float in (self._kind, other.python_type()) else int
-        return LateSum(tracer, kind, symbol, [other, self] if reflected else [self, other])
+        kind = float if symbol == "/" or float in (self.python_type(), other.python_type()) else int
+        return LateSum(tracer, kind, symbol, [left, right])
 
     def _compared(self, tracer: Tracer, symbol: str, other: Value) -> Value:
         if not isinstance(other, ConstantValue) or type(other.content) not in (int, float) or other.source is not None:
@@ -155,15 +181,29 @@ class ReadNumber(LateNumber):
         return f"{result_of(emitter, node, 'read')}.item()"
 
 
+class ReadTruth(ReadNumber):
+    """``tensor.item()`` or ``bool(tensor)`` of a tensor of truths."""
+
+    def __init__(self, tracer: Tracer, tensor: TensorValue) -> None:
+        super().__init__(tracer, bool, tensor)
+
+    @property
+    def asked(self) -> TensorValue:
+        """The tensor that a decision asks instead."""
+        if self._moment.has_passed(self._tracer):
+            self._stop()
+        return self._moment.tensor
+
+    def truth(self, tracer: Tracer) -> bool:
+        return self.asked.truth(tracer)
+
+
 class LateSum(LateNumber):
     """What is computed from such numbers."""
 
     def __init__(self, tracer: Tracer, kind: type, symbol: str, operands: list[Value]) -> None:
-        super().__init__(tracer, kind)
-        self._symbol, self._operands = symbol, operands
-
-    def parts(self) -> Iterable[Value]:
-        return self._operands
+        super().__init__(tracer, kind, operands=operands)
+        self._symbol = symbol
 
     def require(
         self, question: str, others: tuple[float, ...], wanted: bool, applied: tuple[Applied, ...] = ()
@@ -177,35 +217,29 @@ class LateSum(LateNumber):
 
     def rebuild(self, emitter: Emitter) -> str:
         left, right = (emitter.rebuild(operand) for operand in self._operands)
-        return f"({left} {self._symbol} {right})"
+        return self._named(emitter, f"({left} {self._symbol} {right})")
 
 
 class LateCall(LateNumber):
     """What a function of Python's makes of such a number."""
 
     def __init__(self, tracer: Tracer, kind: type, function: str, operands: list[Value]) -> None:
-        super().__init__(tracer, kind)
-        self._function, self._operands = function, operands
-
-    def parts(self) -> Iterable[Value]:
-        return self._operands
+        super().__init__(tracer, kind, operands=operands)
+        self._function = function
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"{self._function}({emitter.rebuild_all(self._operands)})"
+        return self._named(emitter, f"{self._function}({emitter.rebuild_all(self._operands)})")
 
 
 class LateTruth(LateNumber):
     """A comparison of such a number, or whether it is one."""
 
     def __init__(self, tracer: Tracer, question: str, number: LateNumber, others: list[Value]) -> None:
-        super().__init__(tracer, bool)
+        super().__init__(tracer, bool, operands=[number, *others])
         self._question, self._number, self._others = question, number, others
 
     def describe(self) -> str:
         return "a question about a number that is read from a tensor"
-
-    def parts(self) -> Iterable[Value]:
-        return [self._number, *self._others]
 
     def assume(self, tracer: Tracer, wanted: bool) -> bool:
         """Go on as if the answer were the wanted one; False where the graph cannot make sure of it."""
@@ -240,12 +274,13 @@ class LateTruth(LateNumber):
 class LateResult(LateCall):
     """What a function of ``math`` makes of such a number, for which the graph makes sure that it does not fail."""
 
-    def __init__(self, tracer: Tracer, function: Any, number: LateNumber) -> None:
-        super().__init__(tracer, float, function.__name__, [number])
+    def __init__(self, tracer: Tracer, function: Any, number: LateNumber, kind: type = float) -> None:
+        super().__init__(tracer, kind, function.__name__, [number])
         self._called = function
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"{emitter.inject(self._called, self._function)}({emitter.rebuild_all(self._operands)})"
+        called = emitter.inject(self._called, self._function)
+        return self._named(emitter, f"{called}({emitter.rebuild_all(self._operands)})")
 
 
 ANSWERS = {function.__name__: usual for function, usual in FINITE.items()}
@@ -254,14 +289,41 @@ ANSWERS = {function.__name__: usual for function, usual in FINITE.items()}
 def late_math(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     """What a function of ``math`` gives for a number that is read behind the graph; None where that has to be known."""
     number = args[0]
-    if len(args) != 1 or not isinstance(number, LateNumber) or number.python_type() is not float:
+    if len(args) != 1 or not isinstance(number, LateNumber) or float not in number.kinds:
         return None
     if function in FINITE:
         return LateTruth(tracer, function.__name__, number, [])
+    if function in WHOLE and number.require("isfinite", (), True):
+        return LateResult(tracer, function, number, int)
     if function not in PARTIAL:
         return None
     question, other = PARTIAL[function]
     return LateResult(tracer, function, number) if number.require(question, (other,), False) else None
+
+
+def late_truth(tracer: Tracer, value: Value) -> Value | None:
+    """``bool()`` of what is read behind the graph; None for all else."""
+    if isinstance(value, TensorValue) and value.is_single and not tracer.overrides.heeds_modes:
+        value = linked.protocols.call_attr(tracer, value, "item").realize()
+    if not isinstance(value, LateNumber):
+        return None
+    return value if bool in value.kinds else LateTruth(tracer, "!=", value, [ConstantValue(0)])
+
+
+def _has_answer(tracer: Tracer, symbol: str, left: Value, right: Value) -> bool:
+    """Whether a quotient or a power is a number, for which the graph makes sure where data decides."""
+    if symbol in QUOTIENTS:
+        if isinstance(right, LateNumber):
+            return right.require("==", (0,), False)
+        return right.truth(tracer)
+    power: Any = right.content if symbol == "**" and isinstance(right, ConstantValue) else None
+    if not isinstance(left, LateNumber) or type(power) not in (int, float) or not 0 < power <= LARGEST_POWER:
+        return False
+    if type(power) is float:
+        return power <= 1 and left.require("<", (0,), False)
+    bound = sys.float_info.max ** (1 / power) * 0.99
+    whole = left.python_type() is int
+    return whole or all(left.require(symbol, (limit,), False) for symbol, limit in ((">", bound), ("<", -bound)))
 
 
 def _is_whole(value: Value) -> bool:

@@ -163,10 +163,10 @@ def late_text(
     values = [arg.realize() for arg in args]
     if not any(map(_is_open, values)) or not all(_is_open(value) or _is_plain(value) for value in values):
         return None
-    kinds = [SAMPLES[value.python_type()] if _is_open(value) else None for value in values]
-    for number in range(max(map(len, SAMPLES.values()))):
+    kinds = [tuple(sample for kind in _kinds(value) for sample in SAMPLES[kind]) for value in values]
+    for number in range(max(map(len, kinds))):
         contents = [
-            kind[number % len(kind)] if kind is not None else value.constant()
+            kind[number % len(kind)] if kind else value.constant()
             for kind, value in zip(kinds, values, strict=True)
         ]
         try:
@@ -189,6 +189,12 @@ def _is_plain(value: Value) -> bool:
 
 def _is_open(value: Value) -> bool:
     """Whether a text of this value is worked out by the program."""
-    if isinstance(value, LateText):
-        return True
-    return isinstance(value, (LateNumber, NumberValue)) and value.python_type() in SAMPLES
+    return bool(_kinds(value))
+
+
+def _kinds(value: Value) -> tuple[type, ...]:
+    """The kinds that what is not known yet may be of; none for all else."""
+    if isinstance(value, LateNumber):
+        return value.kinds
+    is_open = isinstance(value, LateText) or (isinstance(value, NumberValue) and value.python_type() in SAMPLES)
+    return (value.python_type(),) if is_open else ()

@@ -90,9 +90,6 @@ def call_in_graph(
     tracer: Tracer, function: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any] | None = None
 ) -> Value:
     """Record a call as one node; ``run`` computes the same on fakes, where the function itself cannot."""
-    out = kwargs.get("out")
-    if out is not None and not is_none(out) and not isinstance(out.realize(), TensorValue):
-        tracer.stop("call_unknown", "several out= tensors are given")
     keywords = on_default_device(tracer, function, kwargs)
     return tracer.graph.op("call_function", function, run or function, args, keywords)
 
