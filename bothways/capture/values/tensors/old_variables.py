@@ -23,10 +23,10 @@ WHOLE = (torch.Tensor, torch.nn.Parameter)
 
 
 def _variable(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
-    data, wanted = given.get("data", ConstantValue(None)).realize(), given.get("requires_grad", ConstantValue(False))
+    bound = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data, wanted = bound.get("data", ConstantValue(None)).realize(), bound.get("requires_grad", ConstantValue(False))
     needs = wanted.realize()
-    is_usual = len(args) + len(kwargs) == len(given) and {"data", "requires_grad"}.issuperset(given)
+    is_usual = len(args) + len(kwargs) == len(bound) and {"data", "requires_grad"}.issuperset(bound)
     if not is_usual or not isinstance(data, TensorValue) or data.cls not in WHOLE:
         tracer.stop("object_unknown", "a Variable is made of something else than a tensor")
     if not isinstance(needs, ConstantValue) or type(needs.content) is not bool:
