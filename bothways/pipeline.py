@@ -63,6 +63,7 @@ class MissedCall:
     disbelieved: Collection[Position] = ()  # where operations failed on fakes, and plain Python came through
     turned: Collection[Position] = ()  # loops that train, of which each turn is a program
     waits: bool = False  # whether what is done once in a life runs plainly, and the next call is captured
+    left: Collection[Position] = ()  # lines whose calls are plain Python's
 
 
 class Verdict(enum.Enum):
@@ -115,6 +116,7 @@ def capture_call(call: MissedCall) -> Capture:
                 disbelieved=call.disbelieved,
                 turned=call.turned,
                 waits=call.waits,
+                left=call.left,
             )
         except (Unsupported, errors.KernelWarning):  # the user may want warnings to be errors
             raise

@@ -21,6 +21,7 @@ from bothways import torch_compat
 from bothways.capture.breaks.endings import Ending, Return, Stop, leave_modes
 from bothways.capture.bytecode import opcodes
 from bothways.capture.bytecode.interpreter import Frame, Stopped
+from bothways.capture.bytecode.lines import WHY_LEFT, instructions_left
 from bothways.capture.bytecode.stack_labels import labels_of
 from bothways.capture.bytecode.turns import in_loop
 from bothways.capture.guards.guards import Guard, distinct_template
@@ -126,6 +127,7 @@ class Request:
     disbelieved: Collection[Position] = ()
     turned: Collection[Position] = ()
     waits: bool = False
+    left: Collection[Position] = ()
     assumes: bool = True
     postpones: bool = True
     copies_views: bool = True
@@ -134,7 +136,7 @@ class Request:
         continues = origin_of(self.function).shift > 0
         options = CaptureOptions(
             self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones,
-            self.copies_views, self.disbelieved, self.turned,
+            self.copies_views, self.disbelieved, self.turned, self.left,
         )  # fmt: skip
         return Tracer(options, self.sizes, self.handled)
 
@@ -150,13 +152,14 @@ def capture(
     disbelieved: Collection[Position] = (),
     turned: Collection[Position] = (),
     waits: bool = False,
+    left: Collection[Position] = (),
 ) -> Capture:
     """Capture a call whose parameters are bound to ``arguments`` (``*args`` and ``**kwargs`` under their names).
 
     What cannot be captured is found by trying: a second attempt then stops before it, with everything in order. An
     operation that fails at one of the ``disbelieved`` places is known not to make the function raise; of the loops that
     are ``turned`` each turn is captured by itself. With ``waits``, a call that does what is done once in a life is not
-    captured at all.
+    captured at all. What is called on the lines that are ``left`` is left to plain Python.
     """
     replaced = replaced_below()
     if replaced is not None:
@@ -165,7 +168,7 @@ def capture(
     if tracing is not None:
         raise Unsupported(Break("torch_mode", f"{tracing.name} is active"))
     overrides, handled = torch_compat.override_state(), sys.exception()
-    known = disbelieved, turned, waits
+    known = disbelieved, turned, waits, left
     request = Request(function, arguments, depth_limit, tag, fullgraph, sizes, overrides, handled, *known)
     with torch_compat.without_function_modes(), listening():  # no mode or filter is to see what capture does
         while True:
@@ -284,6 +287,7 @@ def _interpret(
     source = tracer.names.begin(function)
     value = FunctionValue.external(tracer, function, source, guarded=False, is_root=True)
     frame = Frame(tracer, value, _bind(tracer, function, arguments))
+    frame.left = instructions_left(frame.code, tracer.options.left)
     if stop is not None:
         frame.stop_before = stop.step
     try:
@@ -296,9 +300,11 @@ def _interpret(
         return ending
     except Stopped:
         assert stop is not None
-        if asks_for_nodes(frame.code, stop.break_):
+        reason = stop.break_
+        if asks_for_nodes(frame.code, reason):
             watch_nodes(tracer.graph.graph)
-        ending = Stop(tracer, frame, origin_of(function), is_watched=stop.break_.code == "debugger")
+        is_watched, is_left = reason.code == "debugger", reason.reason == WHY_LEFT
+        ending = Stop(tracer, frame, origin_of(function), is_watched=is_watched, is_left=is_left)
         check_abandoned(tracer, kept_by(tracer, ending))
         return ending
     except Raised as error:

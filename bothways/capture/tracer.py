@@ -120,7 +120,7 @@ class Tracer:
         ``present`` is the guard for that, over the origin as {s0} and the name as {c0}.
         """
         name = source.attribute if isinstance(source, Attr) else source.key
-        self.assumptions.expect(source, Guard(present, (source.origin,), (name,), self.where()))
+        self.assumptions.expect(source, Guard(present, (source.origin,), (name,), self.where(), self.running.led_by()))
         return self.wrap(obj, source)
 
     def look_at(self, obj: object, source: Source) -> Value:
@@ -158,7 +158,7 @@ class Tracer:
         """Assume something: Sources among the operands fill {s0}, {s1} …, everything else {c0}, {c1} …"""
         sources = tuple(operand for operand in operands if isinstance(operand, Source))
         constants = tuple(operand for operand in operands if not isinstance(operand, Source))
-        self.assumptions.add(Guard(template, sources, constants, self.where()))
+        self.assumptions.add(Guard(template, sources, constants, self.where(), self.running.led_by()))
 
     def inject(self, obj: object, label: str) -> Injected:
         """Keep an object in the program's namespace and give the source that reads it."""

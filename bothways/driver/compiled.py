@@ -239,6 +239,7 @@ class CompiledFunction:
         self._pool.in_vain = None
         reason: str | None = None
         failed: str | None = None
+        self._pool.lines_left.failing = led_by = []
         for program in self.dispatcher.by_recency:
             check = failing_check(program, self.dispatcher, values)
             if check is None:  # another thread was here first
@@ -246,6 +247,7 @@ class CompiledFunction:
                 return program
             failed = failed or describe_check(check)
             if program.body:
+                led_by.append(check.led_by)
                 reason = reason or describe_check(check)
         shared = self._pool.take(self.dispatcher, self._body, values)
         if shared is not None:  # another function was
@@ -286,7 +288,8 @@ class CompiledFunction:
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        pool, learned = self._pool, (self.history.disbelieved, self.history.turned, self._pool.breaks.may_wait)
+        pool, history = self._pool, self.history
+        learned = history.disbelieved, history.turned, pool.breaks.may_wait, history.left
         call = MissedCall(self.original, arguments, self.options, f"{pool.serial}_", pool.sizes, *learned)
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
@@ -391,17 +394,22 @@ class CompiledFunction:
         logs.recompiling(record)
         if config.error_on_recompile:
             raise errors.RecompileError(f"{self.original.__qualname__} would be compiled again: {reason}")
-        return self._has_room(reason)
+        return self._leaves_a_line() or self._has_room(reason)
 
     def _has_room(self, reason: str) -> bool:
         """Whether there may be one more program; those that only say when the function raises count as well."""
         count = len(self._pool.programs)
-        if count < config.recompile_limit:
+        if count < config.recompile_limit + self._pool.lines_left.room:
             return True
         if not self.options.of_hooks:
             limits.say(limit_text(title_of(self.original), count, reason))
         self._stop(limit_reason(count, reason))
         return False
+
+    def _leaves_a_line(self) -> bool:
+        left, is_whole = self._pool.lines_left, self.options.fullgraph or self.options.of_hooks
+        is_full = len(self._pool.programs) >= config.recompile_limit + left.room
+        return is_full and not is_whole and left.leave_one(self.original.__code__)
 
     def _stop(self, reason: str) -> None:
         self._pool.stop(self.dispatcher, self.original, reason)

@@ -17,6 +17,7 @@ from bothways.driver.breaks import BreakCounts
 from bothways.driver.callees import Callees
 from bothways.driver.failing import describe_check, failing_check, fits
 from bothways.driver.limits import Budget
+from bothways.driver.lines_left import LinesLeft
 from bothways.errors import Break
 from bothways.locks import Lock
 from bothways.pipeline import Options
@@ -50,6 +51,7 @@ class Pool:
         self.serial, self.is_new = 0, True
         self.breaks = BreakCounts()
         self.budget = Budget()
+        self.lines_left = LinesLeft(self.history.left)
         self.in_vain: Break | None = None  # why the last capture came to nothing
         self.gave_up = ""  # for reports: why the last call was plain Python that was not captured
         self.gave_up_once = False  # whether that was for this one call: it is past when there is a program

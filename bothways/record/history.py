@@ -24,6 +24,8 @@ class History:
     disbelieved: set[Position] = field(default_factory=set)
     # The loops that train, of which each turn is a call of one program.
     turned: set[Position] = field(default_factory=set)
+    # The lines that made a program for each call: what they call is plain Python's.
+    left: set[Position] = field(default_factory=set)
 
     def add(self, compilation: Compilation) -> None:
         """Begin a record. Where there are very many, the oldest goes that no program in use came of."""

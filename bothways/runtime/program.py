@@ -33,6 +33,7 @@ class Check:
     where: Position | None
     in_table: bool = False  # the program's table checks it as well
     changed: Callable[[], str] | None = None  # what is not as it was, where the text speaks of many things
+    led_by: int = -1  # the number of the captured function's own instruction
 
     def rebound(self, others: Mapping[int, Any]) -> Check:
         """The same guard, of another stamp where it is one's."""

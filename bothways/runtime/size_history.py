@@ -6,6 +6,8 @@ symbol of the next program, and stays one.
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 from bothways.config import config
@@ -37,6 +39,8 @@ class SizeHistory:
         self._all_may_be_small = False
         self._texts: dict[str, str] = {}
         self._changing_texts: set[str] = set()
+        self._objects: dict[str, weakref.ref[object]] = {}
+        self._changing_objects: set[str] = set()
         self._lengths: dict[str, set[int]] = {}
         self._values: dict[str, set[Number]] = {}
 
@@ -111,6 +115,12 @@ class SizeHistory:
         if before != text:
             self._changing_texts.add(name)
         return name in self._changing_texts
+
+    def replaces(self, name: str, obj: object) -> bool:
+        """Whether there is, or ever was, another object than before."""
+        if self._objects.setdefault(name, weakref.ref(obj))() is not obj:
+            self._changing_objects.add(name)
+        return name in self._changing_objects
 
     def grows(self, name: str, length: int) -> bool:
         """Whether what goes through a list would make a program for each call."""

@@ -69,7 +69,11 @@ class Stop:
 
     runs_python: ClassVar = True
 
-    def __init__(self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False) -> None:
+    def __init__(
+        self, tracer: Tracer, frame: Frame, origin: Origin, *, is_watched: bool = False, is_left: bool = False
+    ) -> None:
+        """``is_left``: functions that were made inside are called as they are, and not compiled for themselves."""
+        self._is_left = is_left
         self._is_watched = is_watched or reads_frame(frame)  # the frame itself goes on, with all that it has
         if not self._is_watched and may_be_given(origin.code, frame.function.closure):
             origin = origin.without_closure()
@@ -195,9 +199,10 @@ class Stop:
         return f"{emitter.inject(entering, 'entering')}({', '.join(operands)})"
 
     def _run_step(self, emitter: Emitter, step: Step) -> list[str]:
-        step = self._entered(step)
+        step = step if self._is_left else self._entered(step)
         operands = [self._operand(emitter, each) for each in step.operands]
-        if step.callee and _may_be_compiled(step.operands[0]):
+        stays = self._is_left and step.callee and _is_written_here(step.operands[0])
+        if step.callee and not stays and _may_be_compiled(step.operands[0]):
             operands[0] = f"{COMPILED_CALLEE}({operands[0]})"
         elif step.callee and _is_optimizer_step(step.operands[0]):
             arguments = zip(step.operands[1:], operands[1:], strict=True)
@@ -340,6 +345,12 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
         is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
         return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)
+
+
+def _is_written_here(callee: Value | Fact | Named) -> bool:
+    """Whether a call is of a comprehension or a lambda."""
+    function = callee.realize() if isinstance(callee, Value) else None
+    return isinstance(function, FunctionValue) and function.code.co_name.startswith("<")
 
 
 def _is_optimizer_step(callee: Any) -> bool:

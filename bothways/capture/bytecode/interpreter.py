@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.bytecode.instructions import decode
+from bothways.capture.bytecode.lines import WHY_LEFT
 from bothways.capture.bytecode.turns import Loops
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.raised import Raised
@@ -73,6 +74,7 @@ class Frame:
         self.result: Value | None = None
         self.steps = 0  # how many instructions were begun
         self.stop_before = -1  # the number of the one before which capture stops
+        self.left: frozenset[int] = frozenset()  # instructions that are left to plain Python
         self.loops = Loops(function.code)
 
     # The stack.
@@ -111,6 +113,8 @@ class Frame:
                 instruction = instructions[self.index]
                 self.index += 1
                 self.steps += 1
+                if self.index - 1 in self.left:
+                    self.tracer.stop("value_changes", WHY_LEFT)
                 if self.steps > MOST_STEPS:
                     self.tracer.stop("too_long", f"{self.code.co_qualname} runs more than {MOST_STEPS} instructions")
                 try:

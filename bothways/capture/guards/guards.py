@@ -26,6 +26,7 @@ class Guard:
     sources: tuple[Source, ...]
     constants: tuple[object, ...] = ()
     where: Position | None = field(default=None, compare=False)
+    led_by: int = field(default=-1, compare=False)  # the number of the captured function's own instruction
 
     def text(self) -> str:
         """How people read it, with the sources' own names and the constants' reprs."""

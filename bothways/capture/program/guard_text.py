@@ -67,7 +67,7 @@ class GuardWriter:
             **{f"c{index}": self._constant(constant) for index, constant in enumerate(guard.constants)},
         )
         changed = guard.constants[0].changed if guard.template == STAMPED else None  # type: ignore[attr-defined]
-        return Check(code, guard.text(), guard.where, in_table, changed)
+        return Check(code, guard.text(), guard.where, in_table, changed, guard.led_by)
 
     def _read(self, source: Source) -> str:
         if source in self.names.bound:

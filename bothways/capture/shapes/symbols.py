@@ -197,6 +197,10 @@ class Symbols:
         """Whether a text that the call is given was another one before."""
         return is_argument(source) and self._history.changes(source.name, value)
 
+    def object_changes(self, obj: object, source: Source) -> bool:
+        """Whether there was another object at this place before."""
+        return self._history.replaces(source.name, obj)
+
     def _symbol(self, value: int | float, least: float, source: Source) -> Any:
         known = self._sizes.get(source)
         if known is None:

@@ -17,7 +17,7 @@ class CaptureOptions:
     it is otherwise. ``postpones``: calls whose results the function does not ask for are made when the graph has run.
     ``copies_views``: a custom function may give a copy in place of a view of its argument where that cannot be told.
     ``disbelieved``: where operations were believed to raise, and plain Python then came through. ``turned``: the loops
-    of which each turn is a program.
+    of which each turn is a program. ``left``: lines of the function whose calls are left to plain Python.
     """
 
     depth_limit: int = 100
@@ -29,6 +29,7 @@ class CaptureOptions:
     copies_views: bool = True
     disbelieved: Collection[Position] = ()
     turned: Collection[Position] = ()
+    left: Collection[Position] = ()
 
     @property
     def is_turn(self) -> bool:

@@ -49,6 +49,10 @@ class Running:
     def where(self) -> Position:
         return self.frames[-1].position() if self.frames else UNKNOWN_POSITION
 
+    def led_by(self) -> int:
+        """The instruction of the captured function itself that runs, by its number; -1 where none does."""
+        return self.frames[0].index - 1 if self.frames else -1
+
     def stack(self) -> tuple[Position, ...]:
         """The positions of the callers, the innermost first."""
         return tuple(frame.position() for frame in reversed(self.frames[:-1]))

@@ -86,6 +86,8 @@ def _has_members(tracer: Tracer, value: Value, protocol: Any) -> bool:
 
 
 def _is_instance(tracer: Tracer, value: Value, cls: Any) -> bool:
+    if cls is torch.autograd.Variable:  # whose instances all tensors are
+        cls = torch.Tensor
     check = type(cls).__instancecheck__
     if getattr(cls, "_is_protocol", False):
         return _has_members(tracer, value, cls)

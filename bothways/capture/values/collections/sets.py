@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bothways.capture.guards.sources import Source
 from bothways.capture.values.collections import keys as key_values
+from bothways.capture.values.collections.apart import ToldApart
 from bothways.capture.values.collections.iterators import SetIterator
 from bothways.capture.values.collections.sequences import content, length_of, length_since
 from bothways.capture.values.core import linked, protocols, wording
@@ -47,6 +48,7 @@ class SetValue(Value):
         self._presence_known: set[Hashable] = set()
         self._decided: set[Hashable] = set()
         self._content_known = self._order_known = True
+        self._told_apart = ToldApart()
 
     @classmethod
     def of(cls, tracer: Tracer, items: Iterable[Value], kind: type = set) -> SetValue:
@@ -107,6 +109,7 @@ class SetValue(Value):
     def depend_on_content(self) -> None:
         """Rely on which elements there are."""
         if self._content_known:
+            self._rely_on_own()
             return
         self._content_known = True
         if all(map(key_values.is_compared, self._raw)):
@@ -117,6 +120,7 @@ class SetValue(Value):
     def depend_on_order(self) -> None:
         """Rely on which elements there are and in what order iteration gives them."""
         if self._order_known:
+            self._rely_on_own()
             return
         self._order_known = self._content_known = True
         if all(map(key_values.is_compared, self._raw)):
@@ -129,6 +133,10 @@ class SetValue(Value):
         else:
             ids = tuple(map(id, self._raw))
             self._guard("tuple(map(id, {s0})) == {c0}", "tuple(map(id, {c1}.__iter__({s0}))) == {c0}", ids)
+
+    def _rely_on_own(self) -> None:
+        if self.source is None and self.tracer is not None:
+            self._told_apart.rely(self.tracer, self.elements.values())
 
     def _depend_on_presence(self, item: Value, key: Hashable) -> None:
         if key not in self._decided:
@@ -150,6 +158,12 @@ class SetValue(Value):
 
     # Elements.
 
+    def _key(self, tracer: Tracer, item: Value) -> Hashable:
+        self.tracer = tracer
+        if self.source is None and self._told_apart.takes(tracer, item):
+            return item
+        return wording.hashed(tracer, item, "a set element")
+
     def known_elements(self) -> list[Value]:
         """The elements in iteration order."""
         self.depend_on_order()
@@ -158,7 +172,7 @@ class SetValue(Value):
 
     def add_item(self, tracer: Tracer, item: Value) -> None:
         item = item.realize()
-        key = wording.hashed(tracer, item, "a set element")
+        key = self._key(tracer, item)
         if key in self.keys:
             self._depend_on_presence(item, key)
             return
@@ -171,7 +185,7 @@ class SetValue(Value):
     def discard_item(self, tracer: Tracer, item: Value) -> bool:
         """Take an element out; whether it was there."""
         item = item.realize()
-        key = wording.hashed(tracer, item, "a set element")
+        key = self._key(tracer, item)
         self._depend_on_presence(item, key)
         if key not in self.keys:
             return False
@@ -225,7 +239,7 @@ class SetValue(Value):
         if isinstance(item, NumberValue) and self._stays(tracer):
             self.depend_on_content()
             return key_values.equal_to(tracer, item, [self.elements[key] for key in self.keys]) is not None
-        key = wording.hashed(tracer, item, "a set element")
+        key = self._key(tracer, item)
         self._depend_on_presence(item, key)
         return key in self.keys
 

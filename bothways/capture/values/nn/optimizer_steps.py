@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
 
 
+READY = "_zero_grad_profile_name"  # what an optimizer has that is made
 ZERO_GRAD: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # behind what keeps compilers from it
 
 
@@ -34,9 +35,15 @@ def _zero_grad(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = library_function(tracer, ZERO_GRAD)
     bound = function.bind(tracer, [*args], kwargs)
     wanted = bound["set_to_none"].realize()
-    if isinstance(wanted, ConstantValue) and wanted.content is True:
+    if isinstance(wanted, ConstantValue) and wanted.content is True and _is_made_ready(bound["self"]):
         return tracer.inline(forget_gradients, [bound["self"]], {})
     return inline(tracer, function, [*args], kwargs)
+
+
+def _is_made_ready(optimizer: Value) -> bool:
+    """Whether it went through ``Optimizer.__init__``; of one that did not, ``zero_grad`` patches the class."""
+    owner = optimizer.realize()
+    return isinstance(owner, ObjectValue) and (READY in owner.attrs or hasattr(owner.obj, READY))
 
 
 @handles(inspect.unwrap(torch.optim.LBFGS.step))

@@ -71,7 +71,7 @@ class ObjectValue(Value):
     def hash_key(self, tracer: Tracer) -> Hashable:
         method = find_class_attribute(tracer, self.cls, "__hash__")
         if method is object.__hash__:
-            self._rely_on_identity(tracer)
+            self.rely_on_identity(tracer)
             return self
         if method is None:
             tracer.throw(TypeError, f"unhashable type: {self.cls.__name__!r}")
@@ -83,7 +83,13 @@ class ObjectValue(Value):
             tracer.stop("hash_unknown", f"cannot hash {self.describe()}")
         return self.payload.hash_key(tracer)
 
-    def _rely_on_identity(self, tracer: Tracer) -> None:
+    def is_its_own_key(self, tracer: Tracer) -> bool:
+        """Whether two keys of the kind are equal where they are one object, which can be referred to weakly."""
+        is_weak = hasattr(self.cls, "__weakref__")
+        return is_weak and find_class_attribute(tracer, self.cls, "__hash__") is object.__hash__
+
+    def rely_on_identity(self, tracer: Tracer) -> None:
+        """Assume that it is this very object at each call."""
         if self.source is not None:
             if not hasattr(self.cls, "__weakref__"):
                 tracer.stop("hash_unknown", f"{self.describe()} is known by identity and cannot be referred to weakly")

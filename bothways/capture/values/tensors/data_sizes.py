@@ -1,7 +1,8 @@
 """Operations whose results are as long as data says: ``nonzero``, ``masked_select``, ``unique``, ``x[mask]``.
 
 Where the configuration wants them in the graph, each is a node that runs as captured, and the length of what it gives
-is a number that is not known before. Anything but the plain forms on the CPU stops the capture, as without.
+is a number that is not known before. Anything but the plain forms on the CPU stops the capture, as without. A mask that
+is made of constants alone, as ``~torch.eye(n, dtype=torch.bool)``, says how many places there are before it runs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import torch
 
 from bothways.capture.shapes.fakes import Fake
 from bothways.capture.shapes.shape_rules import Prediction, contiguous_stride
+from bothways.capture.standins.masks import at_known_places
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import HANDLERS
+from bothways.capture.values.tensors.known_data import known_data
 from bothways.capture.values.tensors.tensors import INDICES, SPECIAL_METHODS, TensorValue
 from bothways.capture.values.tensors.torch_functions import call_in_graph
 from bothways.config import config
@@ -96,6 +100,11 @@ def _function(function: Any, rule: Rule) -> Callable[[Tracer, Args, Kwargs], Val
 
 
 def _masked(tracer: Tracer, tensor: TensorValue, mask: TensorValue) -> Value | None:
+    sizes = mask.fake.shape
+    is_whole = bool(sizes) and sizes == tensor.fake.shape[: len(sizes)] and mask.fake.device == tensor.fake.device
+    data = known_data(tracer, mask) if is_whole else None
+    if data is not None:
+        return tracer.inline(at_known_places, [tensor, mask, ConstantValue(int(data.sum()))], {})
     return _recorded(tracer, _index, "call_function", operator.getitem, [tensor, mask])
 
 

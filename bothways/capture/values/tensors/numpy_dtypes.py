@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.core import numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -29,6 +30,9 @@ def _with_dtype(function: Any, name: str) -> Handler:
     usual_handler = HANDLERS.get(function)
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        args, kwargs = [_as_list(tracer, arg) for arg in args[:1]] + args[1:], dict(kwargs)
+        if name in kwargs:
+            kwargs[name] = _as_list(tracer, kwargs[name])
         data = args[0] if args else kwargs.get(name)
         if data is not None and _holds_numpys(data):
             dtype = kwargs.get("dtype")
@@ -40,6 +44,12 @@ def _with_dtype(function: Any, name: str) -> Handler:
         return call_in_graph(tracer, function, args, kwargs)
 
     return handler
+
+
+def _as_list(tracer: Tracer, data: Value) -> Value:
+    """What PyTorch reads like a list: a deque."""
+    known = data.realize()
+    return ListValue([*known.items_for_graph(tracer)]) if isinstance(known, DequeValue) else data
 
 
 def _holds_numpys(value: Value) -> bool:
