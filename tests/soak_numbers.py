@@ -29,7 +29,7 @@ EXPRESSIONS = {
         "({f} // {f})", "({f} % {f})", "(-{f})", "abs({f})", "({f} ** 2)", "({i} / {i})", "({i} * {f})", "({f} + {i})", "({i} - {f})",
         "({f} if {b} else {f})", "min({f}, {f})", "max({f}, {i})", "math.sqrt(abs({f}))", "math.exp({f} % 3)", "math.log(abs({f}) + 1)", "math.sin({f})",
         "math.fmod({f}, {f})", "math.copysign({f}, {f})", "round({f}, 2)", "round({f}, {i} % 3)", "math.hypot({f}, {f})", "math.atan2({f}, {f})",
-        "divmod({f}, {f})[1]", "float(str({f}))", "sum([{f}, {i}])", "({f} or {f})", "math.pow(abs({f}), 0.5)", "float({b})", "{f}.real",
+        "divmod({f}, {f})[1]", "float(str({f}))", "sum([{f}, {i}])", "({f} or {f})", "math.pow(abs({f}), 0.5)", "float({b})", "({f}).real",
         "math.fsum([{f}, {f}])", "math.ldexp({f}, {i} % 5)", "math.frexp({f})[0]", "math.modf({f})[0]", "float('{{:.3f}}'.format({f}))", "math.fabs({f})",
         "math.degrees({f})", "[{f}, {f}][{i} % 2]", "sorted([{f}, {f}])[0]", "math.tanh({f})", "math.floor({f}) / 2", "2 ** {f}", "{f} ** 0.5", "math.inf",
         "math.nan", "math.remainder({f}, {f})", "math.cbrt({f})", "({i} % 5) ** -1", "math.nextafter({f}, 0)", "math.dist([{f}], [{f}])",

@@ -39,6 +39,7 @@ ROWS = (
     row("pow", fails=Fails.UNLESS_ANY_FLOAT, gives=FRESH, takes_long=True),  # no whole number has a negative power
     row("atan2 hypot logaddexp xlogy", takes_long=True),
     row("special_xlog1py", primitive="xlog1py"),
+    row("heaviside", of_one_dtype=(0, 1)),
     row("add sub subtract mul multiply pow remainder floor_divide fmod", promotes=True),
     row("atan2 copysign float_power hypot ldexp xlogy", promotes=True),
     row("addcdiv addcmul clamp clamp_max clamp_min clip lerp", promotes=True),

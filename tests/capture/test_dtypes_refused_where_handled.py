@@ -128,3 +128,21 @@ def test_a_probability_that_is_none(wrong, backend):
         return {"result": result.detach(), "gradient": x.grad, "log": log}
 
     agree(program, observe, 0.5, wrong, 1.0, wrong, backend=backend, tol=1e-5)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_between_two_dtypes(backend):
+    def program(x, y, log):
+        log.append("begun")
+        try:
+            return torch.heaviside(y, x * 2) + 1, x * 3
+        except RuntimeError as error:
+            return str(error), x * 3
+
+    def observe(function, dtypes):
+        log, values = [], torch.linspace(-1, 1, 9)
+        return {"results": function(values.to(dtypes[0]), values.to(dtypes[1]), log), "log": log}
+
+    calls = (SINGLE, SINGLE), (DOUBLE, SINGLE), (DOUBLE, SINGLE), (DOUBLE, DOUBLE), (SINGLE, WHOLE)
+    agree(program, observe, *calls, backend=backend)
