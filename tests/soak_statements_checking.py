@@ -55,7 +55,8 @@ class Snapshot:
         is_leaf = soak_checking.asked(lambda: value.is_leaf)
         kinds = (value.is_inference(), value.is_conj(), value.is_neg(), value.requires_grad, is_leaf)
         grad = soak_checking.asked(lambda: self(value.grad if is_leaf is True or value.retains_grad else None))
-        return ("tensor", type(value).__name__, value.detach().clone(), steps, memory, kinds, grad, self.rest(value))
+        copied = value.detach().clone().as_subclass(torch.Tensor)
+        return ("tensor", type(value).__name__, copied, steps, memory, kinds, grad, self.rest(value))
 
     def items(self, value):
         extra = value.maxlen if isinstance(value, deque) else None

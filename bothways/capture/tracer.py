@@ -104,9 +104,9 @@ class Tracer:
             code, reason = "op_unknown", f"{reason} here, and plain Python came through"
         raise Unsupported(Break(code, reason, where, self.stack()))
 
-    def throw(self, kind: type[BaseException], *args: object) -> NoReturn:
-        """Raise an exception inside the captured program."""
-        raise Raised(new_exception(self, kind, args))
+    def throw(self, kind: type[BaseException], *args: object, **fields: object) -> NoReturn:
+        """Raise an exception inside the captured program; ``fields`` is what else Python notes on it."""
+        raise Raised(new_exception(self, kind, args, fields))
 
     # Objects from outside.
 
@@ -190,7 +190,8 @@ class Tracer:
         except (Raised, Unsupported, NotConstant):
             raise
         except Exception as error:
-            raise Raised(new_exception(self, type(error), error.args)) from None
+            told = {"name": error.name, "path": error.path} if isinstance(error, ImportError) else {}
+            raise Raised(new_exception(self, type(error), error.args, told)) from None
         if heard() != before and not self.options.fullgraph:
             self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
         return result

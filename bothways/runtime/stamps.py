@@ -53,7 +53,7 @@ class NamesStamp:
         """A whole class: an attribute that is added to it may hide one of its bases."""
         ignored = (*CHANGES_BY_ITSELF, *ignored)
         expected = {name: value for name, value in target.__dict__.items() if name not in ignored}
-        return cls(target.__qualname__, _mapping_behind(target), expected, True, ignored)
+        return cls(target.__qualname__, mapping_behind(target), expected, True, ignored)
 
     def holds(self) -> bool:
         return next(self._differing(), None) is None
@@ -187,7 +187,7 @@ def _names(bodies: Iterable[Body]) -> Iterator[str]:
     return (body.function.__qualname__ for body in bodies)
 
 
-def _mapping_behind(cls: type) -> dict[str, Any]:
+def mapping_behind(cls: type) -> dict[str, Any]:
     """The dictionary of a class, which Python shows through a proxy."""
     behind: list[Any] = gc.get_referents(cls.__dict__)
     return next(mapping for mapping in behind if isinstance(mapping, dict))  # of ctypes, a kind of its own
@@ -222,7 +222,7 @@ def sample_changes() -> list[tuple[dict[str, Any], Callable[[], object]]]:
         (module.__dict__, lambda: setattr(module, "name", 1)),
         (module.__dict__, lambda: setattr(module, "name", 2)),
         (module.__dict__, lambda: delattr(module, "name")),
-        (_mapping_behind(example), lambda: setattr(example, "name", len)),
-        (_mapping_behind(example), lambda: setattr(example, "name", max)),
-        (_mapping_behind(example), lambda: delattr(example, "name")),
+        (mapping_behind(example), lambda: setattr(example, "name", len)),
+        (mapping_behind(example), lambda: setattr(example, "name", max)),
+        (mapping_behind(example), lambda: delattr(example, "name")),
     ]

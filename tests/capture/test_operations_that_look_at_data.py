@@ -118,3 +118,18 @@ def test_classes_that_lie_transposed_give_a_contiguous_result(backend):
         classes = (torch.arange(7 * rows) % 4).view(7, rows).t()
         expected, found = program(classes), compiled(classes)
         assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_is_among_others_lies_side_by_side(backend):
+    def program(elements):
+        return torch.isin(elements, torch.tensor([1, 2])), elements + 1
+
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = bothways.compile(program, backend=backend)
+        for dtype in (torch.int64, torch.bfloat16):
+            elements = torch.arange(15).reshape(5, 3).t().to(dtype)
+            expected, found = program(elements), compiled(elements)
+            assert [part.stride() for part in found] == [part.stride() for part in expected]
+            torch.testing.assert_close(found, expected)

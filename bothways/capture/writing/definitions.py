@@ -24,7 +24,7 @@ from bothways.capture.guards.replaced import (
     mentioned,
     patched_of_tensors,
 )
-from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp
+from bothways.runtime.stamps import MISSING, BodiesStamp, Body, NamesStamp, Stamp, SubclassStamp, mapping_behind
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -44,6 +44,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self._names: dict[int, NamesStamp] = {}
+        self._mappings: dict[type, dict[str, Any]] = {}
         self._classes: dict[type, bool] = {}  # with whether objects of it are made
         self._bodies: dict[types.FunctionType, Body] = {}
         self._pristine: dict[types.FunctionType, bool] = {}
@@ -53,13 +54,20 @@ class Definitions:
         self.meet(torch.Tensor)
 
     def name(self, label: str, names: dict[str, Any], name: str) -> None:
-        """A name of a library's module is read, or looked for in vain."""
+        """A name of a library's module, or of a user's class, is read, or looked for in vain."""
         if is_ours(names):
             return
         stamp = self._names.get(id(names))
         if stamp is None:
             stamp = self._names[id(names)] = NamesStamp(label, names, {})
         stamp.expected.setdefault(name, names.get(name, MISSING))
+
+    def class_name(self, cls: type, name: str) -> None:
+        """A name of one class is looked for."""
+        names = self._mappings.get(cls)
+        if names is None:
+            names = self._mappings[cls] = mapping_behind(cls)
+        self.name(cls.__qualname__, names, name)
 
     def builtin(self, name: str) -> None:
         self.name("builtins", vars(builtins), name)

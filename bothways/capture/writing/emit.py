@@ -256,10 +256,15 @@ def stores(emitter: Emitter, target: str, attrs: Mapping[str, Value | None]) -> 
             yield store(target, attribute, emitter.rebuild(value))
 
 
-def changes(emitter: Emitter, target: str, attrs: Mapping[str, Value | None], before: Container[str]) -> Iterator[str]:
-    """The statements that bring an object from outside, which had the attributes ``before``, up to date."""
+def changes(
+    emitter: Emitter, target: str, attrs: Mapping[str, Value | None], before: Container[str], moved: Container[str]
+) -> Iterator[str]:
+    """The statements that bring an object from outside, which had the attributes ``before``, up to date.
+
+    Those that were ``moved`` are deleted first, which puts them last.
+    """
     for attribute, value in attrs.items():
+        if attribute in before and (value is None or attribute in moved):
+            yield f"delattr({target}, {attribute!r})"
         if value is not None:
             yield store(target, attribute, emitter.rebuild(value))
-        elif attribute in before:
-            yield f"delattr({target}, {attribute!r})"

@@ -65,6 +65,14 @@ def unary(takes: frozenset[torch.dtype], result: DtypeRule = same) -> Rule:
     return rule
 
 
+def _isin(elements: Any, test_elements: Any, **options: Any) -> Spec:
+    """Asked of every element, however it lies; the answer lies side by side."""
+    if not all(isinstance(operand, torch.Tensor) and operand.dtype in NUMERIC for operand in (elements, test_elements)):
+        raise NotThin("elements that are numbers, or of a dtype that is not compared")
+    shape = tuple(elements.shape)
+    return Spec(shape, contiguous(shape), torch.bool)
+
+
 def _conj_physical(operand: ThinTensor) -> Spec:
     if operand.dtype not in COMPLEX or 0 in operand.shape:
         raise NotThin("numbers without an imaginary part")
@@ -288,6 +296,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
         nary((0, 1), PRECISE, computes=to_floating, each=PRECISE),
     ),
     ("_conj_physical", _conj_physical),
+    ("isin", _isin),
     ("igamma igammac", nary((0, 1), FLOATING & PRECISE, each=FLOATING & PRECISE)),
     ("complex polar", nary((0, 1), FLOATING & PRECISE, COMPLEX_OF.__getitem__, one_dtype=True)),
     ("neg", unary(NUMERIC | COMPLEX)),

@@ -15,6 +15,7 @@ from bothways.capture.values.code.cells import CellValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.raised import Raised
 from bothways.capture.writing.dropping import check_dropped, check_forgotten
 from bothways.node_facts import facts_of_node, note_of_node
 
@@ -164,7 +165,7 @@ def read_cell(frame: Frame, name: str) -> Value:
         return cell.content
     if name in free_names(frame.code):
         shown, where = name.removesuffix(FREE), "where it is not associated with a value in enclosing scope"
-        frame.tracer.throw(NameError, f"cannot access free variable {shown!r} {where}")
+        frame.tracer.throw(NameError, f"cannot access free variable {shown!r} {where}", name=shown)
     frame.tracer.throw(
         UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
     )
@@ -210,7 +211,7 @@ def read_global(frame: Frame, name: str) -> Value:
         return linked.library_value(tracer, getattr(builtins, name))
     if written is None:
         tracer.guard("{c0} not in {s0}", tracer.globals_source(globals_), name)
-    tracer.throw(NameError, f"name {name!r} is not defined")
+    tracer.throw(NameError, f"name {name!r} is not defined", name=name)
 
 
 @opcode
@@ -226,7 +227,7 @@ def DELETE_GLOBAL(frame: Frame, inst: Instruction) -> None:
     if written is None:
         tracer.guard("{c0} in {s0}" if name in frame.globals else "{c0} not in {s0}", source, name)
     if written.value is None if written is not None else name not in frame.globals:
-        tracer.throw(NameError, f"name {name!r} is not defined")
+        tracer.throw(NameError, f"name {name!r} is not defined", name=name)
     tracer.effects.write_global(frame.globals, source, name, None)
 
 
@@ -421,4 +422,18 @@ def IMPORT_NAME(frame: Frame, inst: Instruction) -> None:
 
 @opcode
 def IMPORT_FROM(frame: Frame, inst: Instruction) -> None:
-    frame.push(protocols.get_attr(frame.tracer, frame.stack[-1], inst.argval))
+    tracer, module, name = frame.tracer, frame.stack[-1], inst.argval
+    try:
+        content = protocols.get_attr(tracer, module, name)
+    except Raised as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
+        content = linked.library_value(tracer, tracer.run_const(_import_from, module.realize().constant(), name))
+    frame.push(content)
+
+
+def _import_from(module: Any, name: str) -> Any:
+    """What Python gives, or says, where a module has no such attribute."""
+    scope: dict[str, Any] = {"__builtins__": {"__import__": lambda *_: module}}
+    exec(f"from module import {name} as content", scope)
+    return scope["content"]

@@ -20,6 +20,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -163,7 +164,7 @@ def class_attribute(tracer: Tracer, owner: Value, name: str) -> Value:
         return linked.ClassValue.of(tracer, cls)
     attribute = find_class_attribute(tracer, cls, name)
     if attribute is MISSING:
-        tracer.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        tracer.throw(AttributeError, f"{name_in_c(cls)!r} object has no attribute {name!r}")
     if isinstance(attribute, C_FIELDS):
         try:
             content = owner.constant()

@@ -104,6 +104,8 @@ class ClassValue(Value):
             result = self._special(tracer, "__getattr__", ConstantValue(name))
             if result is not None:
                 return result
+            if isinstance(lookup(type(self.cls), "__getattr__"), types.FunctionType):  # a library's, as that of enums
+                return linked.library_value(tracer, tracer.run_const(getattr, self.cls, name))
             tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
             return linked.BoundBuiltin(self, name)

@@ -17,6 +17,7 @@ from bothways.capture.guards.sources import Attr, Injected, Item, Source
 from bothways.capture.values.code.binding import bound_arguments
 from bothways.capture.values.code.cells import external_closure
 from bothways.capture.values.code.function_fields import AS_VALUES, FIELDS, documentation
+from bothways.capture.values.code.held_attributes import keep_attribute
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, is_constant_type
@@ -51,6 +52,7 @@ class FunctionValue(Value):
         self.annotate: Value | None = None  # since 3.14: what gives the annotations when they are asked for
         # What captured code stored in ``__dict__``, None for what it deleted; and the fields it read or stored.
         self.attrs: dict[str, Value | None] = {}
+        self.moved: set[str] = set()
         self.fields: dict[str, Value] = {}
         self._changed_fields: set[str] = set()
 
@@ -212,13 +214,11 @@ class FunctionValue(Value):
             self.fields[name] = value
             self._changed_fields.add(name)
         else:
-            self.attrs[name] = value
+            self.store(tracer, name, value)
         self.note_change(tracer)
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
-        """Keep what an attribute in ``__dict__`` is from now on; None deletes it."""
-        self.attrs[name] = value
-        self.note_change(tracer)
+        keep_attribute(tracer, self, name, value)
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if name in FIELDS or name == "__dict__":
@@ -279,7 +279,7 @@ class FunctionValue(Value):
     def _stores(self, emitter: Emitter, name: str) -> Iterator[str]:
         for attribute in sorted(self._changed_fields):
             yield f"{name}.{attribute} = {emitter.rebuild(self.fields[attribute])}"
-        yield from changes(emitter, name, self.attrs, self.instance_dict())
+        yield from changes(emitter, name, self.attrs, self.instance_dict(), self.moved)
 
 
 class MethodValue(Value):

@@ -15,6 +15,7 @@ import torch
 from bothways import ops
 from bothways.capture.guards.sources import Attr, Injected, Item, Reading, Source
 from bothways.capture.values.code.attributes import class_attribute
+from bothways.capture.values.code.held_attributes import guard_held, keep_attribute
 from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
@@ -56,7 +57,8 @@ class PartialValue(Value):
         self, function: Value, args: Args, keywords: DictValue, *, obj: Any = None, source: Source | None = None
     ) -> None:
         self.function, self.args, self.keywords, self.obj, self.source = function, args, keywords, obj, source
-        self.attrs: dict[str, Value | None] = {}  # None stands for a deleted attribute
+        self.attrs: dict[str, Value | None] = {}
+        self.moved: set[str] = set()
 
     @classmethod
     def external(cls, tracer: Tracer, obj: functools.partial[Any], source: Source) -> PartialValue:
@@ -132,8 +134,8 @@ class PartialValue(Value):
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if not self.attrs.get(name, self.obj is not None and name in self.obj.__dict__):
+            guard_held(tracer, self, name)
             tracer.throw(AttributeError, f"'functools.partial' object has no attribute {name!r}")
-        self.get_attr(tracer, name)  # guards that it is there
         self.store(tracer, name, None)
 
     def instance_dict(self) -> dict[str, Any]:
@@ -141,8 +143,7 @@ class PartialValue(Value):
         return held
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
-        self.attrs[name] = value
-        self.note_change(tracer)
+        keep_attribute(tracer, self, name, value)
 
     # After the call.
 
@@ -179,7 +180,7 @@ class PartialValue(Value):
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None
         name = emitter.read(self.source)
-        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__, self.moved):
             emitter.effect(statement)
 
 

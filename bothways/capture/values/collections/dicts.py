@@ -125,7 +125,7 @@ class DictValue(Value):
         return [(protocols.as_constant(tracer, entry.key), entry.value) for entry in self.entries.values()]
 
     def hash_key(self, tracer: Tracer) -> Hashable:
-        tracer.throw(TypeError, f"unhashable type: {self.kind.__name__!r}")
+        tracer.throw(TypeError, f"unhashable type: {wording.name_in_c(self.kind)!r}")
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name == "default_factory" and self.kind is defaultdict:
@@ -464,6 +464,6 @@ def mapping_pairs(tracer: Tracer, mapping: Value) -> Iterator[tuple[Value, Value
         return
     keys = protocols.try_get_attr(tracer, mapping, "keys")
     if keys is None:
-        tracer.throw(TypeError, f"{mapping.realize().python_type().__name__!r} object is not a mapping")
+        tracer.throw(TypeError, f"{wording.name_in_c(mapping.realize().python_type())!r} object is not a mapping")
     for key in protocols.unpack(tracer, protocols.call(tracer, keys, [])):
         yield key, mapping.realize().get_item(tracer, key.realize())

@@ -109,7 +109,7 @@ class Value:
         return True
 
     def length(self, tracer: Tracer) -> int:
-        tracer.throw(TypeError, f"object of type {self.python_type().__name__!r} has no len()")
+        tracer.throw(TypeError, f"object of type {wording.name_in_c(self.python_type())!r} has no len()")
 
     def length_value(self, tracer: Tracer) -> Value | None:
         """The length of what grows from call to call, as a number; None where it is the constant of ``length``."""
@@ -118,7 +118,7 @@ class Value:
     def contains(self, tracer: Tracer, item: Value) -> bool:
         kind = self.python_type()
         if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-            tracer.throw(TypeError, f"argument of type {kind.__name__!r} {wording.NO_CONTAINER}")
+            tracer.throw(TypeError, f"argument of type {wording.name_in_c(kind)!r} {wording.NO_CONTAINER}")
         iterator = linked.protocols.iterate(tracer, self)
         elements = linked.protocols.elements(tracer, iterator)
         return any(linked.protocols.equal(tracer, element, item) for element in elements)
@@ -129,7 +129,7 @@ class Value:
 
     def unary(self, tracer: Tracer, function: Callable[[Any], Any], method: str) -> Value:
         shown = {"__neg__": "unary -", "__pos__": "unary +", "__invert__": "unary ~"}.get(method, "abs()")
-        tracer.throw(TypeError, f"bad operand type for {shown}: {self.python_type().__name__!r}")
+        tracer.throw(TypeError, f"bad operand type for {shown}: {wording.name_in_c(self.python_type())!r}")
 
     def format(self, tracer: Tracer, spec: str) -> str | None:
         """What a ``__format__`` of its own gives; None when the kind has none."""
@@ -175,7 +175,7 @@ class Value:
         raise AssertionError(f"{type(self).__name__} cannot be mutated")
 
     def _no_slot(self, tracer: Tracer, message: str) -> NoReturn:
-        tracer.throw(TypeError, f"{self.python_type().__name__!r} object {message}")
+        tracer.throw(TypeError, f"{wording.name_in_c(self.python_type())!r} object {message}")
 
 
 class LazyValue(Value):

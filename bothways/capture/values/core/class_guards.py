@@ -1,7 +1,8 @@
 """What a capture assumes about the user's classes: the attributes it found, and those it did not find.
 
 A class may get an attribute later, and a function may get other code: both change what the same objects do.
-Library classes are stamped (``capture/writing/definitions.py``).
+Library classes are stamped whole, and of a user's what it says, or does not say, about names that instances have
+(``capture/writing/definitions.py``).
 """
 
 from __future__ import annotations
@@ -37,6 +38,17 @@ def guard_class_attribute(tracer: Tracer, cls: type, name: str, attribute: Any) 
     body = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
     if isinstance(body, types.FunctionType):
         tracer.definitions.body(body)
+
+
+def guard_class_says(tracer: Tracer, cls: type, *names: str) -> None:
+    """Assume that a user class says about these names what it says now, be it nothing.
+
+    An attribute of the instance's own is read, or written, as long as no descriptor of the class comes before it.
+    """
+    for base in cls.__mro__:
+        if not policy.is_library_module(base.__module__):
+            for name in names:
+                tracer.definitions.class_name(base, name)
 
 
 def guard_class_lacks(tracer: Tracer, cls: type) -> None:

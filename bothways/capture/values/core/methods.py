@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -40,7 +41,7 @@ def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
         tracer.run_const(setattr, kind(), name, None)  # raises what this version of Python says
     known = hasattr(kind, name)
     message = f"attribute {name!r} is read-only" if known else f"has no attribute {name!r}"
-    tracer.throw(AttributeError, f"{kind.__name__!r} object {message}")
+    tracer.throw(AttributeError, f"{name_in_c(kind)!r} object {message}")
 
 
 def call_from_table(

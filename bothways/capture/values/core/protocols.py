@@ -16,6 +16,7 @@ from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, NotConstant, Value
 from bothways.capture.values.core.constants import SINGLETONS, ConstantValue, constant_value
 from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.core.wording import name_in_c
 from bothways.symbols import hint
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def binary(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
         tracer.throw(
             TypeError,
             f"unsupported operand type(s) for {_shown(symbol)}: "
-            f"{left.python_type().__name__!r} and {right.python_type().__name__!r}",
+            f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}",
         )
     return result
 
@@ -145,7 +146,7 @@ def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
     tracer.throw(
         TypeError,
         f"{symbol!r} not supported between instances of "
-        f"{left.python_type().__name__!r} and {right.python_type().__name__!r}",
+        f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}",
     )
 
 
@@ -197,7 +198,13 @@ def truth(tracer: Tracer, value: Value) -> bool:
 
 
 def get_attr(tracer: Tracer, value: Value, name: str) -> Value:
-    return value.realize().get_attr(tracer, name)
+    owner = value.realize()
+    try:
+        return owner.get_attr(tracer, name)
+    except Raised as error:
+        if issubclass(error.value.python_type(), AttributeError):
+            error.value.tell(tracer, name=ConstantValue(name), obj=owner)
+        raise
 
 
 def try_get_attr(tracer: Tracer, value: Value, name: str) -> Value | None:
@@ -294,7 +301,7 @@ def as_index(tracer: Tracer, value: Value) -> int:
         return int(tracer.run_const(operator.index, value.content))
     method = try_get_attr(tracer, value, "__index__")
     if method is None:
-        tracer.throw(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
+        tracer.throw(TypeError, f"{name_in_c(value.python_type())!r} object cannot be interpreted as an integer")
     return int(as_constant(tracer, answered(tracer, value.python_type(), "__index__", call(tracer, method, []))))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from bothways.capture.guards import policy
 from bothways.capture.values.core import linked
 from bothways.capture.values.core.raised import Raised
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from bothways.capture.values.core.base import Value
 
 SINCE_314 = sys.version_info >= (3, 14)
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the type has its name without the module
 
 NO_CONTAINER = "is not a container or iterable" if SINCE_314 else "is not iterable"
 
@@ -41,9 +42,22 @@ def hashed(tracer: Tracer, key: Value, role: str) -> Hashable:
         if not SINCE_314 or error.value.python_type() is not TypeError:
             raise
         reason = linked.protocols.text(tracer, error.value)
-    tracer.throw(TypeError, f"cannot use {_name_in_c(key.python_type())!r} as {role} ({reason})")
+    tracer.throw(TypeError, f"cannot use {name_in_c(key.python_type())!r} as {role} ({reason})")
 
 
-def _name_in_c(kind: type) -> str:
-    is_short = kind.__flags__ & HEAP_TYPE or kind.__module__ == "builtins"
-    return kind.__name__ if is_short else f"{kind.__module__}.{kind.__name__}"
+def name_in_c(kind: type) -> str:
+    """How Python calls a class in its complaints: the names of some that are written in C begin with their module."""
+    return _told_by_library(kind) if policy.is_library_module(kind.__module__) else _told(kind)
+
+
+def _told(kind: type) -> str:
+    """The name, from what Python says about making an object of this class as one of another."""
+    other = str if issubclass(kind, int) else int
+    try:
+        other.__new__(kind)
+    except TypeError as error:
+        return str(error).removesuffix(f" is not a subtype of {other.__name__}").rpartition("): ")[2]
+    return kind.__name__
+
+
+_told_by_library = functools.cache(_told)

@@ -20,6 +20,7 @@ from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.class_guards import guard_class_says
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.nn.forward_hooks import ForwardHooks
 from bothways.capture.values.nn.module_hooks import BackwardHookKinds, BackwardHooks, kinds_on
@@ -64,6 +65,7 @@ class ModuleValue(ObjectValue):
         if not stored and lookup(self.cls, name) is MISSING and lookup(self.cls, "__getattr__") is _OWN["__getattr__"]:
             for holder in MEMBER_DICTS:
                 if name in self.instance_dict().get(holder, ()):
+                    guard_class_says(tracer, self.cls, name, "__getattr__")
                     return self._member(tracer, holder, name)
         return super().generic_get_attr(tracer, name)
 
@@ -95,6 +97,7 @@ class ModuleValue(ObjectValue):
         if lookup(self.cls, "__setattr__") is not _OWN["__setattr__"]:
             super().set_attr(tracer, name, value)
             return
+        guard_class_says(tracer, self.cls, "__setattr__")
         content = value.realize()
         if issubclass(content.python_type(), torch.nn.Parameter) or self._dict_has(tracer, "_parameters", name):
             self._set_parameter(tracer, name, content)
@@ -139,6 +142,7 @@ class ModuleValue(ObjectValue):
         # A GraphModule's own __call__ only adds to tracebacks.
         plain = issubclass(self.cls, torch.fx.GraphModule) or hasattr(custom, "__bothways__")
         tracer.definitions.meet(self.cls)
+        guard_class_says(tracer, self.cls, "__call__")
         is_patched = any(lookup(torch.nn.Module, name) is not own for name, own in _OWN.items())
         if is_patched or (custom is not _OWN["__call__"] and not plain):
             return super().call(tracer, args, kwargs)

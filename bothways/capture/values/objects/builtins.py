@@ -198,7 +198,7 @@ class BoundBuiltin(Value):
         return f"the method {self.name!r} of {self.owner.describe()}"
 
     def hash_key(self, tracer: Tracer) -> Hashable:
-        return (BoundBuiltin, self.owner.identity(), self.name)
+        return (BoundBuiltin, self.owner.realize().identity(), self.name)
 
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         owner = self.owner.realize()

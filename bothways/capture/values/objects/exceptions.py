@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.sources import Source
@@ -70,8 +70,8 @@ class ExceptionValue(ObjectValue):
                 return tracer.outer_exception()
             if name in _FIELDS:
                 return ConstantValue(_FIELDS[name])
-            if name == "value" and issubclass(self.cls, StopIteration):
-                return self.args[0] if self.args else ConstantValue(None)
+            if any(name in fields for kind, fields in _EMPTY_FIELDS.items() if issubclass(self.cls, kind)):
+                return ConstantValue(None)
             if name not in ("__class__", "__dict__") and isinstance(lookup(self._base(), name), C_FIELDS):
                 tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
         return super().get_attr(tracer, name)
@@ -97,6 +97,20 @@ class ExceptionValue(ObjectValue):
     def _base(self) -> type:
         """The built-in exception class the exception is made by."""
         return next(kind for kind in self.cls.__mro__ if kind.__module__ == "builtins")
+
+    def tell(self, tracer: Tracer, **fields: Value) -> None:
+        """Remember what Python notes on an exception, unless another has been noted."""
+        is_told = any(name in self.attrs for name in fields) or self.source is not None
+        if not is_told and all(isinstance(lookup(self.cls, name), C_FIELDS) for name in fields):
+            for name, value in fields.items():
+                self._set_field(tracer, name, value)
+
+    def keep(self, args: Args) -> None:
+        """What the built-in ``__init__`` does with its arguments."""
+        self.args = list(args)
+        for kind, fields in _MADE_OF_ARGUMENTS.items():
+            if issubclass(self.cls, kind):
+                self.attrs.update((name, make(self.args)) for name, make in fields.items())
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name == "args":
@@ -161,7 +175,7 @@ class ExceptionValue(ObjectValue):
         for kind, count in _LOOKS_AT_ARGUMENTS.items():
             if issubclass(self.cls, kind) and len(args) >= count:
                 tracer.stop("call_unknown", f"{with_article(self.cls.__name__)} is made of {len(args)} arguments")
-        self.args = list(args)
+        self.keep(args)
         return ConstantValue(None)
 
     def _add_note(self, tracer: Tracer, note: Value) -> Value:
@@ -235,6 +249,40 @@ class ExceptionValue(ObjectValue):
 # Classes that make more of their arguments than to keep them, from this many on.
 _LOOKS_AT_ARGUMENTS: dict[type, int] = {OSError: 2, SyntaxError: 2, UnicodeError: 2, BaseExceptionGroup: 0}
 
+def _first(args: Args) -> Value:
+    return args[0] if args else ConstantValue(None)
+
+
+def _only(args: Args) -> Value:
+    return args[0] if len(args) == 1 else ConstantValue(None)
+
+
+def _fields_in_order(*names: str) -> dict[str, Callable[[Args], Value]]:
+    return {name: lambda args, place=place: args[place] for place, name in enumerate(names)}  # type: ignore[misc]
+
+
+# What built-in classes have in fields of their own after ``__init__``.
+_OF_TEXTS = ("object", "start", "end", "reason")
+_MADE_OF_ARGUMENTS: dict[type, dict[str, Callable[[Args], Value]]] = {
+    StopIteration: {"value": _first},
+    SystemExit: {"code": lambda args: TupleValue(list(args)) if len(args) > 1 else _first(args)},
+    ImportError: {"msg": _only},
+    SyntaxError: {"msg": _first},
+    UnicodeEncodeError: _fields_in_order("encoding", *_OF_TEXTS),
+    UnicodeDecodeError: _fields_in_order("encoding", *_OF_TEXTS),
+    UnicodeTranslateError: _fields_in_order(*_OF_TEXTS),
+}
+
+# Fields that are None until something is put into them.
+_EMPTY_FIELDS: dict[type, tuple[str, ...]] = {
+    StopIteration: ("value",),
+    SystemExit: ("code",),
+    ImportError: ("msg", "name", "path"),
+    SyntaxError: ("msg",),
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+}
+
 # Fields that take None and one kind of object, and what Python says to any other.
 _REQUIRED: dict[str, tuple[type[Value], str]] = {
     "__cause__": (ExceptionValue, "exception cause must be None or derive from BaseException"),
@@ -243,7 +291,9 @@ _REQUIRED: dict[str, tuple[type[Value], str]] = {
 }
 
 
-def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]) -> ExceptionValue:
+def new_exception(
+    tracer: Tracer, kind: type[BaseException], args: Iterable[Any], fields: Mapping[str, Any] | None = None
+) -> ExceptionValue:
     """An exception raised by an ordinary operation of the captured program."""
     values = []
     for arg in args:
@@ -255,6 +305,8 @@ def new_exception(tracer: Tracer, kind: type[BaseException], args: Iterable[Any]
         except NotConstant:
             values.append(ConstantValue(str(arg)))
     exception = ExceptionValue(kind, values)
+    exception.keep(values)
+    exception.tell(tracer, **{name: constant_value(told, tracer) for name, told in (fields or {}).items()})
     exception.chain(tracer, context=tracer.running.handled)
     return exception
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards import policy
 from bothways.capture.guards.guards import WeakIdentity
-from bothways.capture.guards.sources import Attr, Source
+from bothways.capture.guards.sources import Attr, Reading, Source
 from bothways.capture.overrides.overrides import has_handler
 from bothways.capture.standins.sequences import iterate_by_index
 from bothways.capture.values.code import object_methods
@@ -30,14 +30,16 @@ from bothways.capture.values.code.attributes import (
     type_attribute,
 )
 from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.held_attributes import keep_attribute, stores_otherwise, was_held
 from bothways.capture.values.code.instance_dicts import InstanceDict
 from bothways.capture.values.code.object_methods import call_repr
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
-from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks
+from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks, guard_class_says
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.core.wording import name_in_c
 from bothways.source_text import described, is_plain_name
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class ObjectValue(Value):
             self.rely_on_identity(tracer)
             return self
         if method is None:
-            tracer.throw(TypeError, f"unhashable type: {self.cls.__name__!r}")
+            tracer.throw(TypeError, f"unhashable type: {name_in_c(self.cls)!r}")
         hashed = self.special(tracer, "__hash__")
         if hashed is not None:
             hashed = answered(tracer, self.cls, "__hash__", hashed)
@@ -111,6 +113,7 @@ class ObjectValue(Value):
             if isinstance(custom, types.FunctionType):
                 guard_class_attribute(tracer, self.cls, "__getattribute__", custom)
                 return protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name)])
+            guard_class_says(tracer, self.cls, "__getattribute__")
             return self.generic_get_attr(tracer, name)
         except Raised as error:
             fallback = lookup(self.cls, "__getattr__")
@@ -126,6 +129,8 @@ class ObjectValue(Value):
         """``object.__getattribute__``."""
         if name == "__class__":
             return ClassValue.of(tracer, self.cls)
+        if name == "__dict__" and stores_otherwise(self.cls):
+            tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
         if name == "__dict__" and self._has_dict():
             return InstanceDict(self)
         attribute = find_class_attribute(tracer, self.cls, name)
@@ -140,13 +145,19 @@ class ObjectValue(Value):
         elif self.source is not None:
             content = self.instance_dict()
             if name in content:
+                guard_class_says(tracer, self.cls, name)
+                # What a ``__getattribute__`` of the user's makes of it is inlined.
+                if isinstance(lookup(self.cls, "__getattribute__"), types.FunctionType):
+                    tracer.guard("{c0} in {s0}.__dict__", self.source, name)
+                    place = Reading(self.source, f"object.__getattribute__({{}}, {name!r})")
+                    return tracer.wrap(content[name], place)
                 return tracer.member(content[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
             if hasattr(self.obj, "__dict__") and not self.library_method(name, attribute):
                 tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         if attribute is not MISSING:
             return bind_class_attribute(tracer, self, self.cls, name, attribute)
         guard_class_lacks(tracer, self.cls)
-        tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object has no attribute {name!r}")
 
     def library_method(self, name: str, attribute: Any) -> bool:
         """Methods of library classes are not expected to be shadowed on instances, so that is not guarded."""
@@ -171,7 +182,7 @@ class ObjectValue(Value):
             tracer.guard(f"not hasattr({{s0}}, {name!r})", self.source)
         elif isinstance(attribute, types.GetSetDescriptorType):
             tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
-        tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object has no attribute {name!r}")
 
     def _is_of_payload(self, name: str) -> bool:
         assert self.payload is not None
@@ -183,19 +194,21 @@ class ObjectValue(Value):
             guard_class_attribute(tracer, self.cls, "__setattr__", custom)
             protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name), value])
         else:
+            guard_class_says(tracer, self.cls, "__setattr__")
             self.generic_set_attr(tracer, name, value)
 
     def generic_set_attr(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """``object.__setattr__``, and ``object.__delattr__`` when value is None."""
-        if name in ("__class__", "__dict__"):
+        if name in ("__class__", "__dict__") or stores_otherwise(self.cls):
             tracer.stop("mutation_unknown", f"cannot set {name!r} of {self.describe()}")
         attribute = find_class_attribute(tracer, self.cls, name)
         if attribute is not MISSING and is_data_descriptor(attribute) and not isinstance(attribute, C_FIELDS):
             self._set_through(tracer, name, attribute, value, linked.library_value)
             return
+        guard_class_says(tracer, self.cls, name)
         if not self._has_dict() and not isinstance(attribute, C_FIELDS):
             complaint = "has no attribute {!r}" if attribute is MISSING else "attribute {!r} is read-only"
-            tracer.throw(AttributeError, f"{self.cls.__name__!r} object {complaint.format(name)}")
+            tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object {complaint.format(name)}")
         if value is None:
             self._check_deletable(tracer, name, attribute)
         self.store(tracer, name, value)
@@ -203,24 +216,29 @@ class ObjectValue(Value):
     def _check_deletable(self, tracer: Tracer, name: str, attribute: Any) -> None:
         """Deleting what is not there raises; what only the class has is not there."""
         if isinstance(attribute, C_FIELDS):
-            self._field(tracer, name, attribute)
+            self._check_filled(tracer, name, attribute)
         elif name in self.attrs:
             if self.attrs[name] is None:
-                tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+                tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object has no attribute {name!r}")
         elif self.source is None or name not in self.instance_dict():
             if self.source is not None:
                 tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
-            tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object has no attribute {name!r}")
         else:
             tracer.guard("{c0} in {s0}.__dict__", self.source, name)
 
+    def _check_filled(self, tracer: Tracer, name: str, attribute: Any) -> None:
+        """Python says of a slot that has nothing to be deleted no more than its name."""
+        try:
+            self._field(tracer, name, attribute)
+        except Raised as error:
+            if isinstance(attribute, types.MemberDescriptorType) and error.value.python_type() is AttributeError:
+                tracer.throw(AttributeError, name)
+            raise
+
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Keep what the attribute is from now on; None deletes it."""
-        if value is not None and self.attrs.get(name, value) is None:
-            del self.attrs[name]
-            self.moved.add(name)
-        self.attrs[name] = value
-        self.note_change(tracer)
+        keep_attribute(tracer, self, name, value)
 
     def _has_dict(self) -> bool:
         return self.cls.__dictoffset__ != 0
@@ -248,6 +266,7 @@ class ObjectValue(Value):
             guard_class_attribute(tracer, self.cls, "__delattr__", custom)
             protocols.call(tracer, linked.library_value(tracer, custom), [self, ConstantValue(name)])
         else:
+            guard_class_says(tracer, self.cls, "__delattr__")
             self.generic_set_attr(tracer, name, None)
 
     # Special methods.
@@ -267,7 +286,7 @@ class ObjectValue(Value):
     def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         method = type_attribute(tracer, self, "__call__")
         if method is None:
-            tracer.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
+            tracer.throw(TypeError, f"{name_in_c(self.cls)!r} object is not callable")
         if isinstance(lookup(self.cls, "__call__"), C_METHODS):
             tracer.stop("call_unknown", f"cannot call {described(self.cls)}, which is written in C")
         return protocols.call(tracer, method, args, kwargs)
@@ -436,16 +455,12 @@ class ObjectValue(Value):
         assert self.source is not None
         name = emitter.read(self.source)
         for attribute, value in self.attrs.items():
-            if (value is None or attribute in self.moved) and self._held_before(attribute):
+            if (value is None or attribute in self.moved) and was_held(self, attribute):
                 hidden = attribute in self.instance_dict() and is_data_descriptor(lookup(self.cls, attribute))
                 plain = f"object.__delattr__({name}, {attribute!r})"
                 emitter.effect(f"del {name}.__dict__[{attribute!r}]" if hidden else plain)
             if value is not None:
                 emitter.effect(self._store(name, attribute, emitter.rebuild(value)))
-
-    def _held_before(self, attribute: str) -> bool:
-        is_field = isinstance(lookup(self.cls, attribute), C_FIELDS)
-        return attribute in self.instance_dict() or (is_field and hasattr(self.obj, attribute))
 
     def _store(self, name: str, attribute: str, value: str) -> str:
         custom = isinstance(lookup(self.cls, "__setattr__"), types.FunctionType)

@@ -29,6 +29,7 @@ from bothways.capture.overrides.overrides import (
 )
 from bothways.capture.shapes.fakes import Fake, fake_like
 from bothways.capture.values.code.classes import ClassValue
+from bothways.capture.values.code.held_attributes import keep_attribute
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -70,6 +71,7 @@ class TensorValue(Value):
         self.placeholder = node
         self.obj: torch.Tensor | None = None
         self.attrs: dict[str, Value | None] = {}
+        self.moved: set[str] = set()
         self.asked_for_grad = False  # whether captured code has looked at the gradient from outside
 
     @classmethod
@@ -124,7 +126,7 @@ class TensorValue(Value):
             if stored is not None:
                 return stored
         elif self.obj is not None and self.source is not None and name in self.obj.__dict__:
-            return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))
+            return tracer.member(self.obj.__dict__[name], Attr(self.source, name), "{c0} in {s0}.__dict__")
         if name in METADATA:
             return constant_value(METADATA[name](self.fake))
         if name in TENSOR_PROPERTIES:
@@ -160,12 +162,16 @@ class TensorValue(Value):
     def del_attr(self, tracer: Tracer, name: str) -> None:
         if name not in self.attrs and tracer.overrides.may_apply_to([self]):
             tracer.stop("mutation_unknown", f"cannot delete {name!r} of a tensor whose class overrides operations")
+        if hasattr(torch.Tensor, name):
+            tracer.stop("mutation_unknown", f"cannot delete Tensor.{name}")
         self.get_attr(tracer, name)
         self.store(tracer, name, None)
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
-        self.attrs[name] = value
-        self.note_change(tracer)
+        keep_attribute(tracer, self, name, value)
+
+    def instance_dict(self) -> dict[str, Any]:
+        return {} if self.obj is None else self.obj.__dict__
 
     # Operations.
 
@@ -318,7 +324,7 @@ class TensorValue(Value):
     def emit_effects(self, emitter: Emitter) -> None:
         assert self.source is not None and self.obj is not None
         name = emitter.read(self.source)
-        for statement in changes(emitter, name, self.attrs, self.obj.__dict__):
+        for statement in changes(emitter, name, self.attrs, self.obj.__dict__, self.moved):
             emitter.effect(statement)
 
 
